@@ -1,0 +1,318 @@
+"""Who is in the cluster: `Task` and `Cluster`, two values that are always valid."""
+
+import difflib
+import functools
+import ipaddress
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+JOBS = ("chief", "ps", "worker", "evaluator")
+"""Every job, in the order in which tasks are listed."""
+
+_OTHER_NAMES = {"master": "chief", "coordinator": "chief", "parameter_server": "ps"}
+
+_repr = reprlib.Repr()
+_repr.maxstring = 100
+
+
+class ClusterError(ValueError):
+    """A cluster, a task or a TF_CONFIG that the user has to mend."""
+
+
+@functools.total_ordering
+@dataclass(frozen=True)
+class Task:
+    """One process of the cluster: its job, and its index in that job.
+
+    Tasks sort in the order of `JOBS`, then by index.
+
+    >>> task = Task.parse("ps:0")
+    >>> task, str(task), task.device
+    (Task(job='ps', index=0), 'ps:0', '/job:ps/task:0')
+
+    Raises:
+        ClusterError: If the job is unknown, or the index is not an int >= 0.
+    """
+
+    job: str
+    index: int
+
+    def __post_init__(self) -> None:
+        check_name("job", self.job, JOBS)
+        # bool is a kind of int, and TensorFlow would take True for task 1.
+        if isinstance(self.index, bool) or not isinstance(self.index, int):
+            raise ClusterError(
+                "a task index is a whole number, written without quotes or a "
+                f"decimal point, for example 0; received {show(self.index)}"
+            )
+        if self.index < 0:
+            raise ClusterError(f"a task index is at least 0; received {self.index}")
+
+    @classmethod
+    def parse(cls, text: str) -> "Task":
+        """Reads a task written as `JOB:INDEX`.
+
+        Raises:
+            ClusterError: If the text does not name a task.
+        """
+        match = re.fullmatch(r"([^:]*):(0|[1-9][0-9]{0,8})", text)
+        if match is None:
+            raise ClusterError(
+                f"a task is written JOB:INDEX, for example ps:0; received {show(text)}"
+            )
+        return cls(match[1], int(match[2]))
+
+    @property
+    def device(self) -> str:
+        """The task as TensorFlow writes it at the start of a device name."""
+        return f"/job:{self.job}/task:{self.index}"
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
+
+    def __lt__(self, other: "Task") -> bool:
+        rank, other_rank = JOBS.index(self.job), JOBS.index(other.job)
+        return (rank, self.index) < (other_rank, other.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The address, `host:port`, of every task of every job.
+
+    Three shapes are a cluster: a chief with parameter servers and workers;
+    workers, with or without a chief, that reduce gradients among themselves;
+    a chief alone. An evaluator may stand beside each of them.
+
+    >>> cluster = Cluster.from_hosts(chief="a:1", ps="b:1", worker="c:1,d:1")
+    >>> [str(task) for task in cluster.tasks()]
+    ['chief:0', 'ps:0', 'worker:0', 'worker:1']
+    >>> cluster.address(Task("worker", 1))
+    'd:1'
+
+    Raises:
+        ClusterError: If an address is malformed or used twice, or if the jobs
+            do not make one of the three shapes.
+    """
+
+    chief: tuple[str, ...] = ()
+    ps: tuple[str, ...] = ()
+    worker: tuple[str, ...] = ()
+    evaluator: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for job in JOBS:
+            addresses = _as_tuple(job, getattr(self, job))
+            object.__setattr__(self, job, addresses)
+        self._check_addresses()
+        self._check_shape()
+
+    @classmethod
+    def from_dict(cls, jobs: Mapping[str, Any]) -> "Cluster":
+        """Builds a cluster from each job's list of addresses.
+
+        Raises:
+            ClusterError: If the mapping is not a valid cluster.
+        """
+        if not isinstance(jobs, Mapping):
+            raise ClusterError(
+                "a cluster gives each job its list of addresses, for example "
+                f'{{"worker": ["host:2222"]}}; received {show(jobs)}'
+            )
+        for job in jobs:
+            check_name("job", job, JOBS)
+        return cls(**jobs)
+
+    @classmethod
+    def from_hosts(
+        cls,
+        chief: str | Sequence[str] = (),
+        worker: str | Sequence[str] = (),
+        ps: str | Sequence[str] = (),
+        evaluator: str | Sequence[str] = (),
+    ) -> "Cluster":
+        """Builds a cluster from a text `a:1,b:1`, or a sequence, for each job.
+
+        Raises:
+            ClusterError: If the hosts do not make a valid cluster.
+        """
+        hosts = {"chief": chief, "ps": ps, "worker": worker, "evaluator": evaluator}
+        return cls.from_dict({job: _split_hosts(hosts[job]) for job in hosts})
+
+    @property
+    def has_parameter_servers(self) -> bool:
+        """Whether a chief coordinates workers, and variables live on ps."""
+        return bool(self.ps)
+
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that have a task, in the order of `JOBS`."""
+        return tuple(job for job in JOBS if getattr(self, job))
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """The addresses of each job that has a task."""
+        return {job: list(getattr(self, job)) for job in self.jobs()}
+
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """What `tf.train.ClusterSpec` takes: `as_dict()` without the evaluator.
+
+        TensorFlow gives the evaluator no server. Were it listed, the others would
+        wait for it to answer.
+        """
+        return {
+            job: hosts for job, hosts in self.as_dict().items() if job != "evaluator"
+        }
+
+    def tasks(self) -> Iterator[Task]:
+        """Every task: chief, ps, workers, evaluator."""
+        for job, addresses in self.as_dict().items():
+            for index in range(len(addresses)):
+                yield Task(job, index)
+
+    def address(self, task: Task) -> str:
+        """The `host:port` of a task.
+
+        Raises:
+            ClusterError: If the task is not in the cluster.
+        """
+        if task not in self:
+            raise ClusterError(
+                f"{task} is not in the cluster, which has "
+                f"{', '.join(map(_span, self.as_dict().items()))}"
+            )
+        return getattr(self, task.job)[task.index]
+
+    def __contains__(self, task: object) -> bool:
+        return isinstance(task, Task) and task.index < len(getattr(self, task.job))
+
+    def _check_addresses(self) -> None:
+        owners: dict[tuple[str, int], Task] = {}
+        for task in self.tasks():
+            address = self.address(task)
+            try:
+                host, port = split_address(address)
+            except ClusterError as error:
+                raise ClusterError(f"{task}: {error}") from None
+            owner = owners.setdefault((host.lower(), port), task)
+            if owner != task:
+                raise ClusterError(
+                    f"{owner} and {task} have the same address {show(address)}: "
+                    "give each task a port of its own"
+                )
+
+    def _check_shape(self) -> None:
+        for job in ("chief", "evaluator"):
+            addresses = getattr(self, job)
+            if len(addresses) > 1:
+                raise ClusterError(
+                    f"a cluster has one {job}; received {len(addresses)} addresses, "
+                    f"{show(addresses)}: keep one"
+                )
+        if not (self.chief or self.worker or self.ps):
+            raise ClusterError(
+                "the cluster has no task that trains: give the address of a chief, "
+                "or of at least one worker"
+            )
+        for job, purpose in (("chief", "coordinates"), ("worker", "computes")):
+            if self.ps and not getattr(self, job):
+                raise ClusterError(
+                    f"the cluster has parameter servers and no {job}, the task that "
+                    f"{purpose}: add the address of a {job}, or remove the ps"
+                )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `host:port`; the brackets of an IPv6 host are removed.
+
+    >>> split_address("ps0.example.com:2222"), split_address("[::1]:2222")
+    (('ps0.example.com', 2222), ('::1', 2222))
+
+    Raises:
+        ClusterError: If the address is malformed.
+    """
+    if problem := _address_problem(address):
+        raise ClusterError(f"address {show(address)} {problem}")
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _address_problem(address: str) -> str | None:
+    if not isinstance(address, str):
+        return "is not text: write it as 'host:port'"
+    if not address:
+        return "is empty: write host:port, or remove the comma too many"
+    if any(character.isspace() for character in address):
+        return "contains white space: remove it"
+    if "://" in address:
+        scheme, rest = address.split("://", 1)
+        return f"has the scheme {show(scheme)}: write {show(rest)}"
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port or address.endswith("]"):
+        example = address.rstrip(":") + ":2222"
+        return f"has no port: write host:port, for example {show(example)}"
+    if not host:
+        return f"has no host: write the machine's name before {show(colon + port)}"
+    if ":" in host and not bracketed:
+        return "has more than one colon: write host:port, or [IPv6]:port"
+    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        return f"has the port {show(port)}: a port is a number from 1 to 65535"
+    if not _is_host(host):
+        return f"has the host {show(host)}, which is neither a name nor an IP address"
+    return None
+
+
+def _is_host(host: str) -> bool:
+    try:
+        if host.startswith("["):
+            ipaddress.IPv6Address(host[1:-1])
+        elif re.fullmatch("[0-9.]+", host):
+            ipaddress.IPv4Address(host)
+        else:
+            return bool(re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]*", host))
+    except ValueError:
+        return False
+    return True
+
+
+def _split_hosts(hosts: str | Sequence[str]) -> Sequence[str]:
+    if isinstance(hosts, str):
+        return hosts.split(",") if hosts else ()
+    return hosts
+
+
+def _as_tuple(job: str, addresses: Any) -> tuple[str, ...]:
+    if not isinstance(addresses, (list, tuple)):
+        raise ClusterError(
+            f'the addresses of {job} are a list such as ["host:2222"]; '
+            f"received {show(addresses)}"
+        )
+    return tuple(addresses)
+
+
+def _span(job_and_addresses: tuple[str, list[str]]) -> str:
+    job, addresses = job_and_addresses
+    last = len(addresses) - 1
+    return f"{job}:0 to {job}:{last}" if last else f"{job}:0"
+
+
+def check_name(kind: str, name: object, allowed: Sequence[str]) -> None:
+    """Refuses a name that is not allowed, and suggests the one that was meant.
+
+    Raises:
+        ClusterError: If `name` is not in `allowed`.
+    """
+    if name in allowed:
+        return
+    meant = _OTHER_NAMES.get(str(name).lower(), str(name).lower())
+    close = difflib.get_close_matches(meant, allowed, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ClusterError(
+        f"unknown {kind} {show(name)}: it is one of {', '.join(allowed)}{hint}"
+    )
+
+
+def show(value: object) -> str:
+    """The `repr` of what was received, shortened to fit in an error."""
+    return _repr.repr(value)
