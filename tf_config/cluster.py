@@ -1,25 +1,16 @@
 """Who is in the cluster: `Task` and `Cluster`, two values that are always valid."""
 
-import difflib
 import functools
-import ipaddress
 import re
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_config.address import address_problem, split_address
+from tf_config.errors import ClusterError, check_name, show
+
 JOBS = ("chief", "ps", "worker", "evaluator")
 """Every job, in the order in which tasks are listed."""
-
-_OTHER_NAMES = {"master": "chief", "coordinator": "chief", "parameter_server": "ps"}
-
-_repr = reprlib.Repr()
-_repr.maxstring = 100
-
-
-class ClusterError(ValueError):
-    """A cluster, a task or a TF_CONFIG that the user has to mend."""
 
 
 @functools.total_ordering
@@ -73,7 +64,9 @@ class Task:
     def __str__(self) -> str:
         return f"{self.job}:{self.index}"
 
-    def __lt__(self, other: "Task") -> bool:
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Task):
+            return NotImplemented
         rank, other_rank = JOBS.index(self.job), JOBS.index(other.job)
         return (rank, self.index) < (other_rank, other.index)
 
@@ -157,8 +150,8 @@ class Cluster:
     def cluster_spec(self) -> dict[str, list[str]]:
         """What `tf.train.ClusterSpec` takes: `as_dict()` without the evaluator.
 
-        TensorFlow gives the evaluator no server. Were it listed, the others would
-        wait for it to answer.
+        The evaluator runs no server. Were it listed, a chief would wait for ever
+        for it to answer.
         """
         return {
             job: hosts for job, hosts in self.as_dict().items() if job != "evaluator"
@@ -177,9 +170,10 @@ class Cluster:
             ClusterError: If the task is not in the cluster.
         """
         if task not in self:
+            spans = [_span(job, len(hosts)) for job, hosts in self.as_dict().items()]
             raise ClusterError(
-                f"{task} is not in the cluster, which has "
-                f"{', '.join(map(_span, self.as_dict().items()))}"
+                f"{task} is not in the cluster, which has {', '.join(spans)}: "
+                "name one of these, or add its address"
             )
         return getattr(self, task.job)[task.index]
 
@@ -190,10 +184,9 @@ class Cluster:
         owners: dict[tuple[str, int], Task] = {}
         for task in self.tasks():
             address = self.address(task)
-            try:
-                host, port = split_address(address)
-            except ClusterError as error:
-                raise ClusterError(f"{task}: {error}") from None
+            if problem := address_problem(address):
+                raise ClusterError(f"the address of {task}, {show(address)}, {problem}")
+            host, port = split_address(address)
             owner = owners.setdefault((host.lower(), port), task)
             if owner != task:
                 raise ClusterError(
@@ -222,60 +215,6 @@ class Cluster:
                 )
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Splits `host:port`; the brackets of an IPv6 host are removed.
-
-    >>> split_address("ps0.example.com:2222"), split_address("[::1]:2222")
-    (('ps0.example.com', 2222), ('::1', 2222))
-
-    Raises:
-        ClusterError: If the address is malformed.
-    """
-    if problem := _address_problem(address):
-        raise ClusterError(f"address {show(address)} {problem}")
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _address_problem(address: str) -> str | None:
-    if not isinstance(address, str):
-        return "is not text: write it as 'host:port'"
-    if not address:
-        return "is empty: write host:port, or remove the comma too many"
-    if any(character.isspace() for character in address):
-        return "contains white space: remove it"
-    if "://" in address:
-        scheme, rest = address.split("://", 1)
-        return f"has the scheme {show(scheme)}: write {show(rest)}"
-    host, colon, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not port or address.endswith("]"):
-        example = address.rstrip(":") + ":2222"
-        return f"has no port: write host:port, for example {show(example)}"
-    if not host:
-        return f"has no host: write the machine's name before {show(colon + port)}"
-    if ":" in host and not bracketed:
-        return "has more than one colon: write host:port, or [IPv6]:port"
-    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
-        return f"has the port {show(port)}: a port is a number from 1 to 65535"
-    if not _is_host(host):
-        return f"has the host {show(host)}, which is neither a name nor an IP address"
-    return None
-
-
-def _is_host(host: str) -> bool:
-    try:
-        if host.startswith("["):
-            ipaddress.IPv6Address(host[1:-1])
-        elif re.fullmatch("[0-9.]+", host):
-            ipaddress.IPv4Address(host)
-        else:
-            return bool(re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]*", host))
-    except ValueError:
-        return False
-    return True
-
-
 def _split_hosts(hosts: str | Sequence[str]) -> Sequence[str]:
     if isinstance(hosts, str):
         return hosts.split(",") if hosts else ()
@@ -291,28 +230,5 @@ def _as_tuple(job: str, addresses: Any) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def _span(job_and_addresses: tuple[str, list[str]]) -> str:
-    job, addresses = job_and_addresses
-    last = len(addresses) - 1
-    return f"{job}:0 to {job}:{last}" if last else f"{job}:0"
-
-
-def check_name(kind: str, name: object, allowed: Sequence[str]) -> None:
-    """Refuses a name that is not allowed, and suggests the one that was meant.
-
-    Raises:
-        ClusterError: If `name` is not in `allowed`.
-    """
-    if name in allowed:
-        return
-    meant = _OTHER_NAMES.get(str(name).lower(), str(name).lower())
-    close = difflib.get_close_matches(meant, allowed, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ClusterError(
-        f"unknown {kind} {show(name)}: it is one of {', '.join(allowed)}{hint}"
-    )
-
-
-def show(value: object) -> str:
-    """The `repr` of what was received, shortened to fit in an error."""
-    return _repr.repr(value)
+def _span(job: str, count: int) -> str:
+    return f"{job}:0 to {job}:{count - 1}" if count > 1 else f"{job}:0"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tf_config.cluster import Cluster, ClusterError, Task, check_name, show
+from tf_config.cluster import Cluster, Task
+from tf_config.errors import ClusterError, check_name, show
 
 _KEYS = ("cluster", "task")
 _TASK_KEYS = ("type", "index")
@@ -45,8 +46,12 @@ class TFConfig:
     task: Task
 
     def __post_init__(self) -> None:
-        if self.task != Task("evaluator", 0):
+        if self.task.job != "evaluator":
             self.cluster.address(self.task)
+        elif self.task.index != 0:
+            raise ClusterError(
+                f"there is one evaluator, evaluator:0; received {self.task}"
+            )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "TFConfig":
@@ -58,8 +63,9 @@ class TFConfig:
         text = (os.environ if environ is None else environ).get("TF_CONFIG")
         if text is None or not text.strip():
             raise ClusterError(
-                f"TF_CONFIG is {'not set' if text is None else 'empty'}: set it on "
-                "each host, for example with export TF_CONFIG=$(python -m tf_config "
+                f"TF_CONFIG is {'not set' if text is None else 'empty'}: start the "
+                "program with python -m launch.task, which sets it, or set it on each "
+                "host, for example by export TF_CONFIG=$(python -m tf_config "
                 "--worker_hosts=a:2222,b:2222 --job_name=worker --task_index=0)"
             )
         return cls.from_json(text)
@@ -79,8 +85,11 @@ class TFConfig:
             )
         except json.JSONDecodeError as error:
             raise ClusterError(_explain(error)) from None
-        except RecursionError:
-            raise ClusterError("TF_CONFIG is nested too deeply") from None
+        except ClusterError:
+            raise
+        except (RecursionError, ValueError) as error:
+            # Nested too deeply, or a number with too many digits.
+            raise ClusterError(f"TF_CONFIG cannot be read: {error}") from None
         return cls.from_dict(value)
 
     @classmethod
@@ -117,7 +126,8 @@ def _check_keys(
             f"{where} is an object {{{example}}}; received {show(value)}"
         )
     for key in value:
-        check_name(f"key in {where}:", key, required + ignored)
+        if key not in ignored:
+            check_name(f"key of {where}:", key, required)
     for key in required:
         if key not in value:
             raise ClusterError(
@@ -140,12 +150,16 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _explain(error: json.JSONDecodeError, width: int = 60) -> str:
     """Says where the JSON breaks off, with a caret under the place."""
-    line = error.doc.splitlines()[error.lineno - 1] if error.doc else ""
+    line = error.doc.split("\n")[error.lineno - 1]
     start = max(0, error.colno - 1 - width // 2)
     excerpt = line[start : start + width]
+    # A tab, or a terminal's control code, would move the caret.
+    visible = "".join(char if char.isprintable() else "?" for char in excerpt)
     return (
         f"TF_CONFIG is not JSON: {error.msg} at line {error.lineno}, "
         f"column {error.colno}\n"
-        f"  {excerpt}\n"
-        f"  {' ' * (error.colno - 1 - start)}^"
+        f"  {visible}\n"
+        f"  {' ' * (error.colno - 1 - start)}^\n"
+        "write every name and text in double quotes, with no comma after the last; "
+        "in a shell, put the whole in single quotes"
     )
