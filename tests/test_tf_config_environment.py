@@ -139,6 +139,7 @@ class TestRefusals:
         message = error_of(text)
         assert words in message
         assert len(message) < 400
+        assert message.count("TF_CONFIG") == 1
 
     def test_points_at_the_place_where_the_json_breaks(self):
         message = error_of('{"cluster":\n\t{"worker": [a:1]}}').splitlines()

@@ -40,7 +40,9 @@ class Task:
                 f"decimal point, for example 0; received {show(self.index)}"
             )
         if self.index < 0:
-            raise ClusterError(f"a task index is at least 0; received {self.index}")
+            raise ClusterError(
+                f"a task index is at least 0; received {show(self.index)}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Task":
