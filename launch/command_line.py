@@ -1,0 +1,100 @@
+"""What the commands share: our flags, then the user's script, then its flags."""
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from absl import flags
+
+from launch.loopback import LogDirError
+from launch.plan import AUTO, KINDS, PlanError, Program
+from launch.ports import PortError
+from tf_config import ClusterError
+
+
+class UsageError(ValueError):
+    """A command line that the user has to mend."""
+
+
+def define_common(values: flags.FlagValues) -> None:
+    """Defines the flags that every command has."""
+    flags.DEFINE_enum(
+        "program",
+        AUTO,
+        KINDS,
+        "Whether the chief alone runs the script (coordinator), or each task does; "
+        "auto chooses by the cluster.",
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "dry_run", False, "Print the plan, and start nothing.", flag_values=values
+    )
+    flags.DEFINE_boolean("help", False, "Show this help.", flag_values=values)
+
+
+def parse(
+    argv: Sequence[str], values: flags.FlagValues, usage: str
+) -> tuple[flags.FlagValues, Program]:
+    """Parses our flags up to the script; all that follows is the script's.
+
+    Returns:
+        The values of our flags, and the program.
+
+    Raises:
+        UsageError: If a flag is unknown or has a bad value, or no script follows.
+        SystemExit: If help was asked for, once it is printed.
+    """
+    try:
+        _, *rest = values(list(argv))
+    except flags.Error as error:
+        raise UsageError(str(error)) from None
+    if values.help:
+        print(f"{usage}\n{_describe(values)}")
+        raise SystemExit(0)
+    if not rest:
+        raise UsageError("no script: name it after the flags, for example train.py")
+    script, *script_flags = rest
+    return values, Program(script, tuple(script_flags))
+
+
+def check_script(script: str) -> None:
+    """Checks that Python can be given the script.
+
+    Raises:
+        UsageError: If it does not exist, or is not a readable file.
+    """
+    if not os.path.exists(script):
+        raise UsageError(
+            f"script {script!r} does not exist in {os.getcwd()}: check its path"
+        )
+    if not os.path.isfile(script):
+        raise UsageError(f"script {script!r} is not a file: name a Python script")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"script {script!r} may not be read: check its permissions")
+
+
+def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
+    """Runs a command; a mistake of the user's is one message and status 2."""
+    try:
+        status = main(sys.argv)
+        sys.stdout.flush()
+        sys.exit(status)
+    except (UsageError, PlanError, PortError, LogDirError, ClusterError) as error:
+        print(f"{command}: error: {error}\n(--help lists the flags)", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # Whoever read the plan has seen enough. The interpreter flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _describe(values: flags.FlagValues) -> str:
+    lines = ["flags:"]
+    for name in values:
+        flag = values[name]
+        default = "" if flag.default is None else f" Default: {flag.default}."
+        text = textwrap.fill(flag.help + default, 80, initial_indent=" " * 6)
+        lines += [f"  --{name}", textwrap.indent(text.strip(), " " * 6)]
+    return "\n".join(lines)

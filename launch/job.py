@@ -1,0 +1,43 @@
+"""A whole job on this machine, as plain data that travels to its supervisor."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from launch.plan import TaskPlan
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a supervisor starts, and how long it waits.
+
+    `startup_timeout` is how long the servers have to listen; `grace_period` how
+    long a task that was told to end may take before it is killed;
+    `straggler_timeout` how long the rest of an every-task program may take after
+    its chief has ended. All are seconds. `echo` shows the logs on the terminal.
+    """
+
+    kind: str
+    plans: tuple[TaskPlan, ...]
+    log_dir: str
+    startup_timeout: float = 60.0
+    grace_period: float = 10.0
+    straggler_timeout: float = 60.0
+    echo: bool = True
+
+    def log_path(self, plan: TaskPlan) -> str:
+        """The log file of a task."""
+        return os.path.join(self.log_dir, plan.name.replace(":", "-") + ".log")
+
+    def to_json(self) -> str:
+        """Writes the job on one line; `from_json` reads it back."""
+        plans = [plan.as_dict() for plan in self.plans]
+        return json.dumps({**asdict(self), "plans": plans})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Job":
+        """Reads what `to_json` wrote."""
+        value: dict[str, Any] = json.loads(text)
+        plans = tuple(TaskPlan.from_dict(plan) for plan in value["plans"])
+        return cls(**{**value, "plans": plans})

@@ -1,0 +1,182 @@
+"""Jobs whose tasks share this machine and talk over its loopback interface."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from launch import ports
+from launch.handle import Handle
+from launch.job import Job
+from launch.plan import AUTO, COORDINATOR, SERVER, Program, TaskPlan, plan, resolve_kind
+from tf_config import Cluster, Task, TFConfig
+
+
+class LogDirError(ValueError):
+    """A log directory that cannot be written."""
+
+
+class LaunchError(RuntimeError):
+    """A cluster that did not start; the message names the task and tells why."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Running ps and worker processes that wait for a coordinator.
+
+    `tf_config` is the chief's; `pids` has the process id of each task by its name,
+    such as `ps:0`.
+    """
+
+    tf_config: TFConfig
+    pids: Mapping[str, int]
+    log_dir: str
+
+
+def local_cluster(
+    num_ps: int, num_workers: int, *, chief: bool = True, evaluator: bool = False
+) -> Cluster:
+    """Makes a cluster of free ports on 127.0.0.1.
+
+    Raises:
+        PortError: If this machine has not that many free ports.
+        ClusterError: If the tasks do not make a cluster.
+    """
+    counts = {
+        "chief": int(chief),
+        "ps": num_ps,
+        "worker": num_workers,
+        "evaluator": int(evaluator),
+    }
+    free = iter(ports.pick(sum(counts.values())))
+    return Cluster.from_dict(
+        {
+            job: [f"127.0.0.1:{next(free)}" for _ in range(count)]
+            for job, count in counts.items()
+        }
+    )
+
+
+def make_job(
+    cluster: Cluster,
+    program: Program,
+    kind: str = AUTO,
+    *,
+    log_dir: str | None = None,
+    server: Sequence[str] = SERVER,
+    environ: Mapping[str, str] = os.environ,
+    **limits: Any,
+) -> Job:
+    """Plans a job on this machine.
+
+    Args:
+        cluster: Its addresses are on this machine; see `local_cluster`.
+        program: The user's script and flags.
+        kind: One of `launch.plan.KINDS`.
+        log_dir: The directory of the log files, by default a new one in `logs`.
+        server: The arguments that make Python a server.
+        environ: The environment in which the tasks will be started.
+        **limits: The time-outs of `Job`, and `echo`.
+
+    Raises:
+        PlanError: If the kind does not fit the cluster.
+    """
+    plans = plan(cluster, program, kind, server=server)
+    return Job(
+        kind=resolve_kind(cluster, kind),
+        plans=tuple(share_machine(each, environ) for each in plans),
+        log_dir=log_dir or os.path.join("logs", _timestamp()),
+        **limits,
+    )
+
+
+def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
+    """Adds what a task needs beside others on one machine and one terminal.
+
+    What the user has set stays, but for the GPU on a ps: its variables are in main
+    memory, and TensorFlow would take the workers' GPU memory for nothing.
+    """
+    env = {"PYTHONUNBUFFERED": "1"}  # A pipe would hold lines back.
+    if task_plan.is_server:
+        env["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    if task_plan.task.job != "ps":
+        env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    env = {name: value for name, value in env.items() if name not in environ}
+    if task_plan.task.job == "ps":
+        env["CUDA_VISIBLE_DEVICES"] = "-1"
+    return replace(task_plan, env={**task_plan.env, **env})
+
+
+def run(job: Job) -> int:
+    """Runs a job to its end, and returns its exit status.
+
+    Raises:
+        LogDirError: If the log directory cannot be written.
+    """
+    make_log_dir(job.log_dir)
+    with Handle(job) as handle:
+        return handle.wait()
+
+
+@contextlib.contextmanager
+def servers(
+    num_ps: int = 1,
+    num_workers: int = 1,
+    *,
+    server: Sequence[str] = SERVER,
+    **options: Any,
+) -> Iterator[Servers]:
+    """Starts ps and workers alone, for a chief in this very process.
+
+        with launch.servers(num_ps=2, num_workers=2) as cluster:
+            os.environ["TF_CONFIG"] = cluster.tf_config.to_json()
+
+    They are silent but for their log files, may die without ending the others, and
+    are all gone when the context is left.
+
+    Args:
+        num_ps: Number of parameter servers, at least 1.
+        num_workers: Number of workers, at least 1.
+        server: The arguments that make Python a server.
+        **options: `log_dir` and the time-outs of `Job`.
+
+    Raises:
+        LaunchError: If a server does not start.
+        ValueError: If the numbers do not make a cluster, or the logs cannot be written.
+    """
+    cluster = local_cluster(num_ps, num_workers)
+    chief = Program("")  # The caller: it is planned, and not started.
+    job = make_job(cluster, chief, COORDINATOR, server=server, echo=False, **options)
+    job = replace(job, plans=tuple(each for each in job.plans if each.is_server))
+    make_log_dir(job.log_dir)
+    with Handle(job) as handle:
+        event = handle.next_event()
+        if "pids" not in event:
+            raise LaunchError(event.get("error", "the supervisor ended"))
+        yield Servers(TFConfig(cluster, Task("chief", 0)), event["pids"], job.log_dir)
+
+
+def make_log_dir(path: str) -> None:
+    """Makes the directory of the log files, if need be.
+
+    Raises:
+        LogDirError: If it cannot be made or written.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror
+    else:
+        if os.access(path, os.W_OK | os.X_OK):
+            return
+        problem = "permission denied"
+    raise LogDirError(
+        f"log directory {path!r} cannot be written ({problem}): name another by "
+        "--log_dir"
+    )
+
+
+def _timestamp() -> str:
+    return f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}"

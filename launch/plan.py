@@ -1,0 +1,141 @@
+"""A cluster and a program become one command and environment for each task."""
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_config import Cluster, Task, TFConfig, split_address
+
+AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
+KINDS = (AUTO, COORDINATOR, EVERY_TASK)
+"""How the user's script is run: by the chief alone, or by each task."""
+
+SERVER = ("-m", "tfdist.server")
+"""What Python runs on a ps or a worker that a chief coordinates."""
+
+
+class PlanError(ValueError):
+    """A program that cannot be run on the cluster that was given."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The user's script, and the flags that belong to it."""
+
+    script: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What one task runs: plain data, the same on every engine.
+
+    `env` holds only what the task needs beside the environment it is started in.
+    A server waits for a coordinator; the other tasks run the user's script.
+    """
+
+    task: Task
+    address: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    is_server: bool = False
+
+    @property
+    def name(self) -> str:
+        """The task as people say it: `chief`, `ps:0`."""
+        return task_name(self.task)
+
+    @property
+    def host(self) -> str:
+        """The host of the task's address."""
+        return split_address(self.address)[0]
+
+    @property
+    def port(self) -> int:
+        """The port of the task's address."""
+        return split_address(self.address)[1]
+
+    def shell_line(self) -> str:
+        """The task as one line that can be pasted into a shell."""
+        settings = [f"{name}={shlex.quote(self.env[name])}" for name in self.env]
+        return " ".join([*settings, shlex.join(self.argv)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON can hold it; `from_dict` reads it back."""
+        return {
+            "task": str(self.task),
+            "address": self.address,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "is_server": self.is_server,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "TaskPlan":
+        """Reads what `as_dict` wrote."""
+        task, argv = Task.parse(value["task"]), tuple(value["argv"])
+        return cls(**{**value, "task": task, "argv": argv})
+
+
+def plan(
+    cluster: Cluster,
+    program: Program,
+    kind: str = AUTO,
+    *,
+    python: str = sys.executable,
+    server: Sequence[str] = SERVER,
+) -> tuple[TaskPlan, ...]:
+    """Plans every task of the cluster, in the order of `cluster.tasks()`.
+
+    Args:
+        cluster: Who is in the cluster.
+        program: The user's script and its flags.
+        kind: One of `KINDS`. A coordinator program runs the script on the chief
+            and the evaluator, and a server on each ps and worker; an every-task
+            program runs the script everywhere. `auto` takes the first where the
+            cluster has parameter servers, and the second elsewhere.
+        python: The interpreter.
+        server: The arguments that make the interpreter a server.
+
+    Raises:
+        PlanError: If the kind is unknown, or does not fit the cluster.
+    """
+    coordinated = resolve_kind(cluster, kind) == COORDINATOR
+
+    def plan_task(task: Task) -> TaskPlan:
+        is_server = coordinated and task.job in ("ps", "worker")
+        script = (program.script, *program.flags)
+        return TaskPlan(
+            task=task,
+            address=cluster.address(task),
+            argv=(python, *(server if is_server else script)),
+            env={"TF_CONFIG": TFConfig(cluster, task).to_json()},
+            is_server=is_server,
+        )
+
+    return tuple(plan_task(task) for task in cluster.tasks())
+
+
+def task_name(task: Task) -> str:
+    """A task as people say it: `ps:0`, but `chief` where there is only one."""
+    return task.job if task.job in ("chief", "evaluator") else str(task)
+
+
+def resolve_kind(cluster: Cluster, kind: str = AUTO) -> str:
+    """Which kind of program the cluster runs: `coordinator` or `every_task`.
+
+    Raises:
+        PlanError: If the kind is unknown, or does not fit the cluster.
+    """
+    if kind not in KINDS:
+        raise PlanError(f"unknown program {kind!r}; it is one of {', '.join(KINDS)}")
+    if kind == COORDINATOR and not cluster.ps:
+        raise PlanError(
+            "a coordinator program needs parameter servers, and the cluster has "
+            f"only {' and '.join(cluster.jobs())}: add a ps, or choose {EVERY_TASK}"
+        )
+    if kind == AUTO:
+        return COORDINATOR if cluster.ps else EVERY_TASK
+    return kind

@@ -1,0 +1,45 @@
+"""The table that closes a job: what became of each task, and where its log is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task: how it ended, its times in seconds, and its log file."""
+
+    name: str
+    ending: str
+    status: str
+    wall: float
+    cpu: float
+    log: str
+
+
+@dataclass(frozen=True)
+class Phases:
+    """How long the job spent in each phase, in seconds."""
+
+    startup: float
+    run: float
+    teardown: float
+
+
+def summarize(rows: Sequence[Row], phases: Phases) -> str:
+    """Renders the table, with the phase times below it."""
+    cells = [("task", "ended", "status", "wall s", "CPU s", "log")]
+    cells += [
+        (row.name, row.ending, row.status, f"{row.wall:.1f}", f"{row.cpu:.1f}", row.log)
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        f"{name:{widths[0]}}  {ending:{widths[1]}}  {status:>{widths[2]}}"
+        f"  {wall:>{widths[3]}}  {cpu:>{widths[4]}}  {log}"
+        for name, ending, status, wall, cpu, log in cells
+    ]
+    times = (
+        f"startup {phases.startup:.1f} s, run {phases.run:.1f} s, "
+        f"teardown {phases.teardown:.1f} s"
+    )
+    return "\n".join([*lines, times])

@@ -1,0 +1,120 @@
+"""One task under supervision: its process, its output and its log file."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from launch import processes
+from launch.lines import LineSplitter
+from launch.plan import TaskPlan
+
+_CHUNK = 64 * 1024
+_CHUNKS_AT_ONCE = 16
+_TAIL_LINES = 15
+
+
+class SupervisedTask:
+    """A started task.
+
+    Its standard output and error arrive as one stream. The log file gets the bytes
+    as they are, `on_line` the lines.
+
+    Raises:
+        OSError: If the program cannot be started, or the log file written.
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        log_path: str,
+        on_line: Callable[[str], None],
+        *,
+        environ: Mapping[str, str],
+        inherit_stdin: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.log_path = log_path
+        self.told_to_end = False
+        self.exit: processes.Exit | None = None
+        self._on_line = on_line
+        self._lines = LineSplitter()
+        self._log = open(log_path, "wb", buffering=0)  # noqa: SIM115
+        self._output, write_end = os.pipe()
+        # A child of the task may keep the pipe open, and silent, for ever.
+        fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_NONBLOCK)
+        try:
+            self._process = processes.spawn(
+                plan.argv,
+                {**environ, **plan.env},
+                output=write_end,
+                inherit_stdin=inherit_stdin,
+            )
+        finally:
+            os.close(write_end)
+        self._started = time.monotonic()
+        self.wall = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The process id; another process may have it after the task's end."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the task has not been reaped."""
+        return self.exit is None
+
+    @property
+    def partial(self) -> str:
+        """The line that the task has not finished yet."""
+        return self._lines.partial
+
+    def fileno(self) -> int:
+        """The file descriptor to wait for output on."""
+        return self._output
+
+    def read(self) -> bool:
+        """Takes the output that has come, and returns False at its end."""
+        for _ in range(_CHUNKS_AT_ONCE):
+            try:
+                data = os.read(self._output, _CHUNK)
+            except BlockingIOError:
+                return True
+            # A full disk ends the log, not the training.
+            with contextlib.suppress(OSError):
+                self._log.write(data)
+            for line in self._lines.feed(data) if data else self._lines.close():
+                self._on_line(line)
+            if not data:
+                return False
+        return True
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the task, if it is alive."""
+        if self.alive:
+            os.kill(self.pid, signum)
+
+    def ended(self, exit: processes.Exit) -> None:
+        """Records that the task was reaped."""
+        self.exit = exit
+        self.wall = time.monotonic() - self._started
+        self._process.returncode = exit.code  # `Popen` would wait for it again.
+
+    def close(self) -> None:
+        """Closes the pipe and the log file."""
+        os.close(self._output)
+        self._log.close()
+
+    def tail(self) -> str:
+        """The last lines of the log, indented, under its path."""
+        text = Path(self.log_path).read_bytes()[-_CHUNK:]
+        splitter = LineSplitter()
+        lines = (splitter.feed(text) + splitter.close())[-_TAIL_LINES:]
+        if not lines:
+            return f"{self.log_path} is empty"
+        return "\n".join(
+            [f"{self.log_path} ends with", *(f"  {line}" for line in lines)]
+        )

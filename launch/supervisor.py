@@ -1,0 +1,338 @@
+"""The process that is the parent of every task of a job on this machine.
+
+It is started by `launch.handle`, in a session of its own, and is told its job over
+a socket. It starts the servers and waits until they listen, starts the rest,
+watches, and ends them all: when the job is over, when it is told to, and when the
+process that started it dies. It leaves only when it has no descendant left.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from types import FrameType
+
+from launch import policy, processes, readiness
+from launch.console import Console
+from launch.job import Job
+from launch.plan import TaskPlan, task_name
+from launch.policy import Verdict
+from launch.summary import Phases, Row, summarize
+from launch.supervised import SupervisedTask
+from tf_config import Task
+
+_READINESS_INTERVAL = 0.1
+_KILL_TIMEOUT = 10.0
+_DRAIN_TIMEOUT = 1.0
+
+
+class _KillNow(BaseException):
+    """Somebody is out of patience: end everything without grace."""
+
+
+class Supervisor:
+    """Runs one job; see `run`.
+
+    Args:
+        job: What to start.
+        control: The socket to the process that asked for the job. When it closes,
+            the job ends.
+        console: Where logs and notices go.
+    """
+
+    def __init__(self, job: Job, control: socket.socket, console: Console) -> None:
+        self._job = job
+        self._control = control
+        self._console = console
+        self._leader = policy.leader(job.plans)
+        self._tasks: dict[Task, SupervisedTask] = {}
+        self._exits: dict[Task, int] = {}
+        self._signals: list[int] = []
+        self._abandoned = False
+        self._impatient = False
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Runs the job to its end, and returns its exit status."""
+        processes.adopt_orphans()
+        self._listen_for_signals()
+        self._selector.register(self._control, selectors.EVENT_READ, self._hear)
+        marks = [time.monotonic()]
+        verdict = None
+        try:
+            verdict = self._start()
+            marks.append(time.monotonic())
+            verdict = verdict or self._watch()
+            marks.append(time.monotonic())
+            self._report(verdict)
+            self._end_gently()
+            self._impatient = True  # What follows kills anyway.
+        except _KillNow:
+            verdict = verdict or self._interrupted()
+            self._console.notice("killing every task at once")
+        self._kill_rest()
+        marks += [time.monotonic()] * (4 - len(marks))
+        phases = Phases(*(after - before for before, after in pairwise(marks)))
+        self._console.notice(summarize([*map(self._row, self._job.plans)], phases))
+        return verdict.status
+
+    # Starting.
+
+    def _start(self) -> Verdict | None:
+        """Starts the servers, and the others once every server listens."""
+        servers = [plan for plan in self._job.plans if plan.is_server]
+        others = [plan for plan in self._job.plans if not plan.is_server]
+        verdict = self._start_all(servers) or self._await_listening()
+        if verdict is None:
+            verdict = self._start_all(others)
+        if verdict is None:
+            pids = {plan.name: self._tasks[plan.task].pid for plan in self._job.plans}
+            self._tell({"pids": pids})
+        return verdict
+
+    def _start_all(self, plans: list[TaskPlan]) -> Verdict | None:
+        for plan in plans:
+            is_leader = plan.task == self._leader
+            try:
+                task = SupervisedTask(
+                    plan,
+                    self._job.log_path(plan),
+                    partial(self._console.line, plan.name),
+                    environ=os.environ,
+                    inherit_stdin=is_leader,
+                )
+            except OSError as error:
+                return Verdict(1, f"{plan.name} cannot be started: {error}")
+            self._tasks[plan.task] = task
+            self._selector.register(
+                task, selectors.EVENT_READ, partial(self._read, task)
+            )
+        return None
+
+    def _await_listening(self) -> Verdict | None:
+        """Waits for every server; None once they all listen on their ports."""
+        deadline = time.monotonic() + self._job.startup_timeout
+        missing = list(self._tasks.values())
+        while missing := [task for task in missing if not _listens(task)]:
+            self._pump(_READINESS_INTERVAL)
+            if self._signals or self._abandoned:
+                return replace(self._interrupted(), reason="told to end at startup")
+            for task in missing:
+                if not task.alive:
+                    return self._died_at_start(task)
+            if time.monotonic() > deadline:
+                return self._did_not_listen(missing)
+        return None
+
+    def _died_at_start(self, task: SupervisedTask) -> Verdict:
+        assert task.exit is not None
+        name, code = task.plan.name, task.exit.code
+        reason = (
+            f"{name} {policy.describe_exit(code)} before it listened on "
+            f"{task.plan.address}{_stranger(task)}; {task.tail()}"
+        )
+        return Verdict(policy.exit_status(code) or 1, reason)
+
+    def _did_not_listen(self, tasks: list[SupervisedTask]) -> Verdict:
+        reasons = [
+            f"{task.plan.name} did not listen on {task.plan.address} within "
+            f"{self._job.startup_timeout:g} s (--startup_timeout), though its process "
+            f"{task.pid} is alive{_stranger(task)}; {task.tail()}"
+            for task in tasks
+        ]
+        return Verdict(1, "\n".join(reasons))
+
+    # Watching.
+
+    def _watch(self) -> Verdict:
+        """Waits until the job is over, or until somebody wants it to be."""
+        self._wait(lambda: self._wanted_to_end() or self._leader in self._exits)
+        if self._leader in self._exits and not self._wanted_to_end():
+            self._await_stragglers()
+        if verdict := self._judge():
+            return verdict
+        if self._signals:
+            self._forward(self._signals[0])
+        elif not self._abandoned:
+            rest = policy.unfinished(self._job.plans, self._exits)
+            return Verdict(0, f"{_names(rest)} did not end in time: ended")
+        return self._interrupted()
+
+    def _wanted_to_end(self) -> bool:
+        return bool(self._judge() or self._signals or self._abandoned)
+
+    def _await_stragglers(self) -> None:
+        rest = policy.unfinished(self._job.plans, self._exits)
+        timeout = self._job.straggler_timeout
+        self._console.notice(f"waiting up to {timeout:g} s for {_names(rest)} to end")
+        self._wait(self._wanted_to_end, timeout)
+
+    def _forward(self, signum: int) -> None:
+        """Gives the tasks that run the user's script time to save their work."""
+        scripts = [task for task in self._tasks.values() if not task.plan.is_server]
+        names = _names([task.plan.task for task in scripts if task.alive])
+        self._console.notice(
+            f"{signal.Signals(signum).name}: passed on to {names}, which may take "
+            f"{self._job.grace_period:g} s to end; once more to kill at once"
+        )
+        for task in scripts:
+            task.signal(signum)
+        self._wait(
+            lambda: not any(task.alive for task in scripts), self._job.grace_period
+        )
+
+    def _interrupted(self) -> Verdict:
+        """The verdict on a job that was told to end: the leader's, if it has one."""
+        code = self._exits.get(self._leader) if self._leader else 0
+        if code is None:
+            code = -(self._signals or [signal.SIGTERM])[0]
+        return Verdict(policy.exit_status(code))
+
+    def _judge(self) -> Verdict | None:
+        return policy.judge(self._job.kind, self._job.plans, self._exits)
+
+    def _report(self, verdict: Verdict) -> None:
+        if verdict.reason:
+            self._console.notice(f"{verdict.reason}; ending the job")
+            self._tell({"error": verdict.reason})
+
+    # Ending.
+
+    def _end_gently(self) -> None:
+        running = [task for task in self._tasks.values() if task.alive]
+        for task in running:
+            task.told_to_end = True
+            task.signal(signal.SIGTERM)
+        grace = self._job.grace_period
+        self._wait(lambda: not any(task.alive for task in running), grace)
+        if rest := [task.plan.task for task in running if task.alive]:
+            self._console.notice(f"{_names(rest)} did not end in {grace:g} s: killing")
+
+    def _kill_rest(self) -> None:
+        """Kills whatever is left, and takes the last output."""
+        for task in self._tasks.values():
+            task.told_to_end |= task.alive
+        exits, survivors = processes.kill_descendants(_KILL_TIMEOUT)
+        self._record(exits)
+        if survivors:
+            self._console.notice(f"could not be killed: {', '.join(survivors)}")
+        tasks = self._tasks.values()
+        self._wait(lambda: not any(map(self._is_open, tasks)), _DRAIN_TIMEOUT)
+        for task in tasks:
+            task.close()
+
+    def _is_open(self, task: SupervisedTask) -> bool:
+        return task in self._selector.get_map()
+
+    def _row(self, plan: TaskPlan) -> Row:
+        task, path = self._tasks.get(plan.task), self._job.log_path(plan)
+        if task is None:
+            return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
+        if task.exit is None:
+            return Row(plan.name, "still alive", "-", 0.0, 0.0, path)
+        code = task.exit.code
+        ending = policy.describe_exit(code)
+        if task.told_to_end:
+            killed = code == -signal.SIGKILL
+            ending = f"{'killed' if killed else 'ended'} by the launcher"
+        status = str(policy.exit_status(code))
+        return Row(plan.name, ending, status, task.wall, task.exit.cpu, path)
+
+    # Events.
+
+    def _wait(self, done: Callable[[], bool], timeout: float = float("inf")) -> None:
+        deadline = time.monotonic() + timeout
+        while not done() and (left := deadline - time.monotonic()) > 0:
+            self._pump(left)
+
+    def _pump(self, timeout: float) -> None:
+        """Handles the events that come within `timeout` seconds."""
+        if self._console.waiting:
+            timeout = min(timeout, 1.0)
+        wait = None if timeout == float("inf") else timeout
+        for key, _ in self._selector.select(wait):
+            key.data()
+        self._record(processes.reap())
+        self._console.tick()
+
+    def _read(self, task: SupervisedTask) -> None:
+        if self._is_open(task) and not task.read():
+            self._selector.unregister(task)
+        if task.plan.task == self._leader:
+            self._console.partial(task.plan.name, task.partial)
+
+    def _record(self, exits: list[processes.Exit]) -> None:
+        tasks = {task.pid: task for task in self._tasks.values() if task.alive}
+        for exit in exits:
+            if task := tasks.get(exit.pid):  # Others are adopted orphans.
+                self._read(task)  # Its last words, before it is reported.
+                task.ended(exit)
+                self._exits[task.plan.task] = exit.code
+
+    def _hear(self) -> None:
+        """The other end of the socket never speaks: it is only ever closed."""
+        self._selector.unregister(self._control)
+        self._abandoned = True
+
+    def _tell(self, event: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps(event).encode() + b"\n")
+
+    def _listen_for_signals(self) -> None:
+        woken, waker = socket.socketpair()
+        woken.setblocking(False)
+        waker.setblocking(False)
+        self._waker = waker  # Open for as long as this object lives.
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        self._selector.register(woken, selectors.EVENT_READ, lambda: woken.recv(4096))
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(signum, self._on_signal)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGCHLD:
+            return
+        # Raised, since the terminal may have stopped and a write hang on it.
+        hurried = signum == signal.SIGHUP or bool(self._signals)
+        self._signals.append(signum)
+        if hurried and not self._impatient:
+            self._impatient = True
+            raise _KillNow
+
+
+def _listens(task: SupervisedTask) -> bool:
+    return task.alive and readiness.listens(task.pid, task.plan.port)
+
+
+def _stranger(task: SupervisedTask) -> str:
+    stranger = readiness.stranger_on(task.plan.port, task.pid)
+    return f"; port {task.plan.port} is taken by {stranger}" if stranger else ""
+
+
+def _names(tasks: list[Task]) -> str:
+    return ", ".join(map(task_name, tasks))
+
+
+def main() -> None:
+    """Takes the number of the control socket as the only argument."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(control.fileno(), False)
+    with control.makefile("rb") as lines:
+        request = json.loads(lines.readline())
+    job = Job.from_json(request["job"])
+    streams = (sys.stdout, sys.stderr) if job.echo else (None, None)
+    console = Console([plan.name for plan in job.plans], *streams)
+    supervisor = Supervisor(job, control, console)
+    if parent := request["parent"]:
+        # No task has been started yet, so the signal may still just kill.
+        processes.die_with_parent(parent, signal.SIGHUP)
+    status = supervisor.run()
+    # The interpreter would turn a closed standard output into status 120.
+    os._exit(status)

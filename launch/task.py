@@ -1,0 +1,81 @@
+"""Starts one task of a cluster, on the host where it is run.
+
+    python -m launch.task --job_name=ps --task_index=0 --chief_hosts=a:2222 \
+        --ps_hosts=b:2222 --worker_hosts=c:2222,d:2222 train.py --epochs=5
+
+The same command, with its own --job_name and --task_index, is run on every host.
+"""
+
+import os
+from collections.abc import Sequence
+
+from absl import flags
+
+from launch import command_line
+from launch.command_line import UsageError
+from launch.plan import TaskPlan, plan
+from tf_config import JOBS, Cluster, Task
+
+
+def main(argv: Sequence[str]) -> int:
+    """Becomes the task, and so never returns, or prints what it would become.
+
+    Raises:
+        UsageError: If the flags or the script are wrong.
+        ClusterError: If the hosts do not make a cluster with this task in it.
+        PlanError: If the program does not fit the cluster.
+    """
+    values, task_plan = _plan_task(argv)
+    if values.dry_run:
+        print(task_plan.shell_line())
+    else:
+        environ = {**os.environ, **task_plan.env}
+        os.execve(task_plan.argv[0], task_plan.argv, environ)
+    return 0
+
+
+def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
+    values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
+    hosts = {job: getattr(values, f"{job}_hosts") for job in JOBS}
+    cluster = Cluster.from_hosts(**hosts)
+    task = _task(cluster, values.job_name, values.task_index)
+    cluster.address(task)
+    plans = plan(cluster, program, values.program)
+    task_plan = next(each for each in plans if each.task == task)
+    # A ps or a worker that serves the chief need not have the script.
+    if not task_plan.is_server:
+        command_line.check_script(program.script)
+    return values, task_plan
+
+
+def _task(cluster: Cluster, job: str | None, index: int | None) -> Task:
+    if job is None:
+        raise UsageError(f"--job_name says which task this is: {', '.join(JOBS)}")
+    if index is None and job in ("chief", "evaluator"):
+        index = 0
+    if index is None:
+        raise UsageError(f"--task_index says which {job} this is: 0 for the first")
+    return Task(job, index)
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_string(
+        "job_name", None, f"Job of this task: {', '.join(JOBS)}.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "task_index", None, "Index of this task in its job.", flag_values=values
+    )
+    for job in JOBS:
+        flags.DEFINE_string(
+            f"{job}_hosts",
+            "",
+            f"Addresses of the {job} tasks, host:port,host:port.",
+            flag_values=values,
+        )
+    command_line.define_common(values)
+    return values
+
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.task")
