@@ -1,0 +1,1 @@
+"""Keras 3 on a cluster of parameter servers and workers."""

@@ -1,0 +1,146 @@
+"""The batches that the chief reads and sends to the workers."""
+
+import collections
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+
+
+class BatchLayout:
+    """How the nested structure of a batch becomes a flat list of tensors, and back.
+
+    Args:
+        element_spec: The structure of type specs of one batch. Keras stands an
+            `Optional` where a batch has no targets or weights: None here.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self._structure = tf.nest.map_structure(
+            lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
+            element_spec,
+        )
+        self._leaves = tf.nest.flatten(self._structure)
+        self.tensor_specs: list[tf.TensorSpec] = tf.nest.flatten(
+            [spec for spec in self._leaves if spec is not None], expand_composites=True
+        )
+
+    @property
+    def key(self) -> str:
+        """Equal for layouts that one traced function serves."""
+        return repr(self._structure)
+
+    @property
+    def structure(self) -> Any:
+        """The type specs of a batch, with None where it has no value."""
+        return self._structure
+
+    def flatten(self, batch: Any) -> list[tf.Tensor]:
+        """The batch's tensors; those of a ragged or sparse tensor one by one."""
+        leaves = tf.nest.flatten(batch)
+        present = [
+            leaf
+            for leaf, spec in zip(leaves, self._leaves, strict=True)
+            if spec is not None
+        ]
+        return tf.nest.flatten(present, expand_composites=True)
+
+    def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """The batch with these tensors."""
+        specs = [spec for spec in self._leaves if spec is not None]
+        present = iter(
+            tf.nest.pack_sequence_as(specs, list(tensors), expand_composites=True)
+        )
+        leaves = [None if spec is None else next(present) for spec in self._leaves]
+        return tf.nest.pack_sequence_as(self._structure, leaves)
+
+    @classmethod
+    def of_batch(cls, batch: Any) -> "BatchLayout":
+        """The layout of batches like this one, of any number of examples."""
+        return cls(tf.nest.map_structure(_spec_of_any_size, batch))
+
+
+def _spec_of_any_size(value: Any) -> Any:
+    if value is None:
+        return tf.OptionalSpec(None)
+    spec = tf.type_spec_from_value(value)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
+
+
+def as_tensors(batch: Any) -> Any:
+    """The same structure with a tensor in place of each array; None stays."""
+
+    def as_tensor(value: Any) -> Any:
+        if value is None or isinstance(value, tf.__internal__.CompositeTensor):
+            return value
+        return tf.convert_to_tensor(value)
+
+    return tf.nest.map_structure(as_tensor, batch)
+
+
+@dataclass(eq=False)
+class FedBatch:
+    """One batch on its way to a worker.
+
+    Attributes:
+        tensors: The batch, flat.
+        feed: Where it comes from, and where the next ones are.
+        output: The remote result, once a worker was asked for it ahead of time.
+    """
+
+    tensors: list[tf.Tensor]
+    feed: "Feed"
+    output: Any = field(default=None)
+
+
+class Feed(Iterator[FedBatch]):
+    """Reads a dataset batch by batch; every batch is read exactly once."""
+
+    def __init__(self, dataset: tf.data.Dataset, layout: BatchLayout) -> None:
+        self.layout = layout
+        self._batches = iter(dataset)
+        self._ahead: collections.deque[FedBatch] = collections.deque()
+
+    def __next__(self) -> FedBatch:
+        return self._ahead.popleft() if self._ahead else self._read()
+
+    def _read(self) -> FedBatch:
+        return FedBatch(self.layout.flatten(next(self._batches)), self)
+
+    def peek(self, count: int) -> list[FedBatch]:
+        """The next batches, at most `count`, without taking them."""
+        try:
+            while len(self._ahead) < count:
+                self._ahead.append(self._read())
+        except StopIteration:
+            pass
+        return list(self._ahead)[:count]
+
+    def take(self, count: int) -> list[FedBatch]:
+        """Takes the next batches: `count`, or those that are left.
+
+        Raises:
+            StopIteration: If none is left.
+        """
+        batches = self.peek(count)
+        if not batches:
+            raise StopIteration
+        for _ in batches:
+            self._ahead.popleft()
+        return batches
+
+
+class FedDataset:
+    """A dataset that the chief reads, each iteration from its start."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = _tf.copy_dataset(dataset)
+        self.layout = BatchLayout(dataset.element_spec)
+
+    def __iter__(self) -> Feed:
+        return Feed(self._dataset, self.layout)

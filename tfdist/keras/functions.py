@@ -1,0 +1,159 @@
+"""`train_function`, `test_function` and `predict_function` that run on workers.
+
+Keras calls them from `fit`, `evaluate`, `predict` and the `_on_batch` methods. With
+batches of a `Feed` they return at once, while up to a few steps a worker are under
+way; with a single batch (`train_on_batch` and its kind) they wait for its result.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdist.keras.checks import check_captures
+from tfdist.keras.feed import BatchLayout, FedBatch, Feed, as_tensors
+from tfdist.keras.worker_function import PackedLogs, trace_step, trace_steps
+
+if TYPE_CHECKING:
+    from tfdist.parameter_server.strategy import ParameterServerStrategy
+
+
+class StepFunction:
+    """Runs `train_step` or `test_step` on the workers.
+
+    Args:
+        model: The Keras model.
+        strategy: The cluster.
+        step: The model's own step: a batch to a dict of logs.
+        steps_per_execution: How many steps a worker is sent at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: "ParameterServerStrategy",
+        step: Callable[[Any], Any],
+        steps_per_execution: int,
+    ) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._step = step
+        self._steps = steps_per_execution
+        self._logs: dict[str, Any] | None = None
+        self._traced: dict[Any, tuple[Any, PackedLogs]] = {}
+
+    def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
+        """Runs the next step or steps.
+
+        Returns:
+            For a `Feed`: the logs of the step seen to finish last, and, once all are
+            joined, of the last one. Else: the logs of this step.
+
+        Raises:
+            StopIteration: If there is no batch left; all steps have finished.
+        """
+        if isinstance(iterator, Feed):
+            return self._run_ahead(iterator)
+        return self._run_and_wait(next(iterator))
+
+    def _run_ahead(self, feed: Feed) -> dict[str, Any]:
+        try:
+            batches = feed.take(self._steps)
+        except StopIteration:
+            # Keras leaves the epoch without the synchronisation of its other exits.
+            self._strategy.in_flight.join()
+            raise
+        function, packed = self._trace(feed.layout, self._steps)
+        args = [tensor for batch in batches for tensor in batch.tensors]
+        if self._steps > 1:
+            padding = batches[-1].tensors * (self._steps - len(batches))
+            args = [tf.constant(len(batches)), *args, *padding]
+        in_flight = self._strategy.in_flight
+        in_flight.submit(
+            function, args, lambda vector: self._show(packed.unpack(vector.numpy()))
+        )
+        while self._logs is None:
+            in_flight.finish_oldest()
+        return self._logs
+
+    def _show(self, logs: dict[str, Any]) -> None:
+        # Keras holds on to the dict, and reads it again after the last step.
+        if self._logs is None:
+            self._logs = {}
+        self._logs.update(logs)
+
+    def _run_and_wait(self, batch: Any) -> dict[str, Any]:
+        batch = as_tensors(batch)
+        layout = BatchLayout.of_batch(batch)
+        function, packed = self._trace(layout, 1)
+        result: list[dict[str, Any]] = []
+        self._strategy.in_flight.submit(
+            function,
+            layout.flatten(batch),
+            lambda vector: result.append(packed.unpack(vector.numpy())),
+        )
+        self._strategy.in_flight.join()
+        return result[0]
+
+    def _trace(self, layout: BatchLayout, steps: int) -> tuple[Any, PackedLogs]:
+        key = (layout.key, steps)
+        if key not in self._traced:
+            packed = PackedLogs()
+
+            def step(batch: Any) -> tf.Tensor:
+                return packed.pack(self._step(batch))
+
+            function = (
+                trace_step(self._strategy, step, layout)
+                if steps == 1
+                else trace_steps(self._strategy, step, layout, steps)
+            )
+            check_captures(function, self._model)
+            self._traced[key] = function, packed
+        return self._traced[key]
+
+
+class PredictFunction:
+    """Runs `predict_step` on the workers; the outputs keep the order of the batches.
+
+    Args:
+        model: The Keras model.
+        strategy: The cluster.
+    """
+
+    def __init__(self, model: Any, strategy: "ParameterServerStrategy") -> None:
+        self._model = model
+        self._strategy = strategy
+        self._traced: dict[Any, Any] = {}
+
+    def __call__(self, batches: list[Any]) -> Any:
+        """Returns the outputs for the batches, concatenated."""
+        outputs = [self._output(batch) for batch in batches]
+        if len(outputs) == 1:
+            return outputs[0]
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
+
+    def _output(self, batch: Any) -> Any:
+        if not isinstance(batch, FedBatch):
+            tensors = as_tensors(batch)
+            layout = BatchLayout.of_batch(tensors)
+            return self._submit(layout, layout.flatten(tensors)).get()
+        if batch.output is None:
+            self._ask_for(batch)
+        for ahead in batch.feed.peek(self._strategy.in_flight.limit):
+            if ahead.output is None:
+                self._ask_for(ahead)
+        return batch.output.get()
+
+    def _ask_for(self, batch: FedBatch) -> None:
+        batch.output = self._submit(batch.feed.layout, batch.tensors)
+
+    def _submit(self, layout: BatchLayout, tensors: list[tf.Tensor]) -> Any:
+        if layout.key not in self._traced:
+            function = trace_step(self._strategy, self._model.predict_step, layout)
+            check_captures(function, self._model)
+            self._traced[layout.key] = function
+        # The chief waits for every output itself, so nothing has to be bounded.
+        return self._strategy.coordinator.schedule(
+            self._traced[layout.key], args=tuple(tensors)
+        )

@@ -1,0 +1,125 @@
+"""Where Keras's trainer asks `ParameterServerStrategy` instead of itself.
+
+Keras 3 builds its own train, test and predict functions around `strategy.run` and
+calls them on the chief. There is no hook to schedule from, so six of its methods
+are replaced; each behaves as before unless the model's strategy is ours. They are
+replaced when the first strategy is constructed, never on import.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras import checks
+from tfdist.keras.feed import BatchLayout, FedDataset
+from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.parameter_server.strategy import ParameterServerStrategy
+from tfdist.parameter_server.variable import ParameterServerVariable
+
+_lock = threading.Lock()
+_installed = False
+
+
+def install() -> None:
+    """Installs the hooks; a second call does nothing."""
+    global _installed
+    with _lock:
+        if _installed:
+            return
+        _replace(_tf.TensorFlowTrainer, "make_train_function", _make_train_function)
+        _replace(_tf.TensorFlowTrainer, "make_test_function", _make_test_function)
+        _replace(_tf.TensorFlowTrainer, "make_predict_function", _make_predict_function)
+        _replace(_tf.TensorFlowTrainer, "_maybe_symbolic_build", _maybe_symbolic_build)
+        _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
+        _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
+        _tf.KerasVariable.sparse_read = property(_sparse_read)
+        _installed = True
+
+
+def _replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
+    keras_method = getattr(owner, name)
+
+    @functools.wraps(keras_method)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(_strategy_of(self), ParameterServerStrategy):
+            return ours(self, *args, **kwargs)
+        return keras_method(self, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _strategy_of(trainer_or_iterator: Any) -> tf.distribute.Strategy | None:
+    if isinstance(trainer_or_iterator, _tf.TensorFlowTrainer):
+        return trainer_or_iterator.distribute_strategy
+    return trainer_or_iterator._distribute_strategy
+
+
+def _make_train_function(model: Any, force: bool = False) -> Any:
+    strategy = model.distribute_strategy
+    strategy.in_flight.join()
+    if model.train_function is None or force:
+        checks.check_model(model)
+
+        def train_step(batch: Any) -> Any:
+            strategy.count_step()
+            return model.train_step(batch)
+
+        model.train_function = StepFunction(
+            model, strategy, train_step, model.steps_per_execution
+        )
+    return model.train_function
+
+
+def _make_test_function(model: Any, force: bool = False) -> Any:
+    strategy = model.distribute_strategy
+    strategy.in_flight.join()
+    if model.test_function is None or force:
+        checks.check_model(model)
+        model.test_function = StepFunction(
+            model, strategy, model.test_step, model.steps_per_execution
+        )
+    return model.test_function
+
+
+def _make_predict_function(model: Any, force: bool = False) -> Any:
+    strategy = model.distribute_strategy
+    strategy.in_flight.join()
+    if model.predict_function is None or force:
+        model.predict_function = PredictFunction(model, strategy)
+    return model.predict_function
+
+
+def _maybe_symbolic_build(
+    model: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
+    if iterator is not None:
+        # Keras would take a batch for this, and a generator would not give it back.
+        spec = _dataset_of(iterator).element_spec
+        data_batch = BatchLayout(spec).structure
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=data_batch)
+
+
+def _dataset_of(epoch_iterator: Any) -> tf.data.Dataset:
+    return epoch_iterator._distributed_dataset.tfdist_source
+
+
+def _get_iterator(epoch_iterator: Any) -> FedDataset:
+    return FedDataset(_dataset_of(epoch_iterator))
+
+
+def _tf_sync(epoch_iterator: Any) -> None:
+    epoch_iterator._distribute_strategy.in_flight.join()
+
+
+def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
+    # `tf.gather` looks for this method. With it an embedding moves the rows that it
+    # looks up; without it, the whole table.
+    value = variable._value
+    if not isinstance(value, ParameterServerVariable):
+        raise AttributeError("sparse_read")
+    return value.sparse_read

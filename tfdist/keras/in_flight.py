@@ -1,0 +1,81 @@
+"""The steps that workers were asked for and have not been seen to finish."""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Each worker has one step to run and a few to follow. TensorFlow's own queue holds
+# 256k, and with it the batches of as many steps.
+STEPS_PER_WORKER = 4
+
+
+class InFlight:
+    """Schedules functions on the workers, with a bound on how many are under way.
+
+    Args:
+        coordinator: Sends functions to workers.
+        limit: The number of functions under way at once, at most.
+    """
+
+    def __init__(
+        self, coordinator: tf.distribute.coordinator.ClusterCoordinator, limit: int
+    ) -> None:
+        self._coordinator = coordinator
+        self.limit = limit
+        self._pending: collections.deque[tuple[Any, Callable[[Any], None]]] = (
+            collections.deque()
+        )
+
+    def submit(
+        self,
+        function: Any,
+        args: Sequence[Any],
+        on_result: Callable[[Any], None] = lambda _: None,
+    ) -> Any:
+        """Sends a function to whichever worker is free; waits if too many are out.
+
+        Args:
+            function: A `ConcreteFunction`.
+            args: Its arguments.
+            on_result: Called with the fetched result, in the order of submission,
+                at the latest by `join`.
+
+        Returns:
+            The remote value of its result.
+
+        Raises:
+            tf.errors.OpError: What an earlier function failed with.
+        """
+        while len(self._pending) >= self.limit:
+            self.finish_oldest()
+        output = self._coordinator.schedule(function, args=tuple(args))
+        self._pending.append((output, on_result))
+        return output
+
+    def finish_oldest(self) -> None:
+        """Waits for the function submitted first and hands its result over."""
+        output, on_result = self._pending.popleft()
+        try:
+            result = output.get()
+        except Exception:
+            self._pending.clear()
+            # A function cancelled because another failed: join says why.
+            self._coordinator.join()
+            raise
+        on_result(result)
+
+    def join(self) -> None:
+        """Waits for every function, and hands all results over.
+
+        Raises:
+            tf.errors.OpError: What a function failed with.
+        """
+        try:
+            self._coordinator.join()
+        except Exception:
+            self._pending.clear()
+            raise
+        while self._pending:
+            self.finish_oldest()

@@ -1,0 +1,160 @@
+"""Which ps a variable lives on. Pure decisions: nothing here imports TensorFlow.
+
+A placement is any object with the one method of `Placement`. It is asked once a
+variable, in the order of creation; optimizer slots are not asked for, since they
+live beside the variable that they update.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """What is known of a variable before it is created.
+
+    Attributes:
+        name: The full name, for example `"cnn/dense/kernel"`.
+        shape: The dimensions, all known.
+        dtype: The name of the dtype, for example `"float32"`.
+        itemsize: The size of one element, in bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the variable's value, in bytes."""
+        return math.prod(self.shape) * self.itemsize
+
+
+class Placement(Protocol):
+    """Decides where variables live."""
+
+    def place(self, variable: VariableSpec, num_ps: int) -> int:
+        """Returns the index, from 0 to `num_ps - 1`, of the variable's ps."""
+        ...
+
+
+class RoundRobin:
+    """Deals variables out in turn, whatever their size: TensorFlow's own default.
+
+    Cost: O(1) a variable. It bounds the number of variables on a ps, not their
+    bytes: where large and small variables alternate, as kernels and biases do, the
+    fullest ps can hold nearly everything (6.1 times the mean for VGG16 on 8 ps).
+    """
+
+    def __init__(self) -> None:
+        self._placed = 0
+
+    def place(self, variable: VariableSpec, num_ps: int) -> int:
+        """Returns the ps after the one returned last."""
+        index = self._placed % num_ps
+        self._placed += 1
+        return index
+
+
+def byte_size_load_fn(variable: VariableSpec) -> float:
+    """The load of a variable that is its size, in bytes.
+
+    Has the semantics of TF1's `tf.contrib.training.byte_size_load_fn`.
+    """
+    return float(variable.size_bytes)
+
+
+class GreedyLoadBalancing:
+    """Places each variable on the ps with the least load, the first on a tie.
+
+    Has the semantics of TF1's `tf.contrib.training.GreedyLoadBalancingStrategy`.
+    This is list scheduling: the fullest ps carries at most `2 - 1/num_ps` times the
+    least possible (R. L. Graham, "Bounds for Certain Multiprocessing Anomalies",
+    Bell System Technical Journal 45(9), 1966, theorem 1).
+
+    Cost: O(num_ps) a variable.
+
+    >>> greedy = GreedyLoadBalancing()
+    >>> sizes = [400, 100, 100, 300]
+    >>> [greedy.place(VariableSpec("v", (n,), "uint8", 1), 2) for n in sizes]
+    [0, 1, 1, 1]
+
+    Args:
+        load_fn: The load of a variable, at least 0, in any unit.
+    """
+
+    def __init__(
+        self, load_fn: Callable[[VariableSpec], float] = byte_size_load_fn
+    ) -> None:
+        if not callable(load_fn):
+            raise TypeError(
+                "load_fn is a function of a VariableSpec that returns its load; "
+                f"received {load_fn!r}"
+            )
+        self._load_fn = load_fn
+        self._loads: list[float] = []
+
+    def place(self, variable: VariableSpec, num_ps: int) -> int:
+        """Returns the least-loaded ps and adds the variable's load to it.
+
+        Raises:
+            ValueError: If the load is negative or not a number, or if earlier
+                variables were placed on another number of ps.
+        """
+        if not self._loads:
+            self._loads = [0.0] * num_ps
+        if len(self._loads) != num_ps:
+            raise ValueError(
+                f"this GreedyLoadBalancing has balanced {len(self._loads)} ps and is "
+                f"now asked for {num_ps}: make a new one for each cluster"
+            )
+        load = float(self._load_fn(variable))
+        if not 0 <= load < math.inf:
+            raise ValueError(
+                f"load_fn returned {load} for {variable}: a load is a finite number, "
+                "at least 0"
+            )
+        index = self._loads.index(min(self._loads))
+        self._loads[index] += load
+        return index
+
+
+def check_placement(placement: object) -> None:
+    """Checks that an object can be asked where a variable lives.
+
+    Raises:
+        TypeError: If it has no method `place`, or is a class and not an object.
+    """
+    if isinstance(placement, type):
+        raise TypeError(
+            f"placement is an object, not a class: write {placement.__name__}() "
+            f"for {placement.__name__}"
+        )
+    if not callable(getattr(placement, "place", None)):
+        raise TypeError(
+            "a placement has a method place(variable, num_ps) that returns the index "
+            f"of a ps, as tfdist.GreedyLoadBalancing() has; received {placement!r}"
+        )
+
+
+def ps_for(placement: Placement, variable: VariableSpec, num_ps: int) -> int:
+    """Asks a placement where a variable lives, and checks the answer.
+
+    Raises:
+        ValueError: If the answer is not the index of a ps.
+    """
+    index = placement.place(variable, num_ps)
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
+        index_is_valid = False
+    else:
+        index = index.__index__()
+        index_is_valid = 0 <= index < num_ps
+    if not index_is_valid:
+        raise ValueError(
+            f"{type(placement).__name__}.place() returned {index!r} for "
+            f"{variable.name}: it returns the index of a ps, 0 to {num_ps - 1}"
+        )
+    return index

@@ -1,0 +1,73 @@
+"""What a ps or a worker runs: a TensorFlow server that serves until it is ended.
+
+    TF_CONFIG=... python -m tfdist.server
+
+The chief's program places variables on the ps and sends steps to the workers;
+a server has no program of its own.
+"""
+
+import sys
+
+import tensorflow as tf
+
+import tf_config
+
+# A worker that waits for a variable of another task holds a thread. On a machine
+# of two cores TensorFlow's default leaves too few to answer that other task.
+MIN_INTER_OP_THREADS = 4
+
+
+def start(config: tf_config.TFConfig) -> tf.distribute.Server:
+    """Starts this task's server and returns it.
+
+    Args:
+        config: The cluster, and the ps or worker task that this process is.
+
+    Raises:
+        tf_config.ClusterError: If the task is not a ps or a worker, or its address
+            cannot be served from this process.
+    """
+    task = config.task
+    if task.job not in ("ps", "worker"):
+        raise tf_config.ClusterError(
+            f"a server is a ps or a worker; this task is {task}. Start your own "
+            "script with the TF_CONFIG of the chief instead."
+        )
+    options = tf.compat.v1.ConfigProto(
+        inter_op_parallelism_threads=max(
+            MIN_INTER_OP_THREADS, tf.config.threading.get_inter_op_parallelism_threads()
+        )
+    )
+    address = config.cluster.address(task)
+    try:
+        return tf.distribute.Server(
+            config.cluster.cluster_spec(),
+            job_name=task.job,
+            task_index=task.index,
+            protocol="grpc",
+            config=options,
+        )
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise tf_config.ClusterError(
+            f"{task} cannot serve on {address}: {error}. Is another process using "
+            "that port, or does the host name another machine?"
+        ) from error
+
+
+def main() -> int:
+    """Serves the task that TF_CONFIG names until the process is ended.
+
+    Returns:
+        The exit status: 2 when the cluster or the task is at fault.
+    """
+    try:
+        server = start(tf_config.TFConfig.from_environment())
+    except tf_config.ClusterError as error:
+        print(f"tfdist.server: {error}", file=sys.stderr)
+        return 2
+    server.join()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
