@@ -156,7 +156,9 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Callable[..., tf.Variable]:
         def create(**kwargs: Any) -> tf.Variable:
-            variable = ParameterServerVariable(next_creator(**kwargs))
+            variable = ParameterServerVariable(
+                next_creator(**kwargs), self._num_workers
+            )
             self._record(variable)
             return variable
 

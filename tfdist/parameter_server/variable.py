@@ -1,21 +1,10 @@
 """A variable on a ps whose writes inside a step do not undo another worker's.
 
-Keras writes most state as `variable.assign(f(variable))`: a read, then a write.
-On a parameter server the two are apart in time, and between them other workers
-write too; a plain assignment would undo what they wrote. Here such a write becomes
-an increment, `assign_add(f(view) - view)`, which TensorFlow applies under the
-variable's lock. The view is the value that this step read.
-
-Which writes become increments:
-
-- a trainable variable: every value computed from its view (an optimizer's update,
-  a constraint's projection);
-- any other variable: a sum or difference computed from its view (a counter, a
-  metric's total, a moving average, an optimizer's slot);
-- all else (a constant, a minimum or maximum, a choice) stays an assignment: the
-  last writer wins, and an increment could leave a value that nobody wrote.
-
-One step on one worker sees exactly what it would see without this.
+Keras writes most state as `variable.assign(f(variable))`: a read, then a write. On a
+parameter server the two are apart in time, other workers write in between, and a
+plain assignment undoes what they wrote. `tfdist.parameter_server.increment` says
+which of these writes are applied as increments, under the variable's lock, instead.
+One step alone on one worker sees exactly what it would see without this.
 """
 
 from collections.abc import Callable
@@ -24,9 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-
-_SUMS = frozenset({"Add", "AddV2", "AddN", "Sub"})
-_SAME_VALUE = frozenset({"Identity", "StopGradient"})
+from tfdist.parameter_server.increment import NotAdditiveError, increment
 
 
 class ParameterServerVariable(_tf.CachingVariable):
@@ -35,14 +22,19 @@ class ParameterServerVariable(_tf.CachingVariable):
     Cost: a step reads a variable that is not trainable once however often Keras
     asks for it between two writes. The step counter that Adam reads for every one
     of its variables crosses the network once.
+
+    Args:
+        variable: On the ps.
+        num_workers: How many workers may write at the same time.
     """
 
-    def __init__(self, variable: tf.Variable) -> None:
+    def __init__(self, variable: tf.Variable, num_workers: int) -> None:
         super().__init__(variable)
+        self._num_workers = num_workers
         self._view: tf.Tensor | None = None
 
     def _current_view(self) -> tf.Tensor | None:
-        """The value read last in the graph being traced, if not written since."""
+        """What the graph being traced has read, unless it has written since."""
         view = self._view
         if view is None or tf.executing_eagerly():
             return None
@@ -50,15 +42,13 @@ class ParameterServerVariable(_tf.CachingVariable):
 
     def read_value(self) -> tf.Tensor:
         """Reads the value; a step that has read it already gets the same view."""
-        # A gradient flows to a trainable variable from reads under the tape alone,
-        # and this one may not be under the tape of the last.
+        # A gradient flows to a trainable variable from the reads under the tape,
+        # and the last read may have been outside of it.
         view = None if self.trainable else self._current_view()
-        if view is not None:
-            return view
-        value = super().read_value()
-        if not tf.executing_eagerly():
-            self._view = value
-        return value
+        if view is None:
+            view = super().read_value()
+            self._view = None if tf.executing_eagerly() else view
+        return view
 
     def value(self) -> tf.Tensor:
         """Reads the value, as `read_value` does."""
@@ -78,14 +68,26 @@ class ParameterServerVariable(_tf.CachingVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Sets the value, or adds what it changes: see the module."""
+        """Sets the value, or adds what changed since this step read it.
+
+        Raises:
+            NotAdditiveError: If a step sets a variable that sums over the workers,
+                as those of a metric do.
+        """
         view = self._current_view()
         self._view = None
         if view is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
-            increment = _increment(value, view, any_value=self.trainable)
-            if increment is not None:
-                return self._v.assign_add(increment, name=name, read_value=read_value)
+            added = increment(value, view, self.trainable, self._num_workers)
+            if added is not None:
+                return self._v.assign_add(added, name=name, read_value=read_value)
+            if self.aggregation == tf.VariableAggregation.SUM:
+                raise NotAdditiveError(
+                    f"{self.name} sums over the workers, and this step sets it to a "
+                    "value computed from its own (a maximum, say), so that workers "
+                    "would lose each other's updates. Write what the step adds, as "
+                    "variable.assign_add(...), or compute the value from such sums"
+                )
         return self._v.assign(value, name=name, read_value=read_value)
 
     def assign_add(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,8 +100,42 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._view = None
         return self._v.assign_sub(*args, **kwargs)
 
+    def scatter_add(
+        self,
+        sparse_delta: tf.IndexedSlices,
+        use_locking: bool = True,
+        name: str | None = None,
+    ) -> "ParameterServerVariable":
+        """Adds to rows of the value under the variable's lock."""
+        self._scatter(tf.raw_ops.ResourceScatterNdAdd, sparse_delta, name)
+        return self
 
-def _forgetting_view(method: str) -> Callable[..., Any]:
+    def scatter_sub(
+        self,
+        sparse_delta: tf.IndexedSlices,
+        use_locking: bool = True,
+        name: str | None = None,
+    ) -> "ParameterServerVariable":
+        """Subtracts from rows of the value under the variable's lock."""
+        self._scatter(tf.raw_ops.ResourceScatterNdSub, sparse_delta, name)
+        return self
+
+    def _scatter(
+        self, op: Callable[..., Any], delta: tf.IndexedSlices, name: str | None
+    ) -> None:
+        # The op that `tf.Variable.scatter_add` uses takes the lock shared: workers
+        # that add to one row at the same time lose some of it.
+        self._view = None
+        op(
+            ref=self.handle,
+            indices=tf.expand_dims(delta.indices, -1),
+            updates=tf.cast(delta.values, self.dtype),
+            use_locking=True,
+            name=name,
+        )
+
+
+def _forgetting_the_view(method: str) -> Callable[..., Any]:
     def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
         self._view = None
         return getattr(self._v, method)(*args, **kwargs)
@@ -111,7 +147,6 @@ def _forgetting_view(method: str) -> Callable[..., Any]:
 
 for _method in (
     "batch_scatter_update",
-    "scatter_add",
     "scatter_div",
     "scatter_max",
     "scatter_min",
@@ -121,41 +156,6 @@ for _method in (
     "scatter_nd_min",
     "scatter_nd_sub",
     "scatter_nd_update",
-    "scatter_sub",
     "scatter_update",
 ):
-    setattr(ParameterServerVariable, _method, _forgetting_view(_method))
-
-
-def _increment(value: tf.Tensor, view: tf.Tensor, any_value: bool) -> tf.Tensor | None:
-    """What to add to `view` to get `value`, or None if it is to be assigned."""
-    if not (value.dtype.is_floating or value.dtype.is_integer):
-        return None
-    if value.graph is not view.graph:
-        return None
-    source = value.op
-    while source.type in _SAME_VALUE:
-        source = source.inputs[0].op
-    summands = source.inputs
-    if source.type in _SUMS and len(summands) == 2:
-        # `view + d` needs no view: d alone goes to the ps.
-        added = [s for s in summands if s.name != view.name]
-        if len(added) == 1 and added[0].shape == view.shape:
-            if source.type != "Sub":
-                return added[0]
-            if summands[0].name == view.name:
-                return -added[0]
-    if (any_value or source.type in _SUMS) and _depends_on(value, view):
-        return value - view
-    return None
-
-
-def _depends_on(value: tf.Tensor, view: tf.Tensor) -> bool:
-    pending, seen = [value], set()
-    for tensor in pending:
-        if tensor.name == view.name:
-            return True
-        if tensor.op.name not in seen:
-            seen.add(tensor.op.name)
-            pending.extend(tensor.op.inputs)
-    return False
+    setattr(ParameterServerVariable, _method, _forgetting_the_view(_method))

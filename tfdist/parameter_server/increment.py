@@ -1,0 +1,86 @@
+"""Which assignments of a step are increments, by what the value is computed from.
+
+The *view* is what the step read of the variable. With `d` any tensor:
+
+| the value assigned                   | what is applied                              |
+| ------------------------------------ | -------------------------------------------- |
+| `view + d`, `view - d`               | `+= d`, `-= d`; exact, the view is not moved  |
+| `b * view + d`, b a known constant   | `+= value - view`, if W (1 - b) < 1/2        |
+| `view * d`, `view / d`, if trainable | `+= value - view`                            |
+| anything else                        | `= value`: the last writer wins              |
+
+The first row are counters, metrics, weight decay; the second moving averages and
+momentum, where the sum of W workers' increments keeps every one of them and cannot
+overshoot (it moves the value by at most half the way to what they saw); the third
+the projections of weight constraints. What remains (a maximum, a choice, a value
+computed anew) has no increment: added, it could leave a value that nobody wrote.
+"""
+
+import tensorflow as tf
+
+_SUMS = frozenset({"Add", "AddV2", "Sub"})
+_PRODUCTS = frozenset({"Mul", "RealDiv", "DivNoNan"})
+
+
+class NotAdditiveError(ValueError):
+    """A step sets a variable to which workers can only add."""
+
+
+def increment(
+    value: tf.Tensor, view: tf.Tensor, trainable: bool, num_workers: int
+) -> tf.Tensor | None:
+    """What to add to the variable in place of assigning `value`.
+
+    Args:
+        value: The value to assign, of the view's shape and dtype.
+        view: What the step read of the variable.
+        trainable: Whether it is a weight.
+        num_workers: How many workers may do the same at the same time.
+
+    Returns:
+        The increment, or None if the value is to be assigned.
+    """
+    is_number = value.dtype.is_floating or value.dtype.is_integer
+    if not is_number or value.graph is not view.graph:
+        return None
+    op = _source(value)
+    if op.type in _SUMS:
+        left, right = op.inputs
+        if _is(left, view) and right.shape == view.shape:
+            return -right if op.type == "Sub" else right
+        if _is(right, view) and left.shape == view.shape and op.type != "Sub":
+            return left
+        kept = _share_kept(left, view) or (
+            _share_kept(right, view) if op.type != "Sub" else None
+        )
+        if kept is not None and num_workers * (1 - kept) < 0.5:
+            return value - view
+    if trainable and op.type in _PRODUCTS and any(_is(i, view) for i in op.inputs):
+        return value - view
+    return None
+
+
+def _source(tensor: tf.Tensor) -> tf.Operation:
+    """The operation that computed a tensor, behind those that pass it on."""
+    op = tensor.op
+    while op.type == "Identity" or (
+        op.type == "Cast" and op.inputs[0].dtype == tensor.dtype
+    ):
+        op = op.inputs[0].op
+    return op
+
+
+def _is(tensor: tf.Tensor, view: tf.Tensor) -> bool:
+    return _source(tensor) is _source(view) or tensor.name == view.name
+
+
+def _share_kept(term: tf.Tensor, view: tf.Tensor) -> float | None:
+    """The constant b, from 0 to 1, where the term is `b * view`."""
+    op = _source(term)
+    if op.type != "Mul":
+        return None
+    for factor, other in (op.inputs, reversed(op.inputs)):
+        kept = tf.get_static_value(factor)
+        if kept is not None and kept.ndim == 0 and _is(other, view) and 0 <= kept <= 1:
+            return float(kept)
+    return None
