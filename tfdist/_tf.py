@@ -5,6 +5,7 @@ TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
 this file imports from `tensorflow.python` or `keras.src`.
 """
 
+import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
@@ -31,6 +32,8 @@ __all__ = [
     # The graph of a dataset, and a dataset from a graph.
     "copy_dataset",
     "scratch_graph",
+    # Every layer inside a model; `Model.layers` gives the outermost alone.
+    "flatten_layers",
 ]
 
 
@@ -55,3 +58,8 @@ def copy_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
     )
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
     return _VariantDataset(variant, dataset.element_spec)
+
+
+def flatten_layers(model: keras.Model) -> list[keras.Layer]:
+    """Returns the model's layers, those inside of layers too."""
+    return list(model._flatten_layers(include_self=False))

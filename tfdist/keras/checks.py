@@ -8,17 +8,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist import _tf
+
 
 class AsynchronousTrainingError(ValueError):
     """The model asks for something that asynchronous training cannot do right."""
 
 
-def check_model(model: Any) -> None:
+def check_model(model: keras.Model) -> None:
     """Checks a compiled model before its step is traced.
 
     Raises:
-        AsynchronousTrainingError: For gradient accumulation, dynamic loss scaling,
-            `run_eagerly` or `jit_compile`.
+        AsynchronousTrainingError: If one of its options, layers or optimizers cannot
+            be right on workers that do not wait for each other.
     """
     if model.run_eagerly:
         raise AsynchronousTrainingError(
@@ -31,29 +33,73 @@ def check_model(model: Any) -> None:
             "jit_compile=True compiles a step for one device, and this one spans a "
             "worker and the ps. Compile the model with jit_compile=False"
         )
-    check_optimizer(model.optimizer)
+    for layer in _tf.flatten_layers(model):
+        _check_layer(layer)
+    for optimizer in _optimizers_of(model):
+        _check_optimizer(optimizer)
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Checks that workers can share an optimizer without waiting.
+def _check_layer(layer: keras.Layer) -> None:
+    if getattr(layer, "stateful", False):
+        raise AsynchronousTrainingError(
+            f"layer {layer.name!r} has stateful=True: its state goes from one batch to "
+            "the next, and workers that run batches at the same time would overwrite "
+            "each other's. Use stateful=False, and longer sequences"
+        )
+    if isinstance(layer, keras.layers.SpectralNormalization) and layer.trainable:
+        raise AsynchronousTrainingError(
+            f"layer {layer.name!r}, a SpectralNormalization, rescales its kernel in "
+            "each step, and would erase the gradients that other workers have applied "
+            "meanwhile. Leave it out, or use a weight constraint such as "
+            "keras.constraints.MaxNorm in its place"
+        )
+    if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
+        raise AsynchronousTrainingError(
+            f"layer {layer.name!r} computes in float8, whose scales follow the steps "
+            "in their order, and workers have no order. Use the dtype policy "
+            "mixed_bfloat16"
+        )
 
-    Raises:
-        AsynchronousTrainingError: For gradient accumulation or dynamic loss scaling.
-    """
-    if optimizer is None:
-        return
+
+def _optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The model's compiled optimizer, and those that a custom train_step uses."""
+    candidates = [model.optimizer, *vars(model).values()]
+    optimizers = {
+        id(each): each
+        for each in candidates
+        if isinstance(each, keras.optimizers.Optimizer)
+    }
+    for each in list(optimizers.values()):
+        for inner in getattr(each, "optimizers", ()):
+            optimizers[id(inner)] = inner
+    return list(optimizers.values())
+
+
+def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    name = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise AsynchronousTrainingError(
-            "LossScaleOptimizer changes its scale by the last steps' gradients, and "
-            "workers that change it at the same time can make it 0. Train in "
-            "mixed_bfloat16, which needs no loss scale, in place of mixed_float16"
+            f"{name} changes its scale by the last steps' gradients, and workers that "
+            "change it at the same time can make it 0. Train in mixed_bfloat16, which "
+            "needs no loss scale, in place of mixed_float16"
         )
-    steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    if steps:
+    if optimizer.gradient_accumulation_steps:
         raise AsynchronousTrainingError(
-            f"gradient_accumulation_steps={steps}: workers would add to and clear the "
-            "same accumulators at the same time, and gradients would be lost or "
+            f"{name} has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}: workers would add to and clear "
+            "the same accumulators at the same time, and gradients would be lost or "
             "counted twice. Use a larger batch or a lower learning rate instead"
+        )
+    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        raise AsynchronousTrainingError(
+            f"{name} has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}: "
+            "one worker would overwrite the weights while the others update them. Set "
+            "it to None; the averages are written to the model at the end of fit"
+        )
+    if name == "ScheduleFreeAdamW":
+        raise AsynchronousTrainingError(
+            f"{name} recovers its iterate from two variables that it takes to be of "
+            "one moment, and on the ps they are not. Use AdamW"
         )
 
 

@@ -8,6 +8,7 @@ way; with a single batch (`train_on_batch` and its kind) they wait for its resul
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.keras.checks import check_captures
@@ -150,6 +151,7 @@ class PredictFunction:
 
     def _submit(self, layout: BatchLayout, tensors: list[tf.Tensor]) -> Any:
         if layout.key not in self._traced:
+            self._build(layout)
             function = trace_step(self._strategy, self._model.predict_step, layout)
             check_captures(function, self._model)
             self._traced[layout.key] = function
@@ -157,3 +159,15 @@ class PredictFunction:
         return self._strategy.coordinator.schedule(
             self._traced[layout.key], args=tuple(tensors)
         )
+
+    def _build(self, layout: BatchLayout) -> None:
+        """Creates the variables of a model that has not seen a batch before."""
+        if self._model.built:
+            return
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(layout.structure)
+        with self._strategy.scope():
+            self._model(
+                tf.nest.map_structure(
+                    lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x
+                )
+            )

@@ -1,7 +1,7 @@
 """Where Keras's trainer asks `ParameterServerStrategy` instead of itself.
 
 Keras 3 builds its own train, test and predict functions around `strategy.run` and
-calls them on the chief. There is no hook to schedule from, so six of its methods
+calls them on the chief. There is no hook to schedule from, so methods of its trainer
 are replaced; each behaves as before unless the model's strategy is ours. They are
 replaced when the first strategy is constructed, never on import.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tfdist import _tf
 from tfdist.keras import checks
@@ -37,6 +38,7 @@ def install() -> None:
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
         _tf.KerasVariable.sparse_read = property(_sparse_read)
+        _tf.KerasVariable._initialize = _refusing_shards(_tf.KerasVariable._initialize)
         _installed = True
 
 
@@ -47,6 +49,14 @@ def _replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(_strategy_of(self), ParameterServerStrategy):
             return ours(self, *args, **kwargs)
+        if name == "make_train_function":
+            logging.log_first_n(
+                logging.WARNING,
+                "%r was built outside of strategy.scope(): it trains on the chief "
+                "alone, and no worker takes part",
+                1,
+                self.name,
+            )
         return keras_method(self, *args, **kwargs)
 
     setattr(owner, name, method)
@@ -123,3 +133,18 @@ def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     if not isinstance(value, ParameterServerVariable):
         raise AttributeError("sparse_read")
     return value.sparse_read
+
+
+def _refusing_shards(initialize: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialize)
+    def method(variable: Any, value: Any) -> None:
+        initialize(variable, value)
+        if isinstance(variable._value, _tf.ShardedVariable):
+            raise ValueError(
+                f"the strategy's partitioner splits the Keras variable {variable.path}"
+                f" of shape {tuple(variable._value.shape)}, and Keras variables cannot"
+                " be split yet. Use partitioner=None, or one that splits larger "
+                "variables only; a tf.Variable of your own can be split"
+            )
+
+    return method

@@ -1,5 +1,6 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -51,10 +52,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not answer in time.
         TypeError: If `placement` has no method `place`.
-        RuntimeError: If this process coordinates a cluster already.
+        RuntimeError: If this process has such a strategy already, or a worker has
+            more than one GPU.
     """
 
-    _in_this_process: "weakref.ref[ParameterServerStrategy] | None" = None
+    _connected_process: int | None = None
 
     def __init__(
         self,
@@ -70,11 +72,19 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
         config = _chief_of(cluster)
+        _connect_once()
         connect.wait_for_servers(config.cluster, startup_timeout)
+        ParameterServerStrategy._connected_process = os.getpid()
         super().__init__(_resolver(config), variable_partitioner=partitioner)
         self._extended = ParameterServerExtended(
             self, _resolver(config), partitioner, placement
         )
+        if self.num_replicas_in_sync > 1:
+            raise RuntimeError(
+                f"each worker shows {self.num_replicas_in_sync} GPUs, and a worker "
+                "runs one step at a time: start one worker task a GPU, each with its "
+                "own CUDA_VISIBLE_DEVICES"
+            )
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
         with self.scope():
             # It lives on the worker that counts: proof of where a step ran.
@@ -185,6 +195,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         # chief deserves the warning.
         if tf.executing_eagerly():
             super()._assert_being_scheduled_by_cluster_coordinator()
+
+
+def _connect_once() -> None:
+    if ParameterServerStrategy._connected_process == os.getpid():
+        raise RuntimeError(
+            "this process has a ParameterServerStrategy already, and TensorFlow "
+            "connects a process to one cluster, once. Keep that strategy and use it "
+            "again, or start a new process"
+        )
 
 
 def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:

@@ -1,0 +1,61 @@
+# Every target makes its own environment in .venv; `make PYTHON=python3.12 test`
+# chooses the Python to make it with.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(abspath $(VENV))/bin
+CHECK := build/check
+
+.DELETE_ON_ERROR:
+.PHONY: help mnist test check lint types wheel clean
+
+help:
+	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
+	@echo "make test    run the tests"
+	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
+	@echo "make clean   remove what these made"
+
+mnist: $(VENV)/.examples
+	$(BIN)/python -m launch.local --num_ps=2 --num_workers=2 \
+		examples/mnist_cnn.py --strategy=parameter_server --min_accuracy=0.9
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+check: lint types wheel
+	cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site TFDIST_WHEEL=$(abspath $(CHECK))/site \
+		$(BIN)/python -m pytest -c ../../setup.cfg --rootdir=../.. \
+		--durations=15 ../../tests
+	cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
+		$(BIN)/python -m pytest -c /dev/null --rootdir=. --doctest-modules \
+		--ignore-glob='*/__main__.py' site/tf_config site/launch site/tfdist
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+wheel: $(VENV)/.dev
+	rm -rf $(CHECK) build/lib
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir $(CHECK) .
+	$(BIN)/pip install --quiet --no-deps --target $(CHECK)/site $(CHECK)/*.whl
+
+$(VENV)/.examples: setup.cfg pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[examples]'
+	touch $@
+
+$(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.examples
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "tfdist needs Python 3.10 or newer, and $(PYTHON) is older: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "$(PYTHON) cannot make an environment: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+	$(BIN)/pip install --quiet --upgrade pip
+	touch $@
+
+clean:
+	rm -rf $(VENV) build logs *.egg-info
