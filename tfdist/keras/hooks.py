@@ -18,7 +18,7 @@ from tfdist import _tf
 from tfdist.keras import checks
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.parameter_server.strategy import ParameterServerStrategy
+from tfdist.parameter_server.strategy import ParameterServerStrategy, variable_path
 from tfdist.parameter_server.variable import ParameterServerVariable
 
 _lock = threading.Lock()
@@ -38,7 +38,7 @@ def install() -> None:
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
         _tf.KerasVariable.sparse_read = property(_sparse_read)
-        _tf.KerasVariable._initialize = _refusing_shards(_tf.KerasVariable._initialize)
+        _tf.KerasVariable._initialize = _naming_variables(_tf.KerasVariable._initialize)
         _installed = True
 
 
@@ -135,10 +135,14 @@ def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     return value.sparse_read
 
 
-def _refusing_shards(initialize: Callable[..., None]) -> Callable[..., None]:
+def _naming_variables(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, value: Any) -> None:
-        initialize(variable, value)
+        token = variable_path.set(variable.path)
+        try:
+            initialize(variable, value)
+        finally:
+            variable_path.reset(token)
         if isinstance(variable._value, _tf.ShardedVariable):
             raise ValueError(
                 f"the strategy's partitioner splits the Keras variable {variable.path}"

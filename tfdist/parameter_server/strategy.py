@@ -1,5 +1,6 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
+import contextvars
 import os
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,11 @@ from tfdist.parameter_server.report import (
     WorkerReport,
 )
 from tfdist.parameter_server.variable import ParameterServerVariable
+
+variable_path: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    "variable_path", default=None
+)
+"""The path of the Keras variable that is being created, where Keras creates one."""
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -184,7 +190,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         return super()._create_variable_round_robin(next_creator, **kwargs)
 
     def _record(self, variable: ParameterServerVariable) -> None:
-        spec = _spec(variable.name.removesuffix(":0"), variable.shape, variable.dtype)
+        name = variable_path.get() or variable.name.removesuffix(":0")
+        spec = _spec(name, variable.shape, variable.dtype)
         device = tf.DeviceSpec.from_string(variable.device)
         placed = PlacedVariable(spec, device.task)
         self._placed.append((weakref.ref(variable), placed))
@@ -250,7 +257,8 @@ def _spec_before_creation(kwargs: dict[str, Any]) -> VariableSpec:
             value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
         shape, dtype = value.shape, value.dtype
     scopes = (tf.get_current_name_scope(), kwargs.get("name") or "Variable")
-    return _spec("/".join(filter(None, scopes)), shape, dtype)
+    name = variable_path.get() or "/".join(filter(None, scopes))
+    return _spec(name, shape, dtype)
 
 
 def _spec(name: str, shape: Any, dtype: Any) -> VariableSpec:
