@@ -46,6 +46,7 @@ def parse(
         UsageError: If a flag is unknown or has a bad value, or no script follows.
         SystemExit: If help was asked for, once it is printed.
     """
+    values.set_gnu_getopt(False)  # Stop at the script: its flags are its own.
     try:
         _, *rest = values(list(argv))
     except flags.Error as error:
