@@ -72,6 +72,8 @@ class InFlight:
         Raises:
             tf.errors.OpError: What a function failed with.
         """
+        if not self._pending:
+            return
         try:
             self._coordinator.join()
         except Exception:
