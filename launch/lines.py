@@ -1,6 +1,7 @@
 """A stream of bytes becomes the lines that a terminal would have shown."""
 
 _LONGEST = 64 * 1024
+_MOVES = b"\r\b"  # Keras moves back by backspaces, and then by a return.
 
 
 class LineSplitter:
@@ -23,9 +24,7 @@ class LineSplitter:
     def feed(self, data: bytes) -> list[str]:
         """Takes more output, and returns the lines that it finished."""
         *lines, rest = (self._rest + data).split(b"\n")
-        # A last return is kept: what follows it will replace the line.
-        end = b"\r" if rest.endswith(b"\r") else b""
-        self._rest = _last_drawing(rest) + end
+        self._rest = rest[_start_of_last_drawing(rest) :]
         while len(self._rest) > _LONGEST:
             lines.append(self._rest[:_LONGEST])
             self._rest = self._rest[_LONGEST:]
@@ -48,5 +47,9 @@ def _decode(line: bytes) -> str:
 
 
 def _last_drawing(line: bytes) -> bytes:
-    # Keras moves back by backspaces as well as by a carriage return.
-    return line.rstrip(b"\r\b").rsplit(b"\r", 1)[-1]
+    return line[_start_of_last_drawing(line) :].rstrip(_MOVES)
+
+
+def _start_of_last_drawing(line: bytes) -> int:
+    # A return at the very end has not been drawn over yet.
+    return line.rfind(b"\r", 0, len(line.rstrip(_MOVES))) + 1

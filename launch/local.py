@@ -8,7 +8,6 @@ the script are the script's.
 """
 
 import signal
-import sys
 from collections.abc import Sequence
 from types import FrameType
 
@@ -66,7 +65,6 @@ def _run_in_foreground(job: Job) -> int:
         handle.signal(signum)
 
     make_log_dir(job.log_dir)
-    print(f"launch: logs are in {job.log_dir}", file=sys.stderr)
     processes.adopt_orphans()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, forward)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from launch import ports
+from launch.chatter import LOG_LEVEL
 from launch.handle import Handle
 from launch.job import Job
 from launch.plan import AUTO, COORDINATOR, SERVER, Program, TaskPlan, plan, resolve_kind
@@ -100,7 +101,7 @@ def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     """
     env = {"PYTHONUNBUFFERED": "1"}  # A pipe would hold lines back.
     if task_plan.is_server:
-        env["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        env[LOG_LEVEL] = "2"
     if task_plan.task.job != "ps":
         env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     env = {name: value for name, value in env.items() if name not in environ}

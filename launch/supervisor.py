@@ -21,6 +21,7 @@ from itertools import pairwise
 from types import FrameType
 
 from launch import policy, processes, readiness
+from launch.chatter import LOG_LEVEL, is_chatter
 from launch.console import Console
 from launch.job import Job
 from launch.plan import TaskPlan, task_name
@@ -90,13 +91,21 @@ class Supervisor:
         """Starts the servers, and the others once every server listens."""
         servers = [plan for plan in self._job.plans if plan.is_server]
         others = [plan for plan in self._job.plans if not plan.is_server]
-        verdict = self._start_all(servers) or self._await_listening()
-        if verdict is None:
+        self._console.notice(f"the logs are in {self._job.log_dir}")
+        verdict = None
+        if servers:
+            self._notice_start(servers)
+            verdict = self._start_all(servers) or self._await_listening()
+        if others and verdict is None:
+            self._notice_start(others)
             verdict = self._start_all(others)
         if verdict is None:
             pids = {plan.name: self._tasks[plan.task].pid for plan in self._job.plans}
             self._tell({"pids": pids})
         return verdict
+
+    def _notice_start(self, plans: list[TaskPlan]) -> None:
+        self._console.notice(f"starting {_names([plan.task for plan in plans])}")
 
     def _start_all(self, plans: list[TaskPlan]) -> Verdict | None:
         for plan in plans:
@@ -105,7 +114,7 @@ class Supervisor:
                 task = SupervisedTask(
                     plan,
                     self._job.log_path(plan),
-                    partial(self._console.line, plan.name),
+                    partial(self._show, plan),
                     environ=os.environ,
                     inherit_stdin=is_leader,
                 )
@@ -201,7 +210,7 @@ class Supervisor:
 
     def _report(self, verdict: Verdict) -> None:
         if verdict.reason:
-            self._console.notice(f"{verdict.reason}; ending the job")
+            self._console.notice(verdict.reason)
             self._tell({"error": verdict.reason})
 
     # Ending.
@@ -239,10 +248,13 @@ class Supervisor:
         if task.exit is None:
             return Row(plan.name, "still alive", "-", 0.0, 0.0, path)
         code = task.exit.code
-        ending = policy.describe_exit(code)
         if task.told_to_end:
             killed = code == -signal.SIGKILL
             ending = f"{'killed' if killed else 'ended'} by the launcher"
+        elif code >= 0:
+            ending = "failed" if code else "finished"
+        else:
+            ending = policy.describe_exit(code)
         status = str(policy.exit_status(code))
         return Row(plan.name, ending, status, task.wall, task.exit.cpu, path)
 
@@ -268,6 +280,11 @@ class Supervisor:
             self._selector.unregister(task)
         if task.plan.task == self._leader:
             self._console.partial(task.plan.name, task.partial)
+
+    def _show(self, plan: TaskPlan, line: str) -> None:
+        asked_for = LOG_LEVEL not in plan.env
+        if asked_for or not is_chatter(line):
+            self._console.line(plan.name, line)
 
     def _record(self, exits: list[processes.Exit]) -> None:
         tasks = {task.pid: task for task in self._tasks.values() if task.alive}

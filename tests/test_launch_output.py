@@ -1,0 +1,187 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.chatter import is_chatter
+from launch.console import Console
+from launch.lines import LineSplitter
+from launch.summary import Phases, Row, summarize
+
+pieces = st.lists(st.sampled_from([b"a", b"\xc3", b"\xa9", b"\n", b"\r", b"\b"]))
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+class Pipe(io.StringIO):
+    encoding = "utf-8"
+
+
+@given(pieces)
+def test_lines_do_not_depend_on_how_the_bytes_arrive(bytes_):
+    whole, one_by_one = LineSplitter(), LineSplitter()
+    lines = whole.feed(b"".join(bytes_))
+    assert lines == [line for byte in bytes_ for line in one_by_one.feed(byte)]
+    assert whole.partial == one_by_one.partial
+    assert whole.close() == one_by_one.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "partial"),
+    [
+        (b"one\ntwo\n", ["one", "two"], ""),
+        (b"windows\r\n", ["windows"], ""),
+        (b"\r1/2\b\b\b\r2/2 done\n", ["2/2 done"], ""),
+        (b"\n\n", ["", ""], ""),
+        (b"1/2\r", [], "1/2"),
+        (b"1/2\r2/", [], "2/"),
+        (b"bad \xff byte\n", ["bad \\xff byte"], ""),
+        ("half \u2501".encode()[:-1], [], "half "),
+    ],
+)
+def test_lines_are_what_a_terminal_would_show(data, lines, partial):
+    splitter = LineSplitter()
+    assert splitter.feed(data) == lines
+    assert splitter.partial == partial
+
+
+def test_last_line_needs_no_end():
+    splitter = LineSplitter()
+    splitter.feed(b"one\ntw")
+    splitter.feed(b"o")
+    assert splitter.close() == ["two"]
+    assert splitter.close() == []
+
+
+def test_endless_line_is_cut():
+    splitter = LineSplitter()
+    assert [len(line) for line in splitter.feed(b"x" * 200_000)] == [65536] * 3
+    assert len(splitter.partial) == 200_000 - 3 * 65536
+
+
+def test_redrawn_line_does_not_pile_up():
+    splitter = LineSplitter()
+    for step in range(10_000):
+        assert splitter.feed(b"\r%d/10000 %s" % (step, b"=" * 80)) == []
+    assert len(splitter.partial) < 100
+
+
+def test_prefixes_are_aligned_and_plain_where_there_is_no_terminal():
+    out = Pipe()
+    console = Console(["chief", "worker:0"], out, None)
+    console.line("chief", "hello")
+    console.line("worker:0", "hello")
+    assert out.getvalue() == "[chief]    hello\n[worker:0] hello\n"
+
+
+def test_colours_on_a_terminal_differ_between_tasks():
+    out = Terminal()
+    console = Console(["chief", "ps:0"], out, None, environ={})
+    console.line("chief", "a")
+    console.line("ps:0", "a")
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("\x1b[36m[chief] ")
+    assert second.startswith("\x1b[33m[ps:0]")
+
+
+def test_no_color_is_respected():
+    out = Terminal()
+    Console(["chief"], out, None, environ={"NO_COLOR": "1"}).line("chief", "a")
+    assert out.getvalue() == "[chief]  a\n"
+
+
+def on_screen(text):
+    """What stays visible of the text: each line after its last erasure."""
+    return [line.rsplit("\r\x1b[K", 1)[-1] for line in text.split("\n")]
+
+
+def test_progress_bar_steps_aside_for_other_lines_on_a_terminal():
+    out = Terminal()
+    console = Console(["chief", "ps:0"], out, None, environ={"NO_COLOR": "1"})
+    console.partial("chief", "1/2")
+    console.line("ps:0", "hello")
+    console.partial("chief", "2/2")
+    assert on_screen(out.getvalue()) == ["[ps:0]   hello", "[chief]  2/2"]
+    console.line("chief", "2/2 done")
+    console.partial("chief", "")
+    assert on_screen(out.getvalue()) == ["[ps:0]   hello", "[chief]  2/2 done", ""]
+
+
+def test_progress_bar_is_cut_to_the_width_of_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    out = Terminal()
+    console = Console(["chief"], out, None, environ={"NO_COLOR": "1"})
+    console.partial("chief", "\x1b[1m" + "=" * 100)
+    assert len(on_screen(out.getvalue())[0]) <= 20
+
+
+def test_progress_bar_elsewhere_is_shown_every_five_seconds_and_at_its_end():
+    out, now = Pipe(), [0.0]
+    console = Console(["chief"], out, None, clock=lambda: now[0])
+    for second in range(8):
+        now[0] = second
+        console.partial("chief", f"{second}/9")
+        console.tick()
+    assert console.waiting
+    console.line("chief", "9/9")
+    assert out.getvalue() == "[chief]  5/9\n[chief]  9/9\n"
+    assert not console.waiting
+
+
+def test_notices_go_their_own_way():
+    out, notices = Pipe(), Pipe()
+    Console(["chief"], out, notices).notice("one\ntwo")
+    assert out.getvalue() == ""
+    assert notices.getvalue() == "[launch] one\n[launch] two\n"
+
+
+def test_console_outlives_its_viewer():
+    class Broken(Pipe):
+        def write(self, text):
+            raise BrokenPipeError
+
+    console = Console(["chief"], Broken(), None)
+    console.line("chief", "a")
+    console.line("chief", "b")
+
+
+def test_characters_that_the_terminal_lacks_become_escapes():
+    class Ascii(Pipe):
+        encoding = "ascii"
+
+    out = Ascii()
+    Console(["chief"], out, None).line("chief", "caf\u00e9")
+    assert out.getvalue() == "[chief]  caf\\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("I0000 00:00:1795256414.158899   28852 port.cc:153] oneDNN", True),
+        ("WARNING: All log messages before absl::InitializeLog() is called", True),
+        ("E0000 00:00:1795256423.505248   28863 cuda.cc:52] failed", False),
+        ("Traceback (most recent call last):", False),
+        ("WARNING: the user's own", False),
+    ],
+)
+def test_only_tensorflow_itself_chatters(line, expected):
+    assert is_chatter(line) is expected
+
+
+def test_summary_has_a_line_for_each_task_and_the_phases():
+    rows = [
+        Row("chief", "finished", "0", 8.02, 4.9, "logs/chief.log"),
+        Row("worker:0", "ended by the launcher", "143", 19.5, 3.9, "logs/w.log"),
+    ]
+    assert summarize(rows, Phases(11.4, 8.0, 0.2)).splitlines() == [
+        "task      ended                  status  wall s  CPU s  log",
+        "chief     finished                    0     8.0    4.9  logs/chief.log",
+        "worker:0  ended by the launcher     143    19.5    3.9  logs/w.log",
+        "startup 11.4 s, run 8.0 s, teardown 0.2 s",
+    ]

@@ -1,0 +1,126 @@
+import json
+import shlex
+import string
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import launch
+from launch.job import Job
+from launch.plan import PlanError, Program, TaskPlan, plan, resolve_kind
+from tf_config import Cluster, Task, TFConfig
+
+PS_CLUSTER = Cluster.from_hosts(
+    chief="a:1", ps="b:1,b:2", worker="c:1", evaluator="d:1"
+)
+WORKERS = Cluster.from_hosts(worker="a:1,b:1")
+PROGRAM = Program("train.py", ("--epochs=5", "--num_ps=9"))
+
+texts = st.text(string.printable, max_size=10)
+
+
+def test_coordinator_program_runs_the_script_on_chief_and_evaluator_only():
+    plans = plan(PS_CLUSTER, PROGRAM, python="py")
+    script = ("py", "train.py", "--epochs=5", "--num_ps=9")
+    server = ("py", "-m", "tfdist.server")
+    assert [(each.name, each.argv, each.is_server) for each in plans] == [
+        ("chief", script, False),
+        ("ps:0", server, True),
+        ("ps:1", server, True),
+        ("worker:0", server, True),
+        ("evaluator", script, False),
+    ]
+
+
+def test_program_without_parameter_servers_runs_the_script_everywhere():
+    plans = plan(WORKERS, PROGRAM)
+    assert [each.argv[1] for each in plans] == ["train.py", "train.py"]
+    assert not any(each.is_server for each in plans)
+
+
+def test_flag_overrides_what_the_cluster_suggests():
+    plans = plan(PS_CLUSTER, PROGRAM, "every_task")
+    assert {each.argv[1] for each in plans} == {"train.py"}
+
+
+def test_each_task_gets_its_own_tf_config_and_nothing_else():
+    for each in plan(PS_CLUSTER, PROGRAM):
+        assert each.address == PS_CLUSTER.address(each.task)
+        assert list(each.env) == ["TF_CONFIG"]
+        assert each.env["TF_CONFIG"] == TFConfig(PS_CLUSTER, each.task).to_json()
+
+
+def test_host_and_port_of_a_task():
+    each = plan(PS_CLUSTER, PROGRAM)[2]
+    assert (each.host, each.port) == ("b", 2)
+
+
+def test_unknown_kind_is_refused_with_the_kinds():
+    with pytest.raises(PlanError, match="'all'; it is one of auto, coordinator, every"):
+        resolve_kind(WORKERS, "all")
+
+
+def test_coordinator_program_without_parameter_servers_is_refused():
+    with pytest.raises(PlanError, match="needs parameter servers.*only worker: add"):
+        plan(WORKERS, PROGRAM, "coordinator")
+
+
+@given(argv=st.lists(texts, min_size=1), value=texts)
+def test_shell_line_says_the_command_and_the_environment(argv, value):
+    line = TaskPlan(Task("ps", 0), "a:1", tuple(argv), {"NAME": value}).shell_line()
+    assert shlex.split(line) == [f"NAME={value}", *argv]
+
+
+def test_shell_line_can_be_pasted():
+    code = "import os, sys; print(os.environ['TF_CONFIG'], sys.argv[1:])"
+    each = plan(PS_CLUSTER, Program("-c", (code, "it's", "$HOME")))[0]
+    output = subprocess.check_output(["sh", "-c", each.shell_line()], text=True)
+    assert output == f"""{each.env["TF_CONFIG"]} ["it's", '$HOME']\n"""
+
+
+@given(flags=st.lists(st.text(max_size=10)), timeout=st.floats(0.1, 1e6))
+def test_job_survives_its_journey_to_the_supervisor(flags, timeout):
+    program = Program("train.py", tuple(flags))
+    job = Job("coordinator", plan(PS_CLUSTER, program), "logs", startup_timeout=timeout)
+    assert Job.from_json(job.to_json()) == job
+    assert "\n" not in job.to_json()
+
+
+def test_log_files_are_named_after_tasks():
+    job = Job("coordinator", plan(PS_CLUSTER, PROGRAM), "logs/now")
+    paths = [job.log_path(each) for each in job.plans]
+    assert paths[:2] == ["logs/now/chief.log", "logs/now/ps-0.log"]
+
+
+def test_local_job_leaves_alone_what_the_user_has_set():
+    def env_of(name, environ):
+        cluster = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3")
+        job = launch.make_job(cluster, PROGRAM, environ=environ)
+        return next(dict(each.env) for each in job.plans if each.name == name)
+
+    chosen = {
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+        "PYTHONUNBUFFERED": "",
+    }
+    assert list(env_of("worker:0", chosen)) == ["TF_CONFIG"]
+    assert env_of("worker:0", {})["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert "TF_CPP_MIN_LOG_LEVEL" not in env_of("chief", {})
+    assert env_of("ps:0", {})["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert "CUDA_VISIBLE_DEVICES" not in env_of("worker:0", {})
+
+
+def test_public_names_exist():
+    assert all(hasattr(launch, name) for name in launch.__all__)
+
+
+def test_importing_launch_imports_neither_tensorflow_nor_tfdist():
+    code = (
+        "import sys, json, launch.local, launch.task, launch.supervisor;"
+        "print(json.dumps([*sys.modules]))"
+    )
+    modules = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    assert not {"tensorflow", "keras", "numpy", "tfdist"} & set(modules)

@@ -1,0 +1,41 @@
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch import ports, readiness
+
+
+@given(st.integers(1024, 65535), st.integers(1024, 65535))
+def test_candidates_avoid_the_ephemeral_range_unless_too_few_are_left(one, other):
+    low, high = sorted((one, other))
+    candidates = ports.outside(low, high)
+    assert len(candidates) >= 1_000
+    if len(candidates) < 65_535 - 10_000 + 1:
+        assert not any(low <= port <= high for port in candidates)
+
+
+def test_picked_ports_are_distinct_and_free():
+    picked = ports.pick(50)
+    assert len(set(picked)) == 50
+    assert all(map(ports.is_free, picked))
+
+
+def test_more_ports_than_there_are_is_refused():
+    with pytest.raises(ports.PortError, match=r"needs 70000 free ports.*start fewer"):
+        ports.pick(70_000)
+
+
+def test_listener_is_told_from_a_stranger():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert not ports.is_free(port)
+        assert readiness.listens(os.getpid(), port)
+        assert not readiness.listens(os.getppid(), port)
+        assert readiness.stranger_on(port, os.getpid()) is None
+        stranger = readiness.stranger_on(port, os.getppid())
+        assert stranger is not None
+        assert stranger.startswith(f"process {os.getpid()} (")
+    assert not readiness.listens(os.getpid(), port)
