@@ -7,19 +7,21 @@ The *view* is what the step read of the variable. With `d` any tensor:
 | `view + d`, `view - d`               | `+= d`, `-= d`; exact, the view is not moved  |
 | `b * view + d`, b a known constant   | `+= value - view`, if W (1 - b) < 1/2        |
 | `view * d`, `view / d`, if trainable | `+= value - view`                            |
+| `max(view, d)`, `min`, if trainable  | `+= value - view`                            |
 | anything else                        | `= value`: the last writer wins              |
 
 The first row are counters, metrics, weight decay; the second moving averages and
 momentum, where the sum of W workers' increments keeps every one of them and cannot
 overshoot (it moves the value by at most half the way to what they saw); the third
-the projections of weight constraints. What remains (a maximum, a choice, a value
-computed anew) has no increment: added, it could leave a value that nobody wrote.
+the projections of weight constraints, which must not undo another worker's gradient.
+What remains (a statistic's maximum, a choice, a value computed anew) has no
+increment: added, it could leave a value that nobody wrote.
 """
 
 import tensorflow as tf
 
 _SUMS = frozenset({"Add", "AddV2", "Sub"})
-_PRODUCTS = frozenset({"Mul", "RealDiv", "DivNoNan"})
+_PROJECTIONS = frozenset({"Mul", "RealDiv", "DivNoNan", "Maximum", "Minimum"})
 
 
 class NotAdditiveError(ValueError):
@@ -55,7 +57,7 @@ def increment(
         )
         if kept is not None and num_workers * (1 - kept) < 0.5:
             return value - view
-    if trainable and op.type in _PRODUCTS and any(_is(i, view) for i in op.inputs):
+    if trainable and op.type in _PROJECTIONS and any(_is(i, view) for i in op.inputs):
         return value - view
     return None
 
