@@ -1,4 +1,4 @@
-"""Which lines of a TensorFlow server a user need not see."""
+"""Which lines of TensorFlow's own a user need not see."""
 
 import re
 
@@ -6,15 +6,20 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 """The variable that silences TensorFlow, once it is imported."""
 
 _CHATTER = re.compile(
-    # The severities info and warning, as in `I0000 00:00:1795256414.158899 28852`.
-    r"[IW][0-9]{4} [0-9:.]+ +[0-9]+ "
+    # Information and warnings of C++ code, as in
+    # `I0000 00:00:1795256414.158899   28852 port.cc:153] oneDNN ...`
+    r"[IW][0-9]{4} [0-9:.]+ +[0-9]+ [^ ]+\.(cc|h):[0-9]+\] "
     r"|WARNING: All log messages before absl::InitializeLog"
 )
 
 
-def is_chatter(line: str) -> bool:
-    """Whether the line is TensorFlow's own, and no error.
+def hides(level: str | None, line: str) -> bool:
+    """Whether a `LOG_LEVEL` means to hide the line.
 
-    `LOG_LEVEL` does not silence what TensorFlow says while it is imported.
+    TensorFlow does not respect it in what it says while it is imported.
+
+    >>> line = "I0000 00:00:1795256414.158899   28852 port.cc:153] oneDNN ..."
+    >>> hides("2", line), hides("0", line), hides("2", "step 1")
+    (True, False, False)
     """
-    return _CHATTER.match(line) is not None
+    return level in ("2", "3") and _CHATTER.match(line) is not None

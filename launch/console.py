@@ -66,6 +66,10 @@ class Console:
                 _write(self._notices, f"{self._prefix('launch')}{line}\n")
         self._redraw()
 
+    def mute(self) -> None:
+        """Shows nothing from now on."""
+        self._stream = self._notices = None
+
     def tick(self) -> None:
         """Shows an open line that has waited long, where it is not live."""
         if self._live or self._open is None:

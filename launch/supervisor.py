@@ -21,7 +21,7 @@ from itertools import pairwise
 from types import FrameType
 
 from launch import policy, processes, readiness
-from launch.chatter import LOG_LEVEL, is_chatter
+from launch.chatter import LOG_LEVEL, hides
 from launch.console import Console
 from launch.job import Job
 from launch.plan import TaskPlan, task_name
@@ -78,7 +78,6 @@ class Supervisor:
             self._impatient = True  # What follows kills anyway.
         except _KillNow:
             verdict = verdict or self._interrupted()
-            self._console.notice("killing every task at once")
         self._kill_rest()
         marks += [time.monotonic()] * (4 - len(marks))
         phases = Phases(*(after - before for before, after in pairwise(marks)))
@@ -230,6 +229,10 @@ class Supervisor:
         for task in self._tasks.values():
             task.told_to_end |= task.alive
         exits, survivors = processes.kill_descendants(_KILL_TIMEOUT)
+        # Nobody is left to clean up after, and the terminal may have stopped.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        if signal.SIGHUP in self._signals:
+            self._console.mute()
         self._record(exits)
         if survivors:
             self._console.notice(f"could not be killed: {', '.join(survivors)}")
@@ -282,8 +285,8 @@ class Supervisor:
             self._console.partial(task.plan.name, task.partial)
 
     def _show(self, plan: TaskPlan, line: str) -> None:
-        asked_for = LOG_LEVEL not in plan.env
-        if asked_for or not is_chatter(line):
+        level = plan.env.get(LOG_LEVEL) or os.environ.get(LOG_LEVEL)
+        if not hides(level, line):
             self._console.line(plan.name, line)
 
     def _record(self, exits: list[processes.Exit]) -> None:
@@ -316,7 +319,7 @@ class Supervisor:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGCHLD:
             return
-        # Raised, since the terminal may have stopped and a write hang on it.
+        # Raised, since the terminal may have stopped, and a write hang on it.
         hurried = signum == signal.SIGHUP or bool(self._signals)
         self._signals.append(signum)
         if hurried and not self._impatient:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.chatter import is_chatter
+from launch.chatter import hides
 from launch.console import Console
 from launch.lines import LineSplitter
 from launch.summary import Phases, Row, summarize
@@ -166,12 +166,16 @@ def test_characters_that_the_terminal_lacks_become_escapes():
         ("I0000 00:00:1795256414.158899   28852 port.cc:153] oneDNN", True),
         ("WARNING: All log messages before absl::InitializeLog() is called", True),
         ("E0000 00:00:1795256423.505248   28863 cuda.cc:52] failed", False),
+        ("I1121 10:11:12.131415 140737353 train.py:12] the user's own", False),
         ("Traceback (most recent call last):", False),
         ("WARNING: the user's own", False),
     ],
 )
-def test_only_tensorflow_itself_chatters(line, expected):
-    assert is_chatter(line) is expected
+def test_log_level_hides_information_and_warnings_of_tensorflow(line, expected):
+    assert hides("2", line) is expected
+    assert hides("3", line) is expected
+    assert not hides("1", line)
+    assert not hides(None, line)
 
 
 def test_summary_has_a_line_for_each_task_and_the_phases():
