@@ -5,11 +5,14 @@ TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
 this file imports from `tensorflow.python` or `keras.src`.
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+from tensorflow.python.distribute.coordinator import coordinator_context
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
 )
@@ -29,9 +32,17 @@ __all__ = [
     "CachingVariable",
     # To recognise a partitioned variable.
     "ShardedVariable",
-    # The graph of a dataset, and a dataset from a graph.
-    "copy_dataset",
+    # A dataset's graph, and a dataset from it: TensorFlow serializes datasets in its
+    # own service and checkpoints, and has no public function for it.
+    "dataset_from_graph",
+    "dataset_graph",
+    "is_of_this_cluster",
+    # Which worker runs a function is known to the coordinator at the call alone.
+    "worker_index",
+    # `tf.Graph` cannot capture an eager tensor; the graphs of functions can.
     "scratch_graph",
+    # What the coordinator traces a function of a worker's iterator with.
+    "iterator_spec",
     # Every layer inside a model; `Model.layers` gives the outermost alone.
     "flatten_layers",
 ]
@@ -45,19 +56,44 @@ def scratch_graph(name: str) -> tf.Graph:
     return tf.__internal__.FuncGraph(name)
 
 
-def copy_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Rebuilds a dataset from its graph, on this process as it is now.
-
-    Connecting to a cluster renames the local devices. A dataset made before that
-    is bound to the old name and cannot be iterated; its graph is not.
-    """
-    graph = tf.raw_ops.DatasetToGraphV2(
+def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the graph of a dataset, a serialized `GraphDef`."""
+    return tf.raw_ops.DatasetToGraphV2(
         input_dataset=dataset._variant_tensor,
         external_state_policy=0,  # warn, and carry on
         strip_device_assignment=True,
     )
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-    return _VariantDataset(variant, dataset.element_spec)
+
+
+def dataset_from_graph(graph: tf.Tensor, element_spec: Any) -> tf.data.Dataset:
+    """Returns the dataset of a graph, on the device that runs this."""
+    return _VariantDataset(tf.raw_ops.DatasetFromGraph(graph_def=graph), element_spec)
+
+
+def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset was made since this process has joined its cluster.
+
+    Connecting to a cluster renames the local devices. A dataset made before that is
+    bound to the old name and cannot be iterated; its graph can.
+    """
+    here = tf.DeviceSpec.from_string(tf.identity(0).device)
+    return tf.DeviceSpec.from_string(dataset._variant_tensor.device).job == here.job
+
+
+def worker_index() -> tf.Tensor:
+    """Returns, in a function being traced, the index of the worker that will run it."""
+
+    def index() -> tf.Tensor:
+        worker = coordinator_context.get_current_dispatch_context()
+        return tf.constant(worker.worker_index if worker else 0, tf.int64)
+
+    graph = tf.compat.v1.get_default_graph()
+    return graph.capture_call_time_value(index, tf.TensorSpec([], tf.int64))
+
+
+def iterator_spec(iterators: Any) -> tf.TypeSpec:
+    """Returns the type spec of one worker's iterator, from all workers' iterators."""
+    return iterators._values[0]._type_spec
 
 
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:

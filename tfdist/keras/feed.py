@@ -1,6 +1,7 @@
-"""The batches that the chief reads and sends to the workers."""
+"""The batches of a dataset, on their way to the workers."""
 
 import collections
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.worker_input import WorkerInput
 
 
 class BatchLayout:
@@ -99,26 +101,39 @@ class FedBatch:
 
 
 class Feed(Iterator[FedBatch]):
-    """Reads a dataset batch by batch; every batch is read exactly once."""
+    """Reads a dataset batch by batch; every batch is read exactly once.
 
-    def __init__(self, dataset: tf.data.Dataset, layout: BatchLayout) -> None:
+    Args:
+        dataset: Read by the chief, from its start, once a batch is asked for.
+        layout: Of its batches.
+        worker_input: The same dataset read by the workers, if they can.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        layout: BatchLayout,
+        worker_input: WorkerInput | None,
+    ) -> None:
         self.layout = layout
-        self._batches = iter(dataset)
+        self.worker_input = worker_input
+        self._dataset = dataset
+        self._batches: Iterator[Any] | None = None
         self._ahead: collections.deque[FedBatch] = collections.deque()
 
     def __next__(self) -> FedBatch:
         return self._ahead.popleft() if self._ahead else self._read()
 
     def _read(self) -> FedBatch:
+        if self._batches is None:
+            self._batches = iter(self._dataset)
         return FedBatch(self.layout.flatten(next(self._batches)), self)
 
     def peek(self, count: int) -> list[FedBatch]:
         """The next batches, at most `count`, without taking them."""
-        try:
+        with contextlib.suppress(StopIteration):
             while len(self._ahead) < count:
                 self._ahead.append(self._read())
-        except StopIteration:
-            pass
         return list(self._ahead)[:count]
 
     def take(self, count: int) -> list[FedBatch]:
@@ -136,11 +151,30 @@ class Feed(Iterator[FedBatch]):
 
 
 class FedDataset:
-    """A dataset that the chief reads, each iteration from its start."""
+    """A dataset for the steps of a cluster; each iteration begins at its start.
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
-        self._dataset = _tf.copy_dataset(dataset)
-        self.layout = BatchLayout(dataset.element_spec)
+    Args:
+        dataset: Made before or after the process has joined the cluster.
+        coordinator: Of the workers.
+        num_workers: Their number.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        num_workers: int,
+    ) -> None:
+        if not _tf.is_of_this_cluster(dataset):
+            graph = _tf.dataset_graph(dataset)
+            dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
+        self._dataset = dataset
+        self._layout = BatchLayout(dataset.element_spec)
+        self._coordinator = coordinator
+        self._num_workers = num_workers
 
     def __iter__(self) -> Feed:
-        return Feed(self._dataset, self.layout)
+        worker_input = WorkerInput.of(
+            self._dataset, self._coordinator, self._num_workers
+        )
+        return Feed(self._dataset, self._layout, worker_input)

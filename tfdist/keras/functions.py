@@ -13,7 +13,12 @@ import tensorflow as tf
 
 from tfdist.keras.checks import check_captures
 from tfdist.keras.feed import BatchLayout, FedBatch, Feed, as_tensors
-from tfdist.keras.worker_function import PackedLogs, trace_step, trace_steps
+from tfdist.keras.worker_function import (
+    PackedLogs,
+    trace_step,
+    trace_steps,
+    trace_steps_reading,
+)
 
 if TYPE_CHECKING:
     from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -27,6 +32,8 @@ class StepFunction:
         strategy: The cluster.
         step: The model's own step: a batch to a dict of logs.
         steps_per_execution: How many steps a worker is sent at once.
+        workers_may_read: Whether an endless dataset may be read by the workers, so
+            that which of its batches are used depends on how fast each of them is.
     """
 
     def __init__(
@@ -35,10 +42,12 @@ class StepFunction:
         strategy: "ParameterServerStrategy",
         step: Callable[[Any], Any],
         steps_per_execution: int,
+        workers_may_read: bool = False,
     ) -> None:
         self._model = model
         self._strategy = strategy
         self._step = step
+        self._workers_may_read = workers_may_read
         self._steps = steps_per_execution
         self._logs: dict[str, Any] | None = None
         self._traced: dict[Any, tuple[Any, PackedLogs]] = {}
@@ -58,24 +67,32 @@ class StepFunction:
         return self._run_and_wait(next(iterator))
 
     def _run_ahead(self, feed: Feed) -> dict[str, Any]:
-        try:
-            batches = feed.take(self._steps)
-        except StopIteration:
-            # Keras leaves the epoch without the synchronisation of its other exits.
-            self._strategy.in_flight.join()
-            raise
-        function, packed = self._trace(feed.layout, self._steps)
-        args = [tensor for batch in batches for tensor in batch.tensors]
-        if self._steps > 1:
-            padding = batches[-1].tensors * (self._steps - len(batches))
-            args = [tf.constant(len(batches)), *args, *padding]
         in_flight = self._strategy.in_flight
+        if self._workers_may_read and feed.worker_input is not None:
+            args = [feed.worker_input.iterators]
+            function, packed = self._trace_reading(feed.layout, args[0])
+        else:
+            args = self._take(feed)
+            function, packed = self._trace(feed.layout, self._steps)
         in_flight.submit(
             function, args, lambda vector: self._show(packed.unpack(vector.numpy()))
         )
         while self._logs is None:
             in_flight.finish_oldest()
         return self._logs
+
+    def _take(self, feed: Feed) -> list[tf.Tensor]:
+        try:
+            batches = feed.take(self._steps)
+        except StopIteration:
+            # Keras leaves the epoch without the synchronisation of its other exits.
+            self._strategy.in_flight.join()
+            raise
+        tensors = [tensor for batch in batches for tensor in batch.tensors]
+        if self._steps == 1:
+            return tensors
+        padding = batches[-1].tensors * (self._steps - len(batches))
+        return [tf.constant(len(batches)), *tensors, *padding]
 
     def _show(self, logs: dict[str, Any]) -> None:
         # Keras holds on to the dict, and reads it again after the last step.
@@ -97,18 +114,31 @@ class StepFunction:
         return result[0]
 
     def _trace(self, layout: BatchLayout, steps: int) -> tuple[Any, PackedLogs]:
-        key = (layout.key, steps)
+        if steps == 1:
+            return self._traced_once(
+                (layout.key, 1), lambda step: trace_step(self._strategy, step, layout)
+            )
+        return self._traced_once(
+            (layout.key, steps),
+            lambda step: trace_steps(self._strategy, step, layout, steps),
+        )
+
+    def _trace_reading(
+        self, layout: BatchLayout, iterators: Any
+    ) -> tuple[Any, PackedLogs]:
+        return self._traced_once(
+            (layout.key, "reading"),
+            lambda step: trace_steps_reading(
+                self._strategy, step, layout, iterators, self._steps
+            ),
+        )
+
+    def _traced_once(
+        self, key: Any, trace: Callable[[Callable[[Any], tf.Tensor]], Any]
+    ) -> tuple[Any, PackedLogs]:
         if key not in self._traced:
             packed = PackedLogs()
-
-            def step(batch: Any) -> tf.Tensor:
-                return packed.pack(self._step(batch))
-
-            function = (
-                trace_step(self._strategy, step, layout)
-                if steps == 1
-                else trace_steps(self._strategy, step, layout, steps)
-            )
+            function = trace(lambda batch: packed.pack(self._step(batch)))
             check_captures(function, self._model)
             self._traced[key] = function, packed
         return self._traced[key]

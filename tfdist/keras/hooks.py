@@ -79,7 +79,11 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
             return model.train_step(batch)
 
         model.train_function = StepFunction(
-            model, strategy, train_step, model.steps_per_execution
+            model,
+            strategy,
+            train_step,
+            model.steps_per_execution,
+            workers_may_read=True,
         )
     return model.train_function
 
@@ -119,7 +123,10 @@ def _dataset_of(epoch_iterator: Any) -> tf.data.Dataset:
 
 
 def _get_iterator(epoch_iterator: Any) -> FedDataset:
-    return FedDataset(_dataset_of(epoch_iterator))
+    strategy = epoch_iterator._distribute_strategy
+    return FedDataset(
+        _dataset_of(epoch_iterator), strategy.coordinator, strategy.num_workers
+    )
 
 
 def _tf_sync(epoch_iterator: Any) -> None:

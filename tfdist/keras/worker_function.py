@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.feed import BatchLayout
 
 
@@ -97,23 +98,61 @@ def trace_steps(
             _as_array(tensors[i :: len(specs)], spec) for i, spec in enumerate(specs)
         ]
 
-        def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def run_one(i: tf.Tensor) -> tf.Tensor:
             batch = [
                 tf.ensure_shape(array.read(i), spec.shape)
                 for array, spec in zip(batches, specs, strict=True)
             ]
-            return i + 1, strategy.run(step, args=(layout.pack(batch),))
+            return strategy.run(step, args=(layout.pack(batch),))
 
-        _, result = tf.while_loop(
-            lambda i, _: i < count,
-            body,
-            (tf.constant(0), tf.zeros([0], tf.float64)),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-            parallel_iterations=1,
-        )
-        return result
+        return _repeat(run_one, count)
 
     return _trace(strategy, run, [tf.TensorSpec([], tf.int32), *specs * steps])
+
+
+def trace_steps_reading(
+    strategy: tf.distribute.Strategy,
+    step: Callable[[Any], tf.Tensor],
+    layout: BatchLayout,
+    iterators: Any,
+    steps: int,
+) -> Any:
+    """Traces steps whose batches the worker reads itself.
+
+    Args:
+        strategy: Whose replica runs the steps.
+        step: Takes a batch and returns a vector.
+        layout: Of each batch.
+        iterators: One a worker.
+        steps: The number of steps.
+
+    Returns:
+        A `ConcreteFunction` of a worker's iterator. It returns the vector of the last
+        step.
+    """
+
+    def run(iterator: Any) -> tf.Tensor:
+        def run_one(_: tf.Tensor) -> tf.Tensor:
+            batch = layout.pack(layout.flatten(next(iterator)))
+            return strategy.run(step, args=(batch,))
+
+        if steps == 1:
+            return run_one(tf.constant(0))
+        return _repeat(run_one, tf.constant(steps))
+
+    return _trace(strategy, run, [_tf.iterator_spec(iterators)])
+
+
+def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
+    """The vector of the last of `count` runs, one after the other."""
+    _, result = tf.while_loop(
+        lambda i, _: i < count,
+        lambda i, _: (i + 1, run_one(i)),
+        (tf.constant(0), tf.zeros([0], tf.float64)),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+        parallel_iterations=1,
+    )
+    return result
 
 
 def _as_array(tensors: Sequence[tf.Tensor], spec: tf.TensorSpec) -> tf.TensorArray:
