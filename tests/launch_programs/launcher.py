@@ -1,0 +1,93 @@
+"""Runs `launch.local` on stand-ins, and knows which processes came of it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from pathlib import Path
+
+import launch
+
+PROGRAMS = Path(__file__).parent
+ROOT = str(Path(launch.__file__).parent.parent)
+DEADLINE = 30.0  # seconds
+SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + DEADLINE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"no {what} after {DEADLINE:g} s"
+        time.sleep(0.05)
+    return value
+
+
+def marked(mark):
+    """The processes with the mark on their command line or in their environment."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (directory / "environ").read_bytes()
+            text = environ + (directory / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in text:  # A zombie has neither.
+            found.append(int(directory.name))
+    return found
+
+
+class Launcher:
+    """Runs `python -m launch.local` in a directory where a stand-in is `tfdist`."""
+
+    def __init__(self, directory):
+        self.mark = f"mark-{uuid.uuid4().hex}"
+        self.directory = directory
+        (directory / "tfdist").mkdir()
+        (directory / "tfdist" / "__init__.py").touch()
+        shutil.copy(PROGRAMS / "server.py", directory / "tfdist" / "server.py")
+
+    def start(self, *args, stdout=subprocess.PIPE, **variables):
+        environ = {**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": self.mark}
+        environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+        return subprocess.Popen(
+            [sys.executable, "-m", "launch.local", "--log_dir=logs", *args],
+            cwd=self.directory,
+            env={**environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *args, **variables):
+        """Runs it to its end: its exit status, standard output and error."""
+        process = self.start(*args, **variables)
+        output, errors = process.communicate(timeout=DEADLINE)
+        return process.returncode, output, errors
+
+    def script(self, code, name="train.py"):
+        (self.directory / name).write_text(textwrap.dedent(code))
+        return name
+
+    def log(self, name):
+        path = self.directory / "logs" / f"{name}.log"
+        return path.read_bytes() if path.exists() else b""
+
+    def wait_for_log(self, name, text=b"ready"):
+        wait_for(lambda: text in self.log(name), f"{text!r} in the log of {name}")
+
+    def wait_until_nothing_is_left(self):
+        wait_for(lambda: not marked(self.mark), "end of the last process")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        left = marked(self.mark)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert left == []

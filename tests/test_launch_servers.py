@@ -1,0 +1,111 @@
+"""A job that is started by a Python program, and servers for a chief of its own."""
+
+import dataclasses
+import os
+import socket
+import time
+
+import psutil
+import pytest
+
+import launch
+from launch import readiness
+
+from .launch_programs.launcher import PROGRAMS, Launcher, marked, wait_for
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    with Launcher(tmp_path) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def serve(launcher, monkeypatch, tmp_path):
+    monkeypatch.setenv("TEST_MARK", launcher.mark)
+
+    def serve(**options):
+        server = (str(PROGRAMS / "server.py"),)
+        return launch.servers(2, 2, server=server, log_dir=str(tmp_path), **options)
+
+    return serve
+
+
+def test_servers_listen_within_the_context_and_are_gone_after_it(
+    serve, launcher, capfd
+):
+    with serve() as servers:
+        assert [*servers.pids] == ["ps:0", "ps:1", "worker:0", "worker:1"]
+        assert set(servers.pids.values()) < set(marked(launcher.mark))
+        assert str(servers.tf_config.task) == "chief:0"
+        for task, pid in zip(
+            servers.tf_config.cluster.ps, servers.pids.values(), strict=False
+        ):
+            assert readiness.listens(pid, int(task.rpartition(":")[2]))
+    assert marked(launcher.mark) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_servers_are_gone_after_an_exception(serve, launcher):
+    with pytest.raises(KeyboardInterrupt), serve():
+        raise KeyboardInterrupt
+    assert marked(launcher.mark) == []
+
+
+def test_server_may_be_killed_without_the_others(serve):
+    with serve() as servers:
+        first, *others = map(psutil.Process, servers.pids.values())
+        first.kill()
+        wait_for(lambda: not first.is_running(), "end of the killed server")
+        time.sleep(0.5)
+        assert all(process.is_running() for process in others)
+
+
+def test_servers_that_do_not_start_raise(serve, monkeypatch):
+    monkeypatch.setenv("DYING_SERVER", "worker:0")
+    with (
+        pytest.raises(launch.LaunchError, match="worker:0 exited with status 7"),
+        serve(),
+    ):
+        pytest.fail("the context was entered")
+
+
+def test_port_that_somebody_took_is_named_with_its_taker(tmp_path, capfd, monkeypatch):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        free, *_ = launch.local_cluster(1, 1).worker
+        cluster = launch.local_cluster(1, 1)
+        cluster = type(cluster)(
+            chief=cluster.chief, ps=(f"127.0.0.1:{port}",), worker=(free,)
+        )
+        job = launch.make_job(
+            cluster,
+            launch.Program("train.py"),
+            log_dir=str(tmp_path),
+            server=(str(PROGRAMS / "server.py"),),
+        )
+        assert launch.run(job) == 1
+        errors = capfd.readouterr().err
+        assert f"port {port} is taken by process {os.getpid()} (" in errors
+        assert "Address already in use" in errors
+
+        # A stranger's listener is not taken for ours.
+        monkeypatch.setenv("SILENT_SERVER", "ps:0")
+        assert launch.run(dataclasses.replace(job, startup_timeout=1.0)) == 1
+        errors = capfd.readouterr().err
+        assert f"ps:0 did not listen on 127.0.0.1:{port} within 1 s" in errors
+        assert f"port {port} is taken by process {os.getpid()} (" in errors
+
+
+@pytest.mark.cluster
+def test_real_servers_keep_the_variable_and_run_the_steps(tmp_path):
+    """The one test here of TensorFlow's own server."""
+    cluster = launch.local_cluster(num_ps=1, num_workers=2)
+    program = launch.Program(str(PROGRAMS / "count_steps.py"))
+    job = launch.make_job(cluster, program, log_dir=str(tmp_path))
+    assert launch.run(job) == 0
+    logs = {path.stem: path.read_text() for path in tmp_path.iterdir()}
+    assert "counted 20 on /job:ps/replica:0/task:0/device:CPU:0" in logs["chief"]
+    steps = {name: log.count("a step ran here") for name, log in logs.items()}
+    assert steps["worker-0"] + steps["worker-1"] == 20
+    assert steps["chief"] == steps["ps-0"] == 0
