@@ -10,6 +10,8 @@ One step alone on one worker sees exactly what it would see without this.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
@@ -60,6 +62,12 @@ class ParameterServerVariable(_tf.CachingVariable):
         if dtype is not None and not tf.as_dtype(dtype).is_compatible_with(self.dtype):
             return NotImplemented
         return self.read_value()
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        # The base class takes no `copy`, and NumPy 2 warns of that.
+        return np.asarray(self.numpy(), dtype=dtype)
 
     def assign(
         self,
