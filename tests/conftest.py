@@ -1,0 +1,72 @@
+"""The cluster that the tests share, and Python programs beside it.
+
+The process that runs pytest is the chief. A process coordinates one cluster, once,
+so every test that needs one uses the same two ps and two workers.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+import launch
+
+# TensorFlow reads it when it is imported. It complains of each remote value that the
+# chief still has when the servers end.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+PROGRAM_TIMEOUT = 120.0  # seconds
+
+
+MARKERS = (
+    "feature(name, works='yes', why=''): a row of the table of features; see "
+    "tests/feature_table.py",
+    "sets_own_value(pattern, why): steps of this test may set variables of such names "
+    "to a value computed from their own",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launch.Servers]:
+    log_dir = str(tmp_path_factory.mktemp("servers"))
+    with launch.servers(num_ps=2, num_workers=2, log_dir=log_dir) as servers:
+        processes = [psutil.Process(pid) for pid in servers.pids.values()]
+        yield servers
+    assert [process for process in processes if process.is_running()] == []
+
+
+@pytest.fixture(scope="session")
+def strategy(servers: launch.Servers):
+    import tfdist
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_CONFIG", servers.tf_config.to_json())
+        return tfdist.ParameterServerStrategy()
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a program in a Python of its own, which knows of no cluster but `config`."""
+
+    def run(code: str, *args: str, config: object = None):
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        env.pop("TF_CONFIG", None)
+        if config is not None:
+            env["TF_CONFIG"] = config.to_json()
+        return subprocess.run(
+            [sys.executable, "-c", code, *args],
+            env=env,
+            text=True,
+            capture_output=True,
+            timeout=PROGRAM_TIMEOUT,
+        )
+
+    return run

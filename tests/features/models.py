@@ -1,0 +1,38 @@
+"""Small models, the same inside a strategy's scope and outside of it."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def compiled(*layers: keras.Layer, **compile: Any) -> keras.Sequential:
+    """A model of four inputs, with SGD and the mean squared error unless said."""
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **compile})
+    return model
+
+
+def mlp(*, units: int = 1, **compile: Any) -> keras.Sequential:
+    dense = keras.layers.Dense
+    return compiled(dense(8, "tanh"), dense(units), **compile)
+
+
+def classifier(**compile: Any) -> keras.Sequential:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return mlp(units=3, **{"loss": loss, **compile})
+
+
+class SampleCount(keras.metrics.Metric):
+    """How many samples the steps have seen."""
+
+    def __init__(self, name: str = "samples", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.count = self.add_variable((), "zeros", dtype="int64", name="count")
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.count.assign_add(tf.shape(y, out_type=tf.int64)[0])
+
+    def result(self) -> Any:
+        # Not the variable itself, which the validation resets.
+        return self.count + 0
