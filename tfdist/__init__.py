@@ -3,7 +3,9 @@
 Importing this package changes nothing in TensorFlow or Keras.
 """
 
+from tfdist.keras.checks import AsynchronousTrainingError
 from tfdist.parameter_server.connect import StartupTimeoutError
+from tfdist.parameter_server.increment import NotAdditiveError
 from tfdist.parameter_server.placement import (
     GreedyLoadBalancing,
     Placement,
@@ -19,7 +21,9 @@ from tfdist.parameter_server.report import (
 from tfdist.parameter_server.strategy import ParameterServerStrategy
 
 __all__ = [
+    "AsynchronousTrainingError",
     "GreedyLoadBalancing",
+    "NotAdditiveError",
     "ParameterServerStrategy",
     "PlacedVariable",
     "Placement",

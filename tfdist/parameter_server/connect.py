@@ -1,6 +1,7 @@
 """Waiting for the servers of a cluster, with a deadline and a name for each."""
 
 import socket
+import threading
 import time
 
 from absl import logging
@@ -28,30 +29,51 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
     Raises:
         StartupTimeoutError: If one does not answer in time; names all such.
     """
+    servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
+    answers = {task: _Probe(cluster.address(task)) for task in servers}
     deadline = time.monotonic() + timeout
-    missing = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
-    waits = 0
-    while True:
-        missing = [t for t in missing if not _accepts(cluster.address(t))]
-        if not missing:
-            return
-        names = ", ".join(f"{t} at {cluster.address(t)}" for t in missing)
-        if time.monotonic() >= deadline:
-            raise StartupTimeoutError(
-                f"no server answered within {timeout:g} s for {names}. Start each of "
-                "them (python -m launch.task, or python -m launch.local for a whole "
-                "cluster on one machine), check the addresses in TF_CONFIG, or give "
-                "ParameterServerStrategy a longer startup_timeout"
-            )
-        waits += 1
-        logging.log_every_n(logging.INFO, "waiting for %s", 25, names)
-        time.sleep(_RETRY_SECONDS)
-
-
-def _accepts(address: str) -> bool:
     try:
-        host, port = tf_config.split_address(address)
-        with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
-            return True
-    except OSError:
-        return False
+        while missing := [t for t, probe in answers.items() if not probe.answered()]:
+            names = ", ".join(f"{t} at {cluster.address(t)}" for t in missing)
+            if time.monotonic() >= deadline:
+                raise StartupTimeoutError(
+                    f"no server answered within {timeout:g} s for {names}. Start each "
+                    "of them (python -m launch.task, or python -m launch.local for a "
+                    "whole cluster on one machine), check the addresses in TF_CONFIG, "
+                    "or give ParameterServerStrategy a longer startup_timeout"
+                )
+            logging.log_every_n_seconds(logging.INFO, "waiting for %s", 5, names)
+            time.sleep(_RETRY_SECONDS)
+    finally:
+        for probe in answers.values():
+            probe.stop()
+
+
+class _Probe:
+    """Tries to connect to an address, again and again, in a thread of its own.
+
+    Looking up a host name has no time-out: in this thread it could outlast any
+    deadline.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = tf_config.split_address(address)
+        self._answered = threading.Event()
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                socket.create_connection(self._address, _PROBE_SECONDS).close()
+            except OSError:
+                self._stopped.wait(_RETRY_SECONDS)
+            else:
+                self._answered.set()
+                return
+
+    def answered(self) -> bool:
+        return self._answered.is_set()
+
+    def stop(self) -> None:
+        self._stopped.set()

@@ -96,5 +96,5 @@ def _table(*headings: str) -> rich.table.Table:
 
 def _render(table: rich.table.Table) -> str:
     text = io.StringIO()
-    rich.console.Console(file=text, width=120).print(table)
+    rich.console.Console(file=text, width=10_000).print(table)
     return text.getvalue()

@@ -1,0 +1,153 @@
+"""The arrows of the design, the fence around private symbols, the public names."""
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOTS = {
+    name: Path(importlib.util.find_spec(name).origin).parent
+    for name in ("tf_config", "launch", "tfdist")
+}
+PRIVATE = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras")
+
+
+def modules(package: str) -> list[Path]:
+    return sorted(ROOTS[package].rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module)
+    return names
+
+
+def tops(package: str) -> set[str]:
+    found = {name.split(".")[0] for path in modules(package) for name in imports(path)}
+    return found - {package}
+
+
+def test_tf_config_imports_the_standard_library_alone():
+    assert tops("tf_config") <= sys.stdlib_module_names
+
+
+def test_launch_imports_neither_tensorflow_nor_tfdist():
+    assert tops("launch") & {"tensorflow", "keras", "tfdist"} == set()
+    assert "tf_config" in tops("launch")
+
+
+def test_tfdist_does_not_import_launch():
+    assert "launch" not in tops("tfdist")
+    assert "tf_config" in tops("tfdist")
+
+
+def test_private_symbols_stand_behind_the_fence():
+    breaches = {
+        (path.relative_to(ROOTS[package]).as_posix(), name)
+        for package in ROOTS
+        for path in modules(package)
+        for name in imports(path)
+        if name.startswith(PRIVATE)
+    }
+    assert {path for path, _ in breaches} == {"_tf.py"}
+
+
+def test_decisions_import_no_tensorflow():
+    for pure in ("placement.py", "report.py"):
+        path = ROOTS["tfdist"] / "parameter_server" / pure
+        assert not any("tensorflow" in name for name in imports(path))
+
+
+def run(program: str, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_tfdist_patches_nothing():
+    program = """
+import json, os
+import keras, tensorflow as tf
+from keras.src.backend.tensorflow import core, trainer
+
+def methods():
+    return {
+        f"{owner.__name__}.{name}": id(value)
+        for owner in (
+            core.Variable, trainer.TensorFlowTrainer, trainer.TFEpochIterator,
+            keras.Model, keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric,
+            tf.Variable, tf.data.Dataset, tf.distribute.Strategy,
+            tf.distribute.ParameterServerStrategy,
+        )
+        for name, value in vars(owner).items()
+    }
+
+def outside():
+    return dict(os.environ), tf.config.list_logical_devices()
+
+before = methods(), outside()
+import tfdist
+after = methods(), outside()
+print(json.dumps([before[0] == after[0], before[1] == after[1], len(before[0])]))
+"""
+    same_methods, same_outside, count = json.loads(run(program))
+    assert same_methods
+    assert same_outside
+    assert count > 200
+
+
+def test_launch_starts_without_tensorflow():
+    program = """
+import sys
+import launch, launch.local, launch.task, launch.supervisor, tf_config
+print({"tensorflow", "keras", "numpy"} & set(sys.modules))
+"""
+    assert run(program).strip() == "set()"
+
+
+@pytest.mark.parametrize("package", sorted(ROOTS))
+def test_every_module_is_annotated_as_typed(package):
+    assert (ROOTS[package] / "py.typed").exists()
+
+
+def test_the_public_names():
+    import tfdist
+
+    assert tfdist.__all__ == sorted(tfdist.__all__)
+    assert set(tfdist.__all__) == {
+        "AsynchronousTrainingError",
+        "GreedyLoadBalancing",
+        "NotAdditiveError",
+        "ParameterServerStrategy",
+        "PlacedVariable",
+        "Placement",
+        "PlacementReport",
+        "RoundRobin",
+        "StartupTimeoutError",
+        "VariableSpec",
+        "WorkerReport",
+        "byte_size_load_fn",
+    }
+    assert all(hasattr(tfdist, name) for name in tfdist.__all__)
+
+
+@pytest.mark.skipif("TFDIST_WHEEL" not in os.environ, reason="make check sets it")
+def test_the_tests_run_on_the_wheel():
+    wheel = Path(os.environ["TFDIST_WHEEL"]).resolve()
+    assert {root.parent.resolve() for root in ROOTS.values()} == {wheel}

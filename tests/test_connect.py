@@ -1,0 +1,72 @@
+import socket
+import threading
+import time
+
+import pytest
+
+from tf_config import Cluster
+from tfdist import StartupTimeoutError
+from tfdist.parameter_server.connect import wait_for_servers
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_returns_once_every_server_accepts(listener):
+    late = free_address()
+    cluster = Cluster(
+        chief=("127.0.0.1:1",),
+        ps=(f"127.0.0.1:{listener.getsockname()[1]}",),
+        worker=(late,),
+    )
+    port = int(late.rpartition(":")[2])
+    servers = []
+    start = threading.Timer(
+        0.6, lambda: servers.append(socket.create_server(("127.0.0.1", port)))
+    )
+    start.start()
+    began = time.monotonic()
+    wait_for_servers(cluster, timeout=30)
+    assert servers, "it did not wait for the worker"
+    assert time.monotonic() - began < 30
+    servers[0].close()
+
+
+def test_names_the_servers_that_did_not_answer(listener):
+    missing = free_address()
+    cluster = Cluster(
+        chief=("127.0.0.1:1",),
+        ps=(f"127.0.0.1:{listener.getsockname()[1]}",),
+        worker=(missing,),
+    )
+    with pytest.raises(StartupTimeoutError) as error:
+        wait_for_servers(cluster, timeout=0.5)
+    words = str(error.value)
+    assert f"worker:0 at {missing}" in words
+    assert "ps:0" not in words
+    assert "within 0.5 s" in words
+    assert "python -m launch.task" in words
+
+
+def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
+    looked_up = threading.Event()
+
+    def look_up(*args, **kwargs):
+        looked_up.set()
+        time.sleep(20)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    cluster = Cluster(chief=("127.0.0.1:1",), ps=("slow:1",), worker=("slow:2",))
+    began = time.monotonic()
+    with pytest.raises(StartupTimeoutError, match="ps:0 at slow:1, worker:0 at slow:2"):
+        wait_for_servers(cluster, timeout=0.5)
+    assert looked_up.is_set()
+    assert time.monotonic() - began < 20
