@@ -70,6 +70,8 @@ def _run_in_foreground(job: Job) -> int:
         signal.signal(signum, forward)
     handle = Handle(job)
     status = handle.wait()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)  # It is over: keep its exit status.
     # There are some only if the supervisor itself was killed.
     processes.kill_descendants(job.grace_period)
     return status

@@ -97,6 +97,18 @@ def test_port_that_somebody_took_is_named_with_its_taker(tmp_path, capfd, monkey
         assert f"port {port} is taken by process {os.getpid()} (" in errors
 
 
+def test_job_of_a_program_leaves_no_descendant(launcher, monkeypatch, tmp_path):
+    monkeypatch.setenv("TEST_MARK", launcher.mark)
+    job = launch.make_job(
+        launch.local_cluster(1, 1),
+        launch.Program(str(PROGRAMS / "orphans.py"), (launcher.mark, "0.5")),
+        server=(str(PROGRAMS / "server.py"),),
+        log_dir=str(tmp_path),
+    )
+    assert launch.run(job) == 0
+    assert marked(launcher.mark) == []
+
+
 @pytest.mark.cluster
 def test_real_servers_keep_the_variable_and_run_the_steps(tmp_path):
     """The one test here of TensorFlow's own server."""

@@ -39,6 +39,40 @@ def test_first_signal_lets_the_chief_save_its_work(launcher, signum):
     assert f"{signum.name}: passed on to chief, which may take 10 s" in errors
 
 
+def test_ctrl_c_reaches_the_chief_once_and_the_servers_not_at_all(launcher):
+    script = launcher.script(
+        """
+        import signal, sys, time
+        received = []
+        signal.signal(signal.SIGINT, lambda *_: received.append("SIGINT"))
+        print("ready", flush=True)
+        while not received:
+            time.sleep(0.1)
+        time.sleep(1)
+        print(received)
+        """
+    )
+    process = launcher.start(script, start_new_session=True)
+    launcher.wait_for_log("chief")
+    os.killpg(process.pid, signal.SIGINT)  # As the terminal does.
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0
+    assert "[chief]    ['SIGINT']" in output
+    assert errors.count("ended by the launcher") == 4
+
+
+def test_many_signals_are_like_two(launcher):
+    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {SLEEP}"
+    process = launcher.start("--grace_period=600", launcher.script(code))
+    launcher.wait_for_log("chief")
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
 def test_second_signal_kills_at_once(launcher):
     script = launcher.script(
         """

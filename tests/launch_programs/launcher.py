@@ -50,7 +50,9 @@ class Launcher:
         (directory / "tfdist" / "__init__.py").touch()
         shutil.copy(PROGRAMS / "server.py", directory / "tfdist" / "server.py")
 
-    def start(self, *args, stdout=subprocess.PIPE, **variables):
+    def start(
+        self, *args, stdout=subprocess.PIPE, start_new_session=False, **variables
+    ):
         environ = {**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": self.mark}
         environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
         return subprocess.Popen(
@@ -59,6 +61,7 @@ class Launcher:
             env={**environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
+            start_new_session=start_new_session,
             stderr=subprocess.PIPE,
             text=True,
         )
