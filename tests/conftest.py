@@ -32,6 +32,8 @@ MARKERS = (
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    # Of TensorFlow's own tensors, under NumPy 2.
+    config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
 
 
 @pytest.fixture(scope="session")

@@ -36,3 +36,20 @@ class SampleCount(keras.metrics.Metric):
     def result(self) -> Any:
         # Not the variable itself, which the validation resets.
         return self.count + 0
+
+
+class Seen(keras.metrics.Metric):
+    """How often the steps have seen each sample, whose target is its index."""
+
+    def __init__(self, samples: int, name: str = "seen", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.times = self.add_variable((samples,), "zeros", dtype="int64", name="times")
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        indices = tf.reshape(tf.cast(y, tf.int64), [-1])
+        ones = tf.ones_like(indices)
+        self.times.assign_add(tf.scatter_nd(indices[:, None], ones, self.times.shape))
+
+    def result(self) -> Any:
+        # Not the variable itself, which the validation resets.
+        return self.times + 0

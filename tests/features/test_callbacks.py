@@ -1,0 +1,262 @@
+"""Callbacks."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import mlp
+
+FIT = {"batch_size": 8, "verbose": 0}
+STEPS = 8
+
+
+class Interrupted(Exception):
+    pass
+
+
+class InterruptAt(keras.callbacks.Callback):
+    def __init__(self, epoch=None, batch=None):
+        super().__init__()
+        self.at_epoch, self.at_batch = epoch, batch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.at_epoch:
+            raise Interrupted
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.at_epoch is None and batch == self.at_batch:
+            raise Interrupted
+
+
+@pytest.mark.feature("`EarlyStopping`")
+def test_early_stopping(strategy, regression, runs_on_workers):
+    with strategy.scope():
+        model = mlp(optimizer=keras.optimizers.SGD(0.0))
+    stop = keras.callbacks.EarlyStopping("loss", patience=2)
+    with runs_on_workers(3 * STEPS):
+        history = model.fit(*regression, epochs=9, callbacks=[stop], **FIT)
+    assert len(history.epoch) == 3
+    assert stop.stopped_epoch == 2
+
+
+@pytest.mark.feature("`EarlyStopping(restore_best_weights=True)`")
+def test_early_stopping_restores_weights(strategy, regression):
+    with strategy.scope():
+        model = mlp(optimizer=keras.optimizers.SGD(0.05))
+
+    def diverge(epoch, learning_rate):
+        return 0.01 if epoch < 2 else 3.0
+
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(diverge),
+        keras.callbacks.EarlyStopping(patience=1, restore_best_weights=True),
+    ]
+    losses = model.fit(
+        *regression, validation_data=regression, epochs=9, callbacks=callbacks, **FIT
+    ).history["val_loss"]
+    assert losses[-1] > min(losses)
+    assert model.evaluate(*regression, verbose=0) == pytest.approx(
+        min(losses), rel=1e-5
+    )
+
+
+@pytest.mark.feature("`ReduceLROnPlateau`")
+def test_reduce_lr_on_plateau(strategy, regression):
+    with strategy.scope():
+        model = mlp(optimizer=keras.optimizers.SGD(0.08))
+    reduce = keras.callbacks.ReduceLROnPlateau(
+        "loss", factor=0.5, patience=1, min_delta=1e9
+    )
+    history = model.fit(*regression, epochs=4, callbacks=[reduce], **FIT).history
+    assert history["learning_rate"] == pytest.approx([0.08, 0.08, 0.04, 0.02])
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+
+
+@pytest.mark.feature("`LearningRateScheduler`")
+def test_learning_rate_scheduler(strategy, regression):
+    with strategy.scope():
+        model = mlp(optimizer=keras.optimizers.SGD(1.0))
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, lr: 0.0)
+    before = model.get_weights()
+    history = model.fit(*regression, callbacks=[scheduler], **FIT).history
+    assert history["learning_rate"] == [0.0]
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.feature("`ModelCheckpoint` each epoch, and the best")
+def test_model_checkpoint_each_epoch(strategy, regression, tmp_path):
+    with strategy.scope():
+        model = mlp()
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "epoch-{epoch}.keras"),
+        keras.callbacks.ModelCheckpoint(
+            tmp_path / "best.keras", monitor="val_loss", save_best_only=True
+        ),
+    ]
+    losses = model.fit(
+        *regression, validation_data=regression, epochs=3, callbacks=callbacks, **FIT
+    ).history["val_loss"]
+    for epoch, loss in enumerate(losses, start=1):
+        saved = keras.models.load_model(tmp_path / f"epoch-{epoch}.keras")
+        assert saved.evaluate(*regression, verbose=0) == pytest.approx(loss, rel=1e-5)
+    best = keras.models.load_model(tmp_path / "best.keras")
+    assert best.evaluate(*regression, verbose=0) == pytest.approx(min(losses), rel=1e-5)
+
+
+@pytest.mark.feature(
+    "`ModelCheckpoint(save_freq=int)`",
+    "approximate",
+    "saves while a few steps are under way",
+)
+def test_model_checkpoint_each_few_steps(strategy, regression, tmp_path):
+    with strategy.scope():
+        model = mlp()
+    checkpoint = keras.callbacks.ModelCheckpoint(
+        tmp_path / "{epoch}-{batch}.weights.h5", save_freq=3, save_weights_only=True
+    )
+    model.fit(*regression, epochs=2, callbacks=[checkpoint], **FIT)
+    names = {path.name.removesuffix(".weights.h5") for path in tmp_path.iterdir()}
+    assert names == {"1-3", "1-6", "2-1", "2-4", "2-7"}
+    restored = mlp()
+    restored.load_weights(tmp_path / "2-7.weights.h5")
+    assert np.isfinite(restored.evaluate(*regression, verbose=0))
+
+
+@pytest.mark.feature("`BackupAndRestore`, interrupted and resumed")
+@pytest.mark.parametrize(
+    ("save_freq", "interrupt", "epochs", "steps"),
+    [
+        ("epoch", InterruptAt(epoch=2), [2, 3], 2 * STEPS),
+        (4, InterruptAt(batch=6), [0, 1, 2, 3], 4 * STEPS),
+    ],
+)
+def test_backup_and_restore(
+    strategy, regression, tmp_path, runs_on_workers, save_freq, interrupt, epochs, steps
+):
+    def fit(*callbacks):
+        with strategy.scope():
+            model = mlp(optimizer="adam")
+        backup = keras.callbacks.BackupAndRestore(
+            tmp_path / "backup", save_freq=save_freq
+        )
+        history = model.fit(
+            *regression, epochs=4, callbacks=[backup, *callbacks], **FIT
+        )
+        return model, history
+
+    with pytest.raises(Interrupted):
+        fit(interrupt)
+    strategy.in_flight.join()
+    with runs_on_workers(steps):
+        model, history = fit()
+    assert history.epoch == epochs
+    if save_freq == "epoch":
+        assert model.optimizer.iterations == 4 * STEPS
+    assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.feature("`CSVLogger`")
+def test_csv_logger(strategy, regression, tmp_path):
+    with strategy.scope():
+        model = mlp(metrics=["mae"])
+    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = model.fit(*regression, epochs=3, callbacks=[logger], **FIT).history
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [float(row["loss"]) for row in rows] == pytest.approx(history["loss"])
+    assert [float(row["mae"]) for row in rows] == pytest.approx(history["mae"])
+
+
+@pytest.mark.feature("`TensorBoard`")
+@pytest.mark.parametrize("update_freq", ["epoch", "batch"])
+def test_tensorboard(strategy, regression, tmp_path, update_freq):
+    with strategy.scope():
+        model = mlp()
+    board = keras.callbacks.TensorBoard(
+        tmp_path, update_freq=update_freq, histogram_freq=1
+    )
+    history = model.fit(
+        *regression, validation_data=regression, epochs=2, callbacks=[board], **FIT
+    ).history
+    losses, tags = {}, set()
+    for path in tmp_path.rglob("events.out*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                tags.add(value.tag)
+                if value.tag == "epoch_loss" and path.parent.name == "train":
+                    losses[event.step] = float(tf.make_ndarray(value.tensor))
+    assert losses == pytest.approx(dict(enumerate(history["loss"])))
+    assert any("kernel" in tag for tag in tags)
+    assert ("batch_loss" in tags) == (update_freq == "batch")
+
+
+@pytest.mark.feature(
+    "Logs at the end of a batch", "approximate", "those of a step that ended before"
+)
+def test_batch_logs(strategy, regression):
+    with strategy.scope():
+        model = mlp(metrics=["mae"])
+    seen = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append((batch, dict(logs)))
+    )
+    history = model.fit(*regression, callbacks=[callback], **FIT).history
+    assert [batch for batch, _ in seen] == list(range(STEPS))
+    assert all(logs.keys() == {"loss", "mae"} for _, logs in seen)
+    assert all(np.isfinite(logs["loss"]) for _, logs in seen)
+    at_end = {name: float(value) for name, value in model.get_metrics_result().items()}
+    assert {name: value[0] for name, value in history.items()} == at_end
+
+
+@pytest.mark.feature("Callbacks of `evaluate` and `predict`")
+def test_callbacks_of_evaluate_and_predict(strategy, regression):
+    x, y = regression
+    with strategy.scope():
+        model = mlp()
+    tests, outputs = [], []
+    callback = keras.callbacks.LambdaCallback()
+    callback.on_test_batch_end = lambda batch, logs: tests.append(batch)
+    callback.on_predict_batch_end = lambda batch, logs: outputs.append(
+        logs["outputs"].shape
+    )
+    model.evaluate(x, y, callbacks=[callback], **FIT)
+    model.predict(x, callbacks=[callback], **FIT)
+    assert tests == list(range(STEPS))
+    assert outputs == [(8, 1)] * STEPS
+
+
+@pytest.mark.feature("`TerminateOnNaN`")
+def test_terminate_on_nan(strategy, regression):
+    x, y = regression
+    with strategy.scope():
+        model = mlp()
+    history = model.fit(
+        x, y * np.nan, epochs=9, callbacks=[keras.callbacks.TerminateOnNaN()], **FIT
+    )
+    assert len(history.epoch) == 1
+
+
+@pytest.mark.feature("`SwapEMAWeights`")
+@pytest.mark.sets_own_value("_average$", "a moving average by the last worker")
+def test_swap_ema_weights(strategy, regression, tmp_path):
+    with strategy.scope():
+        model = mlp(
+            optimizer=keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9)
+        )
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    model.fit(*regression, epochs=3, callbacks=[swap], **FIT)
+    averages = [v.numpy() for v in model.optimizer.variables if "average" in v.path]
+    for weight, average in zip(model.get_weights(), averages, strict=True):
+        np.testing.assert_allclose(weight, average, rtol=1e-6)
+
+
+@pytest.mark.feature("The progress bar")
+def test_progress_bar(strategy, regression, capsys):
+    with strategy.scope():
+        model = mlp()
+    loss = model.fit(*regression, batch_size=8, epochs=1, verbose=1).history["loss"][0]
+    last = capsys.readouterr().out.replace("\x08", "").splitlines()[-1]
+    assert "8/8" in last
+    assert f"loss: {loss:.4f}" in last

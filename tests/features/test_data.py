@@ -1,0 +1,280 @@
+"""Data: each sample is used exactly once an epoch."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import Seen, compiled
+
+import launch
+
+SAMPLES = 45
+STEPS = 6  # Batches of 8, and one of 5.
+ONCE = np.ones(SAMPLES)
+
+
+@pytest.fixture
+def samples():
+    x = np.random.default_rng(0).normal(size=(SAMPLES, 4)).astype("float32")
+    return x, np.arange(SAMPLES, dtype="float32")[:, None]
+
+
+@pytest.fixture
+def model(strategy):
+    with strategy.scope():
+        return compiled(
+            keras.layers.Dense(1),
+            optimizer=keras.optimizers.SGD(1e-4),
+            metrics=[Seen(SAMPLES)],
+        )
+
+
+@pytest.fixture
+def fits_once(model, runs_on_workers):
+    """Asserts that every epoch over the data uses each sample exactly once."""
+
+    def fit(*data, epochs=2, steps=STEPS, seen=ONCE, **options):
+        with runs_on_workers(epochs * steps):
+            history = model.fit(*data, epochs=epochs, verbose=0, **options).history
+        np.testing.assert_array_equal(history["seen"], [seen] * epochs)
+        assert np.isfinite(history["loss"]).all()
+
+    return fit
+
+
+def dataset(samples):
+    return tf.data.Dataset.from_tensor_slices(samples)
+
+
+@pytest.mark.feature("NumPy arrays")
+def test_numpy(fits_once, samples, model):
+    fits_once(*samples, batch_size=8)
+    results = model.evaluate(*samples, batch_size=8, verbose=0, return_dict=True)
+    np.testing.assert_array_equal(results["seen"], ONCE)
+
+
+@pytest.mark.feature("Tensors")
+def test_tensors(fits_once, samples):
+    fits_once(*map(tf.constant, samples), batch_size=8)
+
+
+@pytest.mark.feature("A finite `tf.data.Dataset`")
+def test_finite_dataset(fits_once, samples):
+    fits_once(dataset(samples).shuffle(SAMPLES).batch(8).prefetch(2))
+
+
+@pytest.mark.feature("`tf.data` shuffles each epoch anew")
+def test_each_epoch_is_shuffled_anew(strategy, samples, model, monkeypatch):
+    sent = []
+    schedule = strategy.coordinator.schedule
+
+    def spy(function, args):
+        sent.append(args[1].numpy()[:, 0].tolist())
+        return schedule(function, args=args)
+
+    monkeypatch.setattr(strategy.coordinator, "schedule", spy)
+    model.fit(dataset(samples).shuffle(SAMPLES).batch(SAMPLES), epochs=2, verbose=0)
+    one, other = sent
+    assert sorted(one) == sorted(other) == list(range(SAMPLES))
+    assert one != other
+
+
+@pytest.mark.feature("A dataset of unknown cardinality")
+def test_unknown_cardinality(fits_once, samples):
+    data = dataset(samples).filter(lambda x, y: y[0] != 3.0).batch(8)
+    assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    fits_once(data, seen=np.where(np.arange(SAMPLES) == 3, 0, 1))
+
+
+@pytest.mark.feature("`drop_remainder`, and an uneven last batch")
+def test_drop_remainder(fits_once, samples):
+    fits_once(
+        dataset(samples).batch(8, drop_remainder=True),
+        steps=5,
+        seen=np.arange(SAMPLES) < 40,
+    )
+
+
+@pytest.mark.feature("An endless dataset with `steps_per_epoch`")
+def test_endless_dataset(model, samples, runs_on_workers):
+    data = dataset(samples).repeat().batch(9)
+    with runs_on_workers(2 * 5):
+        history = model.fit(data, epochs=2, steps_per_epoch=5, verbose=0).history
+    assert history["seen"][0].sum() == history["seen"][1].sum() == SAMPLES
+
+
+@pytest.mark.feature("A dataset that Python generates")
+def test_dataset_from_generator(fits_once, samples):
+    signature = (tf.TensorSpec([4]), tf.TensorSpec([1]))
+    data = tf.data.Dataset.from_generator(
+        lambda: zip(*samples, strict=True), output_signature=signature
+    )
+    fits_once(data.batch(8))
+
+
+@pytest.mark.feature("A dataset with `tf.numpy_function`")
+def test_dataset_with_python_function(fits_once, samples):
+    def double(x, y):
+        x = tf.numpy_function(lambda x: 2 * x, [x], tf.float32)
+        return tf.ensure_shape(x, [4]), y
+
+    fits_once(dataset(samples).map(double).batch(8))
+
+
+class Sequence(keras.utils.PyDataset):
+    def __init__(self, x, y, **options):
+        super().__init__(**options)
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        rows = slice(8 * index, 8 * index + 8)
+        return self.x[rows], self.y[rows]
+
+
+@pytest.mark.feature("`keras.utils.PyDataset`")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_py_dataset(fits_once, samples, workers):
+    fits_once(Sequence(*samples, workers=workers, max_queue_size=3))
+
+
+@pytest.mark.feature("`PyDataset(use_multiprocessing=True)`")
+def test_py_dataset_in_processes(fits_once, samples):
+    fits_once(Sequence(*samples, workers=2, use_multiprocessing=True), epochs=1)
+
+
+@pytest.mark.feature("A Python generator, read once")
+def test_generator(fits_once, samples):
+    x, y = samples
+    batches = ((x[i : i + 8], y[i : i + 8]) for i in range(0, SAMPLES, 8))
+    fits_once(batches, epochs=1)
+
+
+@pytest.mark.feature("An endless Python generator with `steps_per_epoch`")
+def test_endless_generator(fits_once, samples):
+    def batches():
+        while True:
+            yield from map(Sequence(*samples).__getitem__, range(STEPS))
+
+    fits_once(batches(), steps_per_epoch=STEPS, epochs=3)
+
+
+@pytest.mark.feature("A generator for `evaluate` and `predict`")
+def test_generator_is_evaluated_once(model, samples):
+    x, y = samples
+
+    def batches():
+        for i in range(0, SAMPLES, 8):
+            yield x[i : i + 8], y[i : i + 8]
+
+    results = model.evaluate(batches(), verbose=0, return_dict=True)
+    np.testing.assert_array_equal(results["seen"], ONCE)
+    prediction = model.predict(batches(), verbose=0)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(prediction, expected, rtol=1e-5)
+
+
+@pytest.mark.feature("A generator that fails is reported")
+def test_generator_that_fails(model, samples):
+    def batches():
+        yield samples[0][:8], samples[1][:8]
+        raise RuntimeError("no more disk")
+
+    with pytest.raises(Exception, match="no more disk"):
+        model.fit(batches(), verbose=0)
+
+
+@pytest.mark.feature("Dictionaries of features")
+def test_dictionary_of_features(strategy, samples, runs_on_workers):
+    x, y = samples
+    with strategy.scope():
+        inputs = {
+            "left": keras.Input((2,), name="left"),
+            "right": keras.Input((2,), name="right"),
+        }
+        joined = keras.layers.Concatenate()(list(inputs.values()))
+        model = keras.Model(inputs, keras.layers.Dense(1)(joined))
+        model.compile("sgd", "mse", metrics=[Seen(SAMPLES)])
+    features = {"left": x[:, :2], "right": x[:, 2:]}
+    with runs_on_workers(2 * STEPS):
+        by_numpy = model.fit(features, y, batch_size=8, verbose=0).history
+        by_dataset = model.fit(dataset((features, y)).batch(8), verbose=0).history
+    np.testing.assert_array_equal(by_numpy["seen"][0], ONCE)
+    np.testing.assert_array_equal(by_dataset["seen"][0], ONCE)
+
+
+@pytest.mark.feature("Ragged input")
+def test_ragged_input(strategy, runs_on_workers):
+    rows = [[1, 2, 3], [4], [], [2, 2]] * 3
+    y = np.arange(12, dtype="float32")[:, None]
+
+    class SumOfRows(keras.layers.Layer):
+        def call(self, ragged):
+            # Keras builds a model of any strategy on a dense stand-in.
+            dense = isinstance(ragged, tf.Tensor)
+            padded = ragged if dense else ragged.to_tensor()
+            return tf.reduce_sum(tf.cast(padded, tf.float32), axis=1, keepdims=True)
+
+        def compute_output_shape(self, shape):
+            return (shape[0], 1)
+
+    class Ragged(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.sum, self.dense = SumOfRows(), keras.layers.Dense(1)
+
+        def call(self, ragged):
+            return self.dense(self.sum(ragged))
+
+    data = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(rows), y)).batch(4)
+    with strategy.scope():
+        model = Ragged()
+        model.dense.build((None, 1))
+        model.compile("sgd", "mse", metrics=[Seen(12)])
+    with runs_on_workers(3):
+        history = model.fit(data, verbose=0).history
+    np.testing.assert_array_equal(history["seen"][0], np.ones(12))
+    sums = np.float32([[6], [4], [0], [4]] * 3)
+    kernel, bias = model.dense.get_weights()
+    np.testing.assert_allclose(
+        model.predict(data, verbose=0), sums @ kernel + bias, rtol=1e-5
+    )
+
+
+@pytest.mark.feature("Sparse input")
+def test_sparse_input(model, samples, runs_on_workers):
+    x, y = np.eye(SAMPLES, 4, dtype="float32"), samples[1]
+    data = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(x), y)).batch(8)
+    with runs_on_workers(STEPS):
+        history = model.fit(data, verbose=0).history
+    np.testing.assert_array_equal(history["seen"][0], ONCE)
+    kernel, bias = model.get_weights()
+    prediction = model.predict(data, verbose=0)
+    np.testing.assert_allclose(prediction, x @ kernel + bias, rtol=1e-5, atol=1e-6)
+
+
+BEFORE_THE_STRATEGY = """
+import keras, numpy as np, tensorflow as tf
+x, y = np.ones((20, 4), "float32"), np.arange(20, dtype="float32")[:, None]
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(20).batch(8)
+
+import tfdist
+strategy = tfdist.ParameterServerStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+for _ in range(2):
+    model.fit(data, epochs=2, verbose=0)
+model.fit(data, validation_data=data, epochs=2, verbose=0)
+print(sum(strategy.worker_report().steps))
+"""
+
+
+@pytest.mark.feature("A dataset made before the strategy")
+def test_dataset_made_before_the_strategy(run_python, tmp_path):
+    with launch.servers(num_ps=1, num_workers=1, log_dir=str(tmp_path)) as servers:
+        result = run_python(BEFORE_THE_STRATEGY, config=servers.tf_config)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["18"]
