@@ -2,6 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from signal import SIGKILL
+
+from launch.plan import TaskPlan
+from launch.policy import describe_exit, exit_status
+from launch.supervised import SupervisedTask
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,18 @@ class Phases:
     teardown: float
 
 
+def row(plan: TaskPlan, log: str, task: SupervisedTask | None) -> Row:
+    """What became of a task; None is one that was never started."""
+    if task is None:
+        return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
+    if task.exit is None:
+        return Row(plan.name, "still alive", "-", 0.0, 0.0, log)
+    code = task.exit.code
+    status = str(exit_status(code))
+    ending = _describe_end(code, task.told_to_end)
+    return Row(plan.name, ending, status, task.wall, task.exit.cpu, log)
+
+
 def summarize(rows: Sequence[Row], phases: Phases) -> str:
     """Renders the table, with the phase times below it."""
     cells = [("task", "ended", "status", "wall s", "CPU s", "log")]
@@ -43,3 +60,11 @@ def summarize(rows: Sequence[Row], phases: Phases) -> str:
         f"teardown {phases.teardown:.1f} s"
     )
     return "\n".join([*lines, times])
+
+
+def _describe_end(code: int, told_to_end: bool) -> str:
+    if told_to_end:
+        return f"{'killed' if code == -SIGKILL else 'ended'} by the launcher"
+    if code < 0:
+        return describe_exit(code)
+    return "failed" if code else "finished"

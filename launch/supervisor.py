@@ -26,13 +26,14 @@ from launch.console import Console
 from launch.job import Job
 from launch.plan import TaskPlan, task_name
 from launch.policy import Verdict
-from launch.summary import Phases, Row, summarize
+from launch.summary import Phases, row, summarize
 from launch.supervised import SupervisedTask
 from tf_config import Task
 
 _READINESS_INTERVAL = 0.1
 _KILL_TIMEOUT = 10.0
 _DRAIN_TIMEOUT = 1.0
+_LONGEST_WAIT = 60.0  # The system call refuses a wait of many days.
 
 
 class _KillNow(BaseException):
@@ -64,11 +65,11 @@ class Supervisor:
     def run(self) -> int:
         """Runs the job to its end, and returns its exit status."""
         processes.adopt_orphans()
-        self._listen_for_signals()
         self._selector.register(self._control, selectors.EVENT_READ, self._hear)
         marks = [time.monotonic()]
         verdict = None
         try:
+            self._listen_for_signals()
             verdict = self._start()
             marks.append(time.monotonic())
             verdict = verdict or self._watch()
@@ -81,7 +82,11 @@ class Supervisor:
         self._kill_rest()
         marks += [time.monotonic()] * (4 - len(marks))
         phases = Phases(*(after - before for before, after in pairwise(marks)))
-        self._console.notice(summarize([*map(self._row, self._job.plans)], phases))
+        rows = [
+            row(plan, self._job.log_path(plan), self._tasks.get(plan.task))
+            for plan in self._job.plans
+        ]
+        self._console.notice(summarize(rows, phases))
         return verdict.status
 
     # Starting.
@@ -129,34 +134,17 @@ class Supervisor:
         """Waits for every server; None once they all listen on their ports."""
         deadline = time.monotonic() + self._job.startup_timeout
         missing = list(self._tasks.values())
-        while missing := [task for task in missing if not _listens(task)]:
+        while missing := [task for task in missing if not readiness.listens(task)]:
             self._pump(_READINESS_INTERVAL)
             if self._signals or self._abandoned:
                 return replace(self._interrupted(), reason="told to end at startup")
-            for task in missing:
-                if not task.alive:
-                    return self._died_at_start(task)
+            for task in self._tasks.values():
+                if task.exit is not None:
+                    status = policy.exit_status(task.exit.code) or 1
+                    return Verdict(status, readiness.explain_death(task))
             if time.monotonic() > deadline:
-                return self._did_not_listen(missing)
+                return Verdict(1, readiness.explain_silence(missing, self._job))
         return None
-
-    def _died_at_start(self, task: SupervisedTask) -> Verdict:
-        assert task.exit is not None
-        name, code = task.plan.name, task.exit.code
-        reason = (
-            f"{name} {policy.describe_exit(code)} before it listened on "
-            f"{task.plan.address}{_stranger(task)}; {task.tail()}"
-        )
-        return Verdict(policy.exit_status(code) or 1, reason)
-
-    def _did_not_listen(self, tasks: list[SupervisedTask]) -> Verdict:
-        reasons = [
-            f"{task.plan.name} did not listen on {task.plan.address} within "
-            f"{self._job.startup_timeout:g} s (--startup_timeout), though its process "
-            f"{task.pid} is alive{_stranger(task)}; {task.tail()}"
-            for task in tasks
-        ]
-        return Verdict(1, "\n".join(reasons))
 
     # Watching.
 
@@ -244,23 +232,6 @@ class Supervisor:
     def _is_open(self, task: SupervisedTask) -> bool:
         return task in self._selector.get_map()
 
-    def _row(self, plan: TaskPlan) -> Row:
-        task, path = self._tasks.get(plan.task), self._job.log_path(plan)
-        if task is None:
-            return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
-        if task.exit is None:
-            return Row(plan.name, "still alive", "-", 0.0, 0.0, path)
-        code = task.exit.code
-        if task.told_to_end:
-            killed = code == -signal.SIGKILL
-            ending = f"{'killed' if killed else 'ended'} by the launcher"
-        elif code >= 0:
-            ending = "failed" if code else "finished"
-        else:
-            ending = policy.describe_exit(code)
-        status = str(policy.exit_status(code))
-        return Row(plan.name, ending, status, task.wall, task.exit.cpu, path)
-
     # Events.
 
     def _wait(self, done: Callable[[], bool], timeout: float = float("inf")) -> None:
@@ -272,8 +243,7 @@ class Supervisor:
         """Handles the events that come within `timeout` seconds."""
         if self._console.waiting:
             timeout = min(timeout, 1.0)
-        wait = None if timeout == float("inf") else timeout
-        for key, _ in self._selector.select(wait):
+        for key, _ in self._selector.select(min(timeout, _LONGEST_WAIT)):
             key.data()
         self._record(processes.reap())
         self._console.tick()
@@ -325,15 +295,6 @@ class Supervisor:
         if hurried and not self._impatient:
             self._impatient = True
             raise _KillNow
-
-
-def _listens(task: SupervisedTask) -> bool:
-    return task.alive and readiness.listens(task.pid, task.plan.port)
-
-
-def _stranger(task: SupervisedTask) -> str:
-    stranger = readiness.stranger_on(task.plan.port, task.pid)
-    return f"; port {task.plan.port} is taken by {stranger}" if stranger else ""
 
 
 def _names(tasks: list[Task]) -> str:

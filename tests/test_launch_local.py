@@ -170,8 +170,21 @@ def test_server_that_dies_at_start_is_reported_at_once(launcher):
     flags = ["--startup_timeout=600", launcher.script("print('never')")]
     status, output, errors = launcher.run(*flags, DYING_SERVER="ps:1")
     assert status == 7
-    assert "ps:1 exited with status 7 before it listened on 127.0.0.1:" in errors
+    assert "ps:1, to listen on 127.0.0.1:" in errors
+    assert "exited with status 7 before every server listened" in errors
     assert "[launch]     last words" in errors
+    assert "never" not in output
+
+
+def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher):
+    flags = ["--startup_timeout=600", launcher.script("print('never')")]
+    variables = {"SILENT_SERVER": "ps:0", "FAILING_SERVER": "worker:1"}
+    process = launcher.start(*flags, **variables)
+    launcher.wait_for_log("worker-1", b"hello")
+    launcher.script("", "fail")
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 7
+    assert "worker:1, to listen on 127.0.0.1:" in errors
     assert "never" not in output
 
 

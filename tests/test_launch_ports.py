@@ -32,10 +32,10 @@ def test_listener_is_told_from_a_stranger():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert not ports.is_free(port)
-        assert readiness.listens(os.getpid(), port)
-        assert not readiness.listens(os.getppid(), port)
+        assert readiness.process_listens(os.getpid(), port)
+        assert not readiness.process_listens(os.getppid(), port)
         assert readiness.stranger_on(port, os.getpid()) is None
         stranger = readiness.stranger_on(port, os.getppid())
         assert stranger is not None
         assert stranger.startswith(f"process {os.getpid()} (")
-    assert not readiness.listens(os.getpid(), port)
+    assert not readiness.process_listens(os.getpid(), port)
