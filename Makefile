@@ -15,7 +15,7 @@ help:
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
-	$(BIN)/python -m launch.local --num_ps=2 --num_workers=2 \
+	TF_CPP_MIN_LOG_LEVEL=2 $(BIN)/python -m launch.local --num_ps=2 --num_workers=2 \
 		examples/mnist_cnn.py --strategy=parameter_server --min_accuracy=0.9
 
 test: $(VENV)/.dev
