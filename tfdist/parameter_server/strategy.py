@@ -4,6 +4,7 @@ import contextvars
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -172,9 +173,12 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Callable[..., tf.Variable]:
         def create(**kwargs: Any) -> tf.Variable:
-            variable = ParameterServerVariable(
-                next_creator(**kwargs), self._num_workers
-            )
+            # A variable that a step creates when it is traced leaves the graph with
+            # its device, and without its colocation.
+            beside = kwargs.get("colocate_with")
+            with tf.device(beside.device) if beside is not None else nullcontext():
+                created = next_creator(**kwargs)
+            variable = ParameterServerVariable(created, self._num_workers)
             self._record(variable)
             return variable
 
