@@ -54,11 +54,11 @@ def strategy(servers: launch.Servers):
         return tfdist.ParameterServerStrategy()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a program in a Python of its own, which knows of no cluster but `config`."""
 
-    def run(code: str, *args: str, config: object = None):
+    def run(code: str, *args: str, config: object = None, input: str = ""):
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
         env.pop("TF_CONFIG", None)
         if config is not None:
@@ -66,6 +66,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(
             [sys.executable, "-c", code, *args],
             env=env,
+            input=input,
             text=True,
             capture_output=True,
             timeout=PROGRAM_TIMEOUT,

@@ -1,0 +1,214 @@
+"""Saving and loading."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import mlp
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def samples():
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+def adam_mlp():
+    return mlp(optimizer=keras.optimizers.Adam(0.01), metrics=["mae"])
+
+
+def optimizer_state(model):
+    return [variable.numpy() for variable in model.optimizer.variables]
+
+
+def assert_equal(one, other):
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.fixture(scope="module")
+def trained(strategy, samples):
+    with strategy.scope():
+        model = adam_mlp()
+    model.fit(*samples, batch_size=8, verbose=0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(trained, tmp_path_factory) -> Path:
+    """The trained model in every format."""
+    path = tmp_path_factory.mktemp("saved")
+    trained.save(path / "model.keras")
+    trained.save(path / "model.h5")
+    trained.save_weights(path / "model.weights.h5")
+    tf.train.Checkpoint(model=trained).save(str(path / "checkpoint" / "step"))
+    trained.export(path / "exported", verbose=False)
+    return path
+
+
+LOAD_ALONE = """
+import json, os, pathlib, sys
+import keras, numpy as np, tensorflow as tf
+assert "TF_CONFIG" not in os.environ and "tfdist" not in sys.modules
+path = pathlib.Path(sys.argv[1])
+x = tf.constant(json.loads(sys.stdin.read()), tf.float32)
+
+def built():
+    return keras.Sequential([
+        keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)
+    ])
+
+by_weights, by_checkpoint = built(), built()
+by_weights.load_weights(path / "model.weights.h5")
+status = tf.train.Checkpoint(model=by_checkpoint).restore(
+    tf.train.latest_checkpoint(path / "checkpoint")
+)
+status.assert_existing_objects_matched().expect_partial()
+whole = keras.models.load_model(path / "model.keras")
+exported = tf.saved_model.load(path / "exported")
+predictions = {
+    "model.keras": whole(x),
+    "model.h5": keras.models.load_model(path / "model.h5", compile=False)(x),
+    "model.weights.h5": by_weights(x),
+    "checkpoint": by_checkpoint(x),
+    "exported": exported.serve(x),
+    "exported, loaded by Keras": keras.layers.TFSMLayer(path / "exported")(x),
+}
+print(json.dumps({name: p.numpy().tolist() for name, p in predictions.items()}))
+print(json.dumps([v.numpy().tolist() for v in whole.optimizer.variables]))
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(saved, samples, run_python):
+    """What a process without a cluster and without tfdist loads."""
+    x, _ = samples
+    result = run_python(LOAD_ALONE, str(saved), input=json.dumps(x.tolist()))
+    assert result.returncode == 0, result.stderr
+    predictions, state = result.stdout.splitlines()[-2:]
+    return json.loads(predictions), json.loads(state)
+
+
+@pytest.mark.parametrize(
+    "saved_as",
+    [
+        pytest.param(
+            "model.keras",
+            marks=pytest.mark.feature("`.keras`, loaded without tfdist"),
+        ),
+        pytest.param(
+            "model.h5", marks=pytest.mark.feature("`.h5`, loaded without tfdist")
+        ),
+        pytest.param(
+            "model.weights.h5",
+            marks=pytest.mark.feature("`.weights.h5`, loaded without tfdist"),
+        ),
+        pytest.param(
+            "checkpoint",
+            marks=pytest.mark.feature("`tf.train.Checkpoint`, read without tfdist"),
+        ),
+        pytest.param(
+            "exported",
+            marks=pytest.mark.feature("`model.export` (a SavedModel)"),
+        ),
+        pytest.param("exported, loaded by Keras"),
+    ],
+)
+def test_loaded_alone(trained, samples, alone, saved_as):
+    predictions, _ = alone
+    expected = trained.predict(samples[0], verbose=0)
+    np.testing.assert_allclose(predictions[saved_as], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_optimizer_is_loaded_alone(trained, alone):
+    _, state = alone
+    for ours, theirs in zip(optimizer_state(trained), state, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.feature("`.keras`, loaded in the scope to train on")
+def test_load_model_in_the_scope(strategy, trained, saved, samples, runs_on_workers):
+    with strategy.scope():
+        model = keras.models.load_model(saved / "model.keras")
+    assert_equal(model.get_weights(), trained.get_weights())
+    assert_equal(optimizer_state(model), optimizer_state(trained))
+    assert all(v.value.device.startswith("/job:ps") for v in model.variables)
+    with runs_on_workers(STEPS):
+        model.fit(*samples, batch_size=8, verbose=0)
+    assert model.optimizer.iterations == 2 * STEPS
+
+
+@pytest.mark.feature("`.weights.h5`, loaded in the scope")
+def test_load_weights_in_the_scope(strategy, trained, saved, samples):
+    with strategy.scope():
+        model = adam_mlp()
+    model.load_weights(saved / "model.weights.h5")
+    assert_equal(model.get_weights(), trained.get_weights())
+    results = [m.evaluate(*samples, verbose=0) for m in (model, trained)]
+    assert results[0] == pytest.approx(results[1], rel=1e-6)
+
+
+@pytest.mark.feature("`tf.train.Checkpoint`, restored in the scope, with the optimizer")
+def test_restore_checkpoint_in_the_scope(
+    strategy, trained, tmp_path, samples, runs_on_workers
+):
+    checkpoint = tf.train.Checkpoint(model=trained, optimizer=trained.optimizer)
+    path = checkpoint.save(str(tmp_path / "step"))
+    with strategy.scope():
+        model = adam_mlp()
+        model.optimizer.build(model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    checkpoint.restore(path).assert_existing_objects_matched()
+    assert_equal(model.get_weights(), trained.get_weights())
+    assert_equal(optimizer_state(model), optimizer_state(trained))
+    with runs_on_workers(STEPS):
+        model.fit(*samples, batch_size=8, verbose=0)
+    assert model.optimizer.iterations == 2 * STEPS
+
+
+@pytest.mark.feature("`tf.train.CheckpointManager`")
+def test_checkpoint_manager(strategy, tmp_path):
+    with strategy.scope():
+        model = mlp()
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=model), str(tmp_path), max_to_keep=2
+    )
+    for _ in range(3):
+        manager.save()
+    expected = model.get_weights()
+    model.set_weights([0 * weight for weight in expected])
+    manager.restore_or_initialize()
+    assert_equal(model.get_weights(), expected)
+    assert len(manager.checkpoints) == 2
+
+
+@pytest.mark.feature("Weights of plain Keras, loaded in the scope")
+def test_plain_weights_are_loaded(strategy, samples, tmp_path):
+    plain = adam_mlp()
+    plain.fit(*samples, batch_size=8, verbose=0)
+    plain.save(tmp_path / "plain.keras")
+    with strategy.scope():
+        model = keras.models.load_model(tmp_path / "plain.keras")
+    assert_equal(model.get_weights(), plain.get_weights())
+    expected = plain.predict(samples[0], verbose=0)
+    np.testing.assert_allclose(
+        model.predict(samples[0], verbose=0), expected, rtol=1e-5
+    )
+
+
+@pytest.mark.feature("`get_weights`, `set_weights`")
+def test_set_weights(strategy, samples):
+    with strategy.scope():
+        model = mlp()
+    weights = [np.full_like(weight, 0.5) for weight in model.get_weights()]
+    model.set_weights(weights)
+    assert_equal(model.get_weights(), weights)
+    expected = np.tanh(samples[0] @ weights[0] + 0.5) @ weights[2] + 0.5
+    np.testing.assert_allclose(
+        model.predict(samples[0], verbose=0), expected, rtol=1e-5
+    )
