@@ -1,0 +1,285 @@
+"""Optimizers and precision."""
+
+import keras
+import numpy as np
+import pytest
+from models import compiled, mlp
+
+optimizers = keras.optimizers
+STEPS = 8
+
+OWN_VALUE = pytest.mark.sets_own_value
+
+
+RULES = [
+    pytest.param(
+        lambda: optimizers.SGD(0.05), id="SGD", marks=pytest.mark.feature("`SGD`")
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.01, momentum=0.9),
+        id="momentum",
+        marks=pytest.mark.feature("`SGD(momentum=...)`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+        id="nesterov",
+        marks=pytest.mark.feature("`SGD(nesterov=True)`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.02, momentum=0.5),
+        id="low-momentum",
+        marks=[
+            pytest.mark.feature(
+                "A momentum below 1 - 1/(2 x workers)",
+                "approximate",
+                "it is the last writer's: increments of so large a share could diverge",
+            ),
+            OWN_VALUE("_momentum$", "workers' increments could overshoot"),
+        ],
+    ),
+    pytest.param(
+        lambda: optimizers.Adam(0.02),
+        id="Adam",
+        marks=pytest.mark.feature("`Adam`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Adam(0.02, amsgrad=True),
+        id="amsgrad",
+        marks=[
+            pytest.mark.feature(
+                "`Adam(amsgrad=True)`",
+                "approximate",
+                "the maximum of the second moments is the last writer's",
+            ),
+            OWN_VALUE("_velocity_hat$", "a maximum, which the next step mends"),
+        ],
+    ),
+    pytest.param(
+        lambda: optimizers.AdamW(0.02),
+        id="AdamW",
+        marks=pytest.mark.feature("`AdamW`"),
+    ),
+    pytest.param(
+        lambda: optimizers.RMSprop(0.02),
+        id="RMSprop",
+        marks=pytest.mark.feature("`RMSprop`"),
+    ),
+    pytest.param(
+        lambda: optimizers.RMSprop(0.002, momentum=0.9, centered=True),
+        id="RMSprop-centered",
+        marks=pytest.mark.feature("`RMSprop(momentum=..., centered=True)`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Adagrad(0.1),
+        id="Adagrad",
+        marks=pytest.mark.feature("`Adagrad`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Adadelta(5.0),
+        id="Adadelta",
+        marks=pytest.mark.feature("`Adadelta`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Adamax(0.02),
+        id="Adamax",
+        marks=[
+            pytest.mark.feature(
+                "`Adamax`", "approximate", "the infinity norm is the last writer's"
+            ),
+            OWN_VALUE("_norm$", "a maximum, which the next step mends"),
+        ],
+    ),
+    pytest.param(
+        lambda: optimizers.Nadam(0.02),
+        id="Nadam",
+        marks=[
+            pytest.mark.feature(
+                "`Nadam`",
+                "approximate",
+                "the product of the momentum schedule is the last writer's",
+            ),
+            OWN_VALUE("^variable$", "a product: an increment could make it negative"),
+        ],
+    ),
+    pytest.param(
+        lambda: optimizers.Ftrl(0.5),
+        id="Ftrl",
+        marks=[
+            pytest.mark.feature(
+                "`Ftrl`",
+                "approximate",
+                "weights follow from sums that are exact, and are the last writer's",
+            ),
+            OWN_VALUE("/(kernel|bias)$", "computed anew from `linear` in each step"),
+        ],
+    ),
+    pytest.param(
+        lambda: optimizers.Lion(0.01),
+        id="Lion",
+        marks=pytest.mark.feature("`Lion`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Lamb(0.05),
+        id="Lamb",
+        marks=pytest.mark.feature("`Lamb`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Adafactor(0.1),
+        id="Adafactor",
+        marks=[
+            pytest.mark.feature(
+                "`Adafactor`",
+                "approximate",
+                "its factored second moments are the last writer's",
+            ),
+            OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
+        ],
+    ),
+    pytest.param(
+        lambda: optimizers.Muon(0.01),
+        id="Muon",
+        marks=pytest.mark.feature("`Muon`"),
+    ),
+]
+
+
+OPTIONS = [
+    pytest.param(
+        lambda: optimizers.SGD(0.1, clipnorm=0.5),
+        id="clipnorm",
+        marks=pytest.mark.feature("`clipnorm`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.05, clipvalue=0.1),
+        id="clipvalue",
+        marks=pytest.mark.feature("`clipvalue`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.1, global_clipnorm=0.5),
+        id="global_clipnorm",
+        marks=pytest.mark.feature("`global_clipnorm`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.05, weight_decay=0.1),
+        id="weight_decay",
+        marks=pytest.mark.feature("`weight_decay`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.05, loss_scale_factor=64.0),
+        id="loss_scale_factor",
+        marks=pytest.mark.feature("`loss_scale_factor`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)),
+        id="schedule",
+        marks=pytest.mark.feature("Learning-rate schedules"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9),
+        id="ema",
+        marks=[
+            pytest.mark.feature(
+                "`use_ema`", "approximate", "averages are the last writer's"
+            ),
+            OWN_VALUE("_average$", "an average whose decay depends on the step"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("make", [*RULES, *OPTIONS])
+def test_optimizer(strategy, regression, runs_on_workers, make):
+    with strategy.scope():
+        model = mlp(optimizer=make())
+    plain = mlp(optimizer=make())
+    plain.set_weights(model.get_weights())
+    for _ in range(3):
+        for each in (model, plain):
+            each.train_on_batch(*regression)
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+    with runs_on_workers(6 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=6, verbose=0).history[
+            "loss"
+        ]
+    assert losses[-1] < losses[0]
+    assert model.optimizer.iterations == 3 + 6 * STEPS
+
+
+@pytest.mark.feature("`MultiOptimizer`")
+@pytest.mark.skipif(
+    not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.15"
+)
+def test_multi_optimizer(strategy, regression, runs_on_workers):
+    with strategy.scope():
+        rules = optimizers.OptimizerMap(optimizers.SGD(0.05))
+        rules["hidden"] = optimizers.Adam(0.05)
+        model = compiled(
+            keras.layers.Dense(8, "tanh", name="hidden"),
+            keras.layers.Dense(1),
+            optimizer=optimizers.MultiOptimizer(rules),
+        )
+    with runs_on_workers(3 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=3, verbose=0).history[
+            "loss"
+        ]
+    assert losses[-1] < losses[0]
+    assert model.optimizer.iterations == 3 * STEPS
+
+
+@pytest.mark.sets_own_value("_average$", "an average whose decay depends on the step")
+def test_averages_become_the_weights(strategy, regression):
+    with strategy.scope():
+        model = mlp(optimizer=optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9))
+    model.fit(*regression, batch_size=8, epochs=3, verbose=0)
+    averages = [v for v in model.optimizer.variables if "average" in v.path]
+    for weight, average in zip(model.get_weights(), averages, strict=True):
+        np.testing.assert_array_equal(weight, average.numpy())
+
+
+def test_learning_rate_follows_the_steps(strategy, regression):
+    schedule = optimizers.schedules.PiecewiseConstantDecay([STEPS - 1], [0.1, 0.0])
+    with strategy.scope():
+        model = mlp(optimizer=optimizers.SGD(schedule))
+    model.fit(*regression, batch_size=8, verbose=0)
+    assert float(model.optimizer.learning_rate) == 0.0
+    after_one_epoch = model.get_weights()
+    model.fit(*regression, batch_size=8, verbose=0)
+    for old, new in zip(after_one_epoch, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.fixture
+def dtype_policy():
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+@pytest.mark.feature("`mixed_bfloat16`")
+def test_mixed_bfloat16(strategy, regression, runs_on_workers, dtype_policy):
+    dtype_policy("mixed_bfloat16")
+    with strategy.scope():
+        model = mlp(optimizer=optimizers.Adam(0.02), metrics=["mae"])
+    assert model.layers[0].compute_dtype == "bfloat16"
+    with runs_on_workers(6 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=6, verbose=0).history[
+            "loss"
+        ]
+    assert losses[-1] < losses[0]
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    assert model.predict(regression[0], verbose=0).shape == (64, 1)
+
+
+@pytest.mark.feature("`float64`")
+def test_float64(strategy, regression, runs_on_workers, dtype_policy):
+    dtype_policy("float64")
+    with strategy.scope():
+        model = mlp(optimizer=optimizers.Adam(0.02))
+    with runs_on_workers(3 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=3, verbose=0).history[
+            "loss"
+        ]
+    assert losses[-1] < losses[0]
+    assert {v.dtype for v in model.trainable_variables} == {"float64"}
