@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pathlib
 import sys
 import time
 from collections.abc import Iterator
@@ -30,23 +31,22 @@ import rich
 import rich.table
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from absl import app, flags
+from absl import app, flags, logging
 
 import tfdist
 
-FLAGS = flags.FLAGS
-
-flags.DEFINE_enum(
-    "strategy",
+STRATEGIES = (
     "parameter_server",
-    [
-        "parameter_server",
-        "mirrored",
-        "multi_worker",
-        "central_storage",
-        "one_device",
-    ],
-    "How training is distributed.",
+    "mirrored",
+    "multi_worker",
+    "central_storage",
+    "one_device",
+)
+STAND_INS = 4
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum(
+    "strategy", "parameter_server", STRATEGIES, "How training is distributed."
 )
 flags.DEFINE_enum("dataset", "mnist_5k", ["mnist_5k", "mnist"], "Name in TFDS.")
 flags.DEFINE_string("data_dir", None, "Where TFDS keeps data; its default if unset.")
@@ -61,7 +61,7 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "steps_per_execution", 1, "Steps a call of the train function.", lower_bound=1
 )
-flags.DEFINE_integer("seed", None, "Of the weights and shuffling.")
+flags.DEFINE_integer("seed", None, "Of the weights and the shuffling.")
 flags.DEFINE_string("save_path", None, "Save the trained model here, as .keras.")
 flags.DEFINE_float(
     "min_accuracy",
@@ -72,19 +72,42 @@ flags.DEFINE_float(
 )
 flags.register_validator(
     "save_path",
-    lambda path: path is None or path.endswith(".keras"),
-    "must end in .keras, the format of Keras 3: --save_path=mnist.keras",
+    lambda path: (
+        path is None or (path.endswith(".keras") and pathlib.Path(path).parent.is_dir())
+    ),
+    "must end in .keras, the format of Keras 3, and its directory must exist",
 )
 
-STAND_INS = 4
+
+def make_strategy(name: str) -> tf.distribute.Strategy:
+    """Returns the strategy that `--strategy` names."""
+    gpus = [f"GPU:{i}" for i, _ in enumerate(tf.config.list_physical_devices("GPU"))]
+    first_device = gpus[0] if gpus else "CPU:0"
+    if name == "parameter_server":
+        return tfdist.ParameterServerStrategy()
+    if name == "mirrored":
+        return tf.distribute.MirroredStrategy(gpus or cpu_stand_ins())
+    if name == "central_storage":
+        # With several devices Keras 3 loses updates of its metrics: they end as nan.
+        print(f"Variables live on CPU:0; only one device computes: {first_device}.")
+        return tf.distribute.experimental.CentralStorageStrategy(
+            compute_devices=[first_device], parameter_device="CPU:0"
+        )
+    if name == "one_device":
+        return tf.distribute.OneDeviceStrategy(first_device)
+    sys.exit(
+        f"--strategy={name} is not supported yet: fit of Keras {keras.__version__} "
+        f"fails under tf.distribute.MultiWorkerMirroredStrategy of TensorFlow "
+        f"{tf.__version__} (github.com/keras-team/keras/issues/20585). Use "
+        "--strategy=parameter_server for several hosts, --strategy=mirrored for one."
+    )
 
 
-def local_devices() -> list[str]:
-    """Returns the GPUs of this machine or, without any, CPU devices in their place."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        return [f"GPU:{index}" for index in range(len(gpus))]
-    print(f"No GPU here: {STAND_INS} logical CPU devices stand in for {STAND_INS} GPUs.")
+def cpu_stand_ins() -> list[str]:
+    """Splits the CPU into logical devices, one for each GPU they stand in for."""
+    print(
+        f"No GPU here: {STAND_INS} logical CPU devices stand in for {STAND_INS} GPUs."
+    )
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * STAND_INS,
@@ -92,24 +115,33 @@ def local_devices() -> list[str]:
     return [f"CPU:{index}" for index in range(STAND_INS)]
 
 
-def make_strategy(name: str) -> tf.distribute.Strategy:
-    """Returns the strategy that `--strategy` names."""
-    if name == "parameter_server":
-        return tfdist.ParameterServerStrategy()
-    if name == "mirrored":
-        return tf.distribute.MirroredStrategy(local_devices())
-    if name == "central_storage":
-        return tf.distribute.experimental.CentralStorageStrategy(
-            compute_devices=local_devices(), parameter_device="CPU:0"
+def load_data(name: str, replicas: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """Returns batches of (images, labels) to train on, and to test on."""
+    tfds.disable_progress_bar()
+    builder = tfds.builder(name, data_dir=FLAGS.data_dir)
+    if name == "mnist" and not builder.is_prepared():
+        require_network(name, builder.URL)
+    builder.download_and_prepare()
+    sizes = {split: info.num_examples for split, info in builder.info.splits.items()}
+    train_examples = FLAGS.train_examples or sizes["train"]
+    if train_examples > sizes["train"]:
+        sys.exit(
+            f"--train_examples={train_examples}: {name} has {sizes['train']} images "
+            "to train on."
         )
-    if name == "one_device":
-        has_gpu = tf.config.list_physical_devices("GPU")
-        return tf.distribute.OneDeviceStrategy("GPU:0" if has_gpu else "CPU:0")
-    sys.exit(
-        f"--strategy={name} is not supported yet: fit of Keras {keras.__version__} "
-        f"fails under tf.distribute.MultiWorkerMirroredStrategy of TensorFlow "
-        f"{tf.__version__} (github.com/keras-team/keras/issues/20585). Use "
-        "--strategy=parameter_server for several hosts, --strategy=mirrored for one."
+    check_batch_size(replicas, train_examples, sizes["test"])
+    # TFDS caches a small dataset in memory. No .cache() here: after the prefetch in
+    # which TFDS ends, it would keep a part of the data if Keras looks at one batch.
+    train, test = tfds.load(
+        name,
+        split=[f"train[:{train_examples}]", "test"],
+        as_supervised=True,
+        data_dir=FLAGS.data_dir,
+    )
+    train = train.shuffle(train_examples, seed=FLAGS.seed)
+    return (
+        train.batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE),
+        test.batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE),
     )
 
 
@@ -125,24 +157,24 @@ def require_network(name: str, url: str) -> None:
         )
 
 
-def load_data(name: str) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Returns batches of (images, labels) to train on, and to test on."""
-    builder = tfds.builder(name, data_dir=FLAGS.data_dir)
-    if name == "mnist" and not builder.is_prepared():
-        require_network(name, builder.URL)
-    tfds.disable_progress_bar()
-    first = FLAGS.train_examples
-    train, test = tfds.load(
-        name,
-        split=["train" if first is None else f"train[:{first}]", "test"],
-        as_supervised=True,
-        data_dir=FLAGS.data_dir,
-    )
-    train = train.shuffle(len(train), seed=FLAGS.seed)
-    return (
-        train.batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE),
-        test.batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE),
-    )
+def check_batch_size(replicas: int, *sizes: int) -> None:
+    """Exits unless `replicas` devices can share every batch of datasets of `sizes`."""
+    batch_size = FLAGS.batch_size
+    if batch_size % replicas:
+        sys.exit(
+            f"--batch_size={batch_size} cannot be shared equally by {replicas} "
+            f"devices: choose a multiple of {replicas}."
+        )
+    # At the end of the data some devices get an empty batch, and oneDNN, on a CPU,
+    # returns the wrong shape for the convolution of nothing.
+    on_cpu = not tf.config.list_physical_devices("GPU")
+    uneven = [size for size in sizes if size % batch_size]
+    if replicas > 1 and on_cpu and uneven:
+        sys.exit(
+            f"--batch_size={batch_size} does not divide {uneven[0]} images, and "
+            f"{replicas} CPU devices must all get a part of the last batch: choose a "
+            f"divisor of {' and '.join(map(str, sizes))}."
+        )
 
 
 def build_model() -> keras.Model:
@@ -187,6 +219,7 @@ def main(argv: list[str]) -> None:
     """Trains, tests, and reports."""
     if len(argv) > 1:
         raise app.UsageError(f"Only flags are allowed, got: {' '.join(argv[1:])}")
+    logging.set_verbosity(logging.WARNING)
     timed = Stopwatch()
     with timed("strategy"):
         strategy = make_strategy(FLAGS.strategy)
@@ -194,7 +227,8 @@ def main(argv: list[str]) -> None:
         keras.utils.set_random_seed(FLAGS.seed)
     # A dataset belongs to the cluster it was made in, so the strategy comes first.
     with timed("data"):
-        train, test = load_data(FLAGS.dataset)
+        replicas = strategy.num_replicas_in_sync
+        train, test = load_data(FLAGS.dataset, replicas)
 
     with timed("build"), strategy.scope():
         model = build_model()
