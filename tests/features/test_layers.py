@@ -1,0 +1,350 @@
+"""Layers."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, mlp
+
+layers = keras.layers
+STEPS = 8
+
+
+def image_model():
+    return [
+        layers.Reshape((2, 2, 1)),
+        layers.Conv2D(4, 2, padding="same", activation="tanh"),
+        layers.MaxPooling2D(2),
+        layers.Flatten(),
+        layers.Dense(1),
+    ]
+
+
+def on_sequence(*inner):
+    return [layers.Reshape((2, 2)), *inner, layers.Flatten(), layers.Dense(1)]
+
+
+class SelfAttention(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.attention = layers.MultiHeadAttention(2, 3, dropout=0.1, seed=1)
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+
+    def call(self, x, training=False):
+        return self.attention(x, x, training=training)
+
+
+class StepCounter(layers.Layer):
+    """Has a weight that is not trained, as Keras's guide shows it."""
+
+    def build(self, shape):
+        self.total = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.total.assign_add(1.0)
+        return x
+
+
+LAYERS = [
+    pytest.param(
+        lambda: [layers.Dense(8, "relu"), layers.Dense(1)],
+        id="Dense",
+        marks=pytest.mark.feature("`Dense`"),
+    ),
+    pytest.param(
+        image_model,
+        id="Conv2D",
+        marks=pytest.mark.feature("`Conv2D`, `MaxPooling2D`"),
+    ),
+    pytest.param(
+        lambda: [layers.Dense(4), layers.BatchNormalization(), layers.Dense(1)],
+        id="BatchNormalization",
+        marks=pytest.mark.feature(
+            "`BatchNormalization`",
+            "approximate",
+            "moving statistics follow all workers' batches in order of arrival",
+        ),
+    ),
+    pytest.param(
+        lambda: [layers.Dense(8), layers.Dropout(0.2, seed=1), layers.Dense(1)],
+        id="Dropout",
+        marks=pytest.mark.feature(
+            "`Dropout`",
+            "approximate",
+            "two workers may draw the same mask, for different batches",
+        ),
+    ),
+    pytest.param(
+        lambda: [layers.GaussianNoise(0.1, seed=1), layers.Dense(1)],
+        id="GaussianNoise",
+        marks=pytest.mark.feature(
+            "`GaussianNoise` and other random layers", "approximate", "as `Dropout`"
+        ),
+    ),
+    pytest.param(
+        lambda: on_sequence(layers.LSTM(4)),
+        id="LSTM",
+        marks=pytest.mark.feature("`LSTM`"),
+    ),
+    pytest.param(
+        lambda: on_sequence(layers.GRU(4, return_sequences=True)),
+        id="GRU",
+        marks=pytest.mark.feature("`GRU`"),
+    ),
+    pytest.param(
+        lambda: on_sequence(layers.Bidirectional(layers.LSTM(3, dropout=0.1, seed=1))),
+        id="Bidirectional",
+        marks=pytest.mark.feature("`Bidirectional`, with dropout"),
+    ),
+    pytest.param(
+        lambda: [layers.Dense(4), layers.LayerNormalization(), layers.Dense(1)],
+        id="LayerNormalization",
+        marks=pytest.mark.feature("`LayerNormalization`"),
+    ),
+    pytest.param(
+        lambda: on_sequence(SelfAttention()),
+        id="MultiHeadAttention",
+        marks=pytest.mark.feature("`MultiHeadAttention`"),
+    ),
+    pytest.param(
+        lambda: [StepCounter(), layers.Dense(1)],
+        id="StepCounter",
+        marks=pytest.mark.feature("A layer of your own that counts"),
+    ),
+    pytest.param(
+        lambda: [
+            layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1"),
+            layers.Dense(1, bias_regularizer="l1"),
+        ],
+        id="regularizers",
+        marks=pytest.mark.feature("Regularizers"),
+    ),
+    pytest.param(
+        lambda: [
+            layers.Dense(4, kernel_constraint=keras.constraints.MaxNorm(0.5)),
+            layers.Dense(1, kernel_constraint="non_neg"),
+        ],
+        id="constraints",
+        marks=pytest.mark.feature(
+            "Constraints", "approximate", "they hold up to the last few updates"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_layer(strategy, regression, runs_on_workers, make):
+    """Steps one by one are those of Keras, and the loss of `fit` falls."""
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = compiled(*make())
+    plain = compiled(*make())
+    plain.set_weights(model.get_weights())
+    for _ in range(3):
+        logs, expected = (m.train_on_batch(*regression) for m in (model, plain))
+        assert logs == pytest.approx(expected, rel=1e-4)
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(regression[0], batch_size=10, verbose=0),
+        plain.predict(regression[0], batch_size=10, verbose=0),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+
+    with runs_on_workers(6 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=6, verbose=0).history[
+            "loss"
+        ]
+    assert losses[-1] < losses[0]
+
+
+def test_batch_normalization_learns_its_statistics(strategy, regression):
+    x, y = 3.0 * regression[0] + 2.0, regression[1]
+    with strategy.scope():
+        normalization = layers.BatchNormalization(momentum=0.9)
+        model = compiled(normalization, layers.Dense(1))
+    model.fit(x, y, batch_size=8, epochs=10, verbose=0)
+    _, _, mean, variance = normalization.get_weights()
+    np.testing.assert_allclose(mean, x.mean(axis=0), atol=1.0)
+    np.testing.assert_allclose(variance, x.var(axis=0), rtol=0.5)
+
+
+def test_layer_counts_every_step(strategy, regression):
+    with strategy.scope():
+        counter = StepCounter()
+        model = compiled(counter, layers.Dense(1))
+    model.fit(*regression, batch_size=4, epochs=5, verbose=0)
+    assert counter.total.numpy() == 5 * 16
+
+
+def test_constraints_hold_after_fit(strategy, regression):
+    x, y = regression
+    with strategy.scope():
+        positive = layers.Dense(8, kernel_constraint="non_neg")
+        short = layers.Dense(1, kernel_constraint=keras.constraints.MaxNorm(0.5))
+        model = compiled(positive, short, optimizer=keras.optimizers.SGD(0.1))
+    model.fit(x, -y, batch_size=8, epochs=5, verbose=0)
+    assert positive.get_weights()[0].min() >= -1e-3
+    assert np.linalg.norm(short.get_weights()[0]) <= 0.6
+
+
+ROWS, WIDTH = 1000, 6
+
+
+def embedding_model(optimizer):
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            layers.Embedding(ROWS, WIDTH),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.fixture
+def words():
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 20, size=(64, 3)).astype("int32")
+    return ids, ids.sum(axis=1, keepdims=True).astype("float32") / 30
+
+
+@pytest.mark.feature("`Embedding`")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+def test_embedding(strategy, words, runs_on_workers, optimizer):
+    with strategy.scope():
+        model = embedding_model(optimizer)
+    plain = embedding_model(optimizer)
+    plain.set_weights(model.get_weights())
+    for _ in range(3):
+        for each in (model, plain):
+            each.train_on_batch(*words)
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    with runs_on_workers(4 * STEPS):
+        losses = model.fit(*words, batch_size=8, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def is_used(tensor):
+    return any(
+        op.type != "Identity" or is_used(op.outputs[0]) for op in tensor.consumers()
+    )
+
+
+def done_to(variable, function):
+    """The types of the operations that take or use a variable's value."""
+    inside = [i for o, i in function.graph.captures if o is variable.value.handle]
+    return {
+        op.type
+        for handle in inside
+        for op in handle.consumers()
+        # Keras reads the whole value for its shape, which is known, and drops it.
+        if not op.outputs or is_used(op.outputs[0])
+    }
+
+
+@pytest.mark.feature("Of an `Embedding` only the rows looked up travel (SGD, Adagrad)")
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_only_rows_of_an_embedding_travel(strategy, words, sent, optimizer):
+    with strategy.scope():
+        model = embedding_model(optimizer)
+    model.fit(*words, batch_size=8, verbose=0)
+    (function,) = sent.functions
+    table, kernel = model.layers[0].embeddings, model.layers[2].kernel
+    done = done_to(table, function)
+    assert done == {"ResourceGather", "ResourceScatterNdSub"}
+    assert "ReadVariableOp" in done_to(kernel, function)
+
+
+@pytest.mark.feature("`StringLookup` inside of the model")
+def test_string_lookup(strategy, runs_on_workers):
+    x = np.array([["a"], ["b"], ["c"], ["b"]] * 8)
+    y = np.float32([[1], [2], [0], [2]] * 8)
+
+    def build(vocabulary):
+        model = keras.Sequential(
+            [
+                keras.Input((1,), dtype="string"),
+                layers.StringLookup(vocabulary=vocabulary, output_mode="one_hot"),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    with strategy.scope():
+        model = build(["a", "b"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    with runs_on_workers(5 * 4):
+        losses = model.fit(data, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    kernel, bias = model.get_weights()
+    prediction = model.predict(tf.constant(x[:3]), verbose=0)
+    np.testing.assert_allclose(prediction, kernel[[1, 2, 0]] + bias, rtol=1e-5)
+
+
+@pytest.mark.feature("`TextVectorization` inside of the model")
+def test_text_vectorization(strategy, runs_on_workers):
+    texts = ["good good film", "bad film", "a good one", "a bad one"] * 8
+    y = np.float32([[1], [0], [1], [0]] * 8)
+    with strategy.scope():
+        vectorize = layers.TextVectorization(output_mode="count")
+        vectorize.adapt(texts)
+        model = keras.Sequential(
+            [keras.Input((1,), dtype="string"), vectorize, layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    data = tf.data.Dataset.from_tensor_slices(([[t] for t in texts], y)).batch(8)
+    with runs_on_workers(5 * 4):
+        losses = model.fit(data, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.feature("`TextVectorization` in `dataset.map`")
+def test_text_vectorization_of_a_dataset(strategy, runs_on_workers):
+    texts = ["good good film", "bad film", "a good one", "a bad one"] * 8
+    y = np.float32([[1], [0], [1], [0]] * 8)
+    vectorize = layers.TextVectorization(output_mode="count", max_tokens=10)
+    vectorize.adapt(texts)
+    width = vectorize.vocabulary_size()
+    data = tf.data.Dataset.from_tensor_slices((texts, y)).batch(8)
+    data = data.map(lambda text, y: (vectorize(text), y))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((width,)), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    with runs_on_workers(5 * 4):
+        losses = model.fit(data, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.feature("`Normalization`, adapted in the scope")
+def test_normalization(strategy, regression, runs_on_workers):
+    x, y = 100.0 * regression[0] + 7.0, regression[1]
+    with strategy.scope():
+        normalization = layers.Normalization()
+        normalization.adapt(x)
+        model = compiled(normalization, layers.Dense(1))
+    with runs_on_workers(4 * STEPS):
+        losses = model.fit(x, y, batch_size=8, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.feature("`enable_lora`")
+def test_lora(strategy, regression, runs_on_workers):
+    with strategy.scope():
+        model = mlp()
+        model.layers[0].enable_lora(2)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    kernel = model.layers[0]._kernel.numpy()
+    with runs_on_workers(3 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=3, verbose=0).history[
+            "loss"
+        ]
+    assert losses[-1] < losses[0]
+    np.testing.assert_array_equal(model.layers[0]._kernel.numpy(), kernel)
