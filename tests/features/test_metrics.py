@@ -1,0 +1,177 @@
+"""Metrics: `evaluate` gives what Keras gives in one process."""
+
+import keras
+import numpy as np
+import pytest
+from models import classifier, compiled, mlp
+
+metrics = keras.metrics
+layers = keras.layers
+
+
+@pytest.fixture
+def binary(regression):
+    x, y = regression
+    return x, (y > 0.5).astype("float32")
+
+
+def sigmoid_model(**compile):
+    dense = layers.Dense(1, activation="sigmoid")
+    return compiled(dense, loss="binary_crossentropy", **compile)
+
+
+def one_hot_model(**compile):
+    dense = layers.Dense(3, activation="softmax")
+    return compiled(dense, loss="categorical_crossentropy", **compile)
+
+
+BINARY = [
+    pytest.param(
+        lambda: metrics.BinaryAccuracy(),
+        id="BinaryAccuracy",
+        marks=pytest.mark.feature("`BinaryAccuracy`"),
+    ),
+    pytest.param(
+        lambda: metrics.AUC(num_thresholds=50),
+        id="AUC",
+        marks=pytest.mark.feature("`AUC`"),
+    ),
+    pytest.param(
+        lambda: metrics.Precision(thresholds=[0.3, 0.7]),
+        id="Precision",
+        marks=pytest.mark.feature("`Precision`"),
+    ),
+    pytest.param(
+        lambda: metrics.Recall(),
+        id="Recall",
+        marks=pytest.mark.feature("`Recall`"),
+    ),
+    pytest.param(
+        lambda: metrics.TruePositives(),
+        id="TruePositives",
+        marks=pytest.mark.feature("`TruePositives` and its kind"),
+    ),
+    pytest.param(
+        lambda: metrics.SensitivityAtSpecificity(0.5, num_thresholds=50),
+        id="SensitivityAtSpecificity",
+        marks=pytest.mark.feature("`SensitivityAtSpecificity` and its kind"),
+    ),
+    pytest.param(
+        lambda: metrics.BinaryIoU(),
+        id="BinaryIoU",
+        marks=pytest.mark.feature("`BinaryIoU`"),
+    ),
+]
+
+REGRESSION = [
+    pytest.param(
+        lambda: metrics.RootMeanSquaredError(),
+        id="RootMeanSquaredError",
+        marks=pytest.mark.feature("`RootMeanSquaredError`"),
+    ),
+    pytest.param(
+        lambda: metrics.R2Score(),
+        id="R2Score",
+        marks=pytest.mark.feature("`R2Score`"),
+    ),
+    pytest.param(
+        lambda: metrics.PearsonCorrelation(axis=0),
+        id="PearsonCorrelation",
+        marks=pytest.mark.feature("`PearsonCorrelation`"),
+    ),
+]
+
+ONE_HOT = [
+    pytest.param(
+        lambda: metrics.F1Score(average="macro"),
+        id="F1Score",
+        marks=pytest.mark.feature("`F1Score`"),
+    ),
+    pytest.param(
+        lambda: metrics.OneHotMeanIoU(3),
+        id="OneHotMeanIoU",
+        marks=pytest.mark.feature("`MeanIoU`, `OneHotMeanIoU`"),
+    ),
+    pytest.param(
+        lambda: metrics.CategoricalAccuracy(),
+        id="CategoricalAccuracy",
+        marks=pytest.mark.feature("`CategoricalAccuracy`"),
+    ),
+    pytest.param(
+        lambda: metrics.TopKCategoricalAccuracy(2),
+        id="TopKCategoricalAccuracy",
+        marks=pytest.mark.feature("`TopKCategoricalAccuracy`"),
+    ),
+]
+
+
+def assert_as_in_one_process(strategy, build, make, x, y):
+    with strategy.scope():
+        model = build(metrics=[make()], steps_per_execution=2)
+    plain = build(metrics=[make()])
+    plain.set_weights(model.get_weights())
+    results = model.evaluate(x, y, batch_size=9, verbose=0)
+    expected = plain.evaluate(x, y, batch_size=9, verbose=0)
+    for result, value in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", BINARY)
+def test_binary(strategy, binary, make):
+    assert_as_in_one_process(strategy, sigmoid_model, make, *binary)
+
+
+@pytest.mark.parametrize("make", REGRESSION)
+def test_regression(strategy, regression, make):
+    assert_as_in_one_process(strategy, mlp, make, *regression)
+
+
+@pytest.mark.parametrize("make", ONE_HOT)
+def test_one_hot(strategy, classes, make):
+    x, y = classes
+    one_hot = np.eye(3, dtype="float32")[y]
+    assert_as_in_one_process(strategy, one_hot_model, make, x, one_hot)
+
+
+@pytest.mark.feature("`metrics=['accuracy']`")
+def test_accuracy(strategy, classes):
+    x, y = classes
+    with strategy.scope():
+        model = classifier(metrics=["accuracy"])
+    _, accuracy = model.evaluate(x, y, batch_size=7, verbose=0)
+    predicted = model.predict(x, verbose=0).argmax(axis=1)
+    assert accuracy == pytest.approx(np.mean(predicted == y))
+
+
+@pytest.mark.feature("Several metrics at once, by name, by function and by object")
+def test_several(strategy, regression):
+    def largest(y, y_pred):
+        return keras.ops.max(keras.ops.abs(y - y_pred), axis=-1)
+
+    x, y = regression
+    with strategy.scope():
+        model = mlp(metrics=["mae", largest, metrics.MeanSquaredError(name="squares")])
+    loss, mae, most, squares = model.evaluate(x, y, batch_size=10, verbose=0)
+    error = model.predict(x, verbose=0) - y
+    assert [mae, most] == pytest.approx([abs(error).mean()] * 2, rel=1e-5)
+    assert [loss, squares] == pytest.approx([(error**2).mean()] * 2, rel=1e-5)
+
+
+@pytest.mark.feature("Counts are exact in `fit`, too")
+def test_counts_are_exact_in_fit(strategy, binary, runs_on_workers):
+    x, y = binary
+    with strategy.scope():
+        model = sigmoid_model(
+            metrics=[
+                metrics.TruePositives(name="tp"),
+                metrics.FalseNegatives(name="fn"),
+                metrics.TrueNegatives(name="tn"),
+                metrics.FalsePositives(name="fp"),
+            ]
+        )
+    with runs_on_workers(4 * 16):
+        history = model.fit(x, y, epochs=4, batch_size=4, verbose=0).history
+    positives = np.add(history["tp"], history["fn"])
+    negatives = np.add(history["tn"], history["fp"])
+    np.testing.assert_array_equal(positives, [y.sum()] * 4)
+    np.testing.assert_array_equal(negatives, [64 - y.sum()] * 4)

@@ -1,0 +1,142 @@
+"""Placement of variables."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from models import compiled, mlp
+
+import launch
+
+layers = keras.layers
+
+
+def on_ps(variable):
+    device = variable.value.device
+    assert device.startswith("/job:ps/replica:0/task:"), device
+    return int(device.removeprefix("/job:ps/replica:0/task:").split("/")[0])
+
+
+@pytest.mark.feature("`GreedyLoadBalancing()`, the default")
+def test_bytes_are_balanced(strategy):
+    with strategy.scope():
+        kept = [
+            keras.Variable(np.zeros(1000, "float32"), name=f"balanced_{i}")
+            for i in range(8)
+        ]
+    placed = strategy.placement_report().variables
+    placed = [each for each in placed if each.spec.name.startswith("balanced_")]
+    assert [each.spec.size_bytes for each in placed] == [4000] * 8
+    assert [each.ps for each in placed] == [on_ps(variable) for variable in kept]
+    assert {each.ps for each in placed} == {0, 1}
+
+
+@pytest.mark.feature("Optimizer slots live beside their weights")
+def test_slots_live_beside_weights(strategy):
+    with strategy.scope():
+        model = mlp(optimizer="adam")
+        model.optimizer.build(model.trainable_variables)
+    slots = model.optimizer.variables[2:]
+    assert len(slots) == 2 * len(model.trainable_variables)
+    for weight in model.trainable_variables:
+        name = weight.path.replace("/", "_")
+        beside = [slot for slot in slots if name in slot.path]
+        assert len(beside) == 2
+        assert {on_ps(slot) for slot in beside} == {on_ps(weight)}
+
+
+@pytest.mark.feature("`strategy.placement_report()`")
+def test_placement_report(strategy):
+    with strategy.scope():
+        model = compiled(layers.Dense(25, name="reported"))
+    report = strategy.placement_report()
+    kernel, bias = model.trainable_variables
+    placed = {v.spec.name: v for v in report.variables if "reported/" in v.spec.name}
+    assert placed[kernel.path].spec.size_bytes == 4 * 25 * 4
+    assert placed[kernel.path].ps == on_ps(kernel)
+    assert placed[bias.path].ps == on_ps(bias)
+    assert sum(report.bytes_per_ps) == sum(v.spec.size_bytes for v in report.variables)
+    assert kernel.path in str(report)
+    assert f"{sum(s.size_bytes for s in report.on(0)):,}" in str(report)
+
+
+OWN_PLACEMENT = """
+import json
+import keras, numpy as np, tensorflow as tf
+import tfdist
+
+PS = {"far": 1, "nowhere": 7}
+
+class ByName:
+    def place(self, variable, num_ps):
+        return next((ps for part, ps in PS.items() if part in variable.name), 0)
+
+strategy = tfdist.ParameterServerStrategy(
+    placement=ByName(),
+    partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=1000, max_shards=2
+    ),
+)
+said = {}
+with strategy.scope():
+    model = keras.Sequential([
+        keras.Input((4,)),
+        keras.layers.Dense(3, name="near"),
+        keras.layers.Dense(1, name="far"),
+    ])
+    model.compile("sgd", "mse")
+    said["devices"] = {v.path: v.value.device for v in model.variables}
+    try:
+        keras.layers.Dense(3, name="nowhere").build((None, 4))
+    except ValueError as error:
+        said["nowhere"] = str(error)
+    try:
+        keras.layers.Dense(600, name="large").build((None, 4))
+    except ValueError as error:
+        said["split"] = str(error)
+    split = tf.Variable(np.zeros((600, 1), "float32"))
+    said["shards"] = [shard.device for shard in split.variables]
+x = np.ones((16, 4), "float32")
+said["loss"] = model.fit(x, x[:, :1], batch_size=4, verbose=0).history["loss"]
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def own_placement(run_python, tmp_path_factory):
+    log_dir = str(tmp_path_factory.mktemp("servers"))
+    with launch.servers(num_ps=2, num_workers=1, log_dir=log_dir) as servers:
+        result = run_python(OWN_PLACEMENT, config=servers.tf_config)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.feature("A placement of your own")
+def test_own_placement(own_placement):
+    ps = {name: d.split("task:")[1][0] for name, d in own_placement["devices"].items()}
+    assert len(ps) >= 4
+    assert all(index == ("1" if "far" in name else "0") for name, index in ps.items())
+    assert np.isfinite(own_placement["loss"]).all()
+
+
+@pytest.mark.feature("A placement that returns no index of a ps", "no", "names it")
+def test_placement_out_of_range(own_placement):
+    words = own_placement["nowhere"]
+    assert "ByName.place() returned 7 for nowhere/kernel" in words
+    assert "0 to 1" in words
+
+
+@pytest.mark.feature("`partitioner` for a `tf.Variable` of your own")
+def test_partitioned_variable(own_placement):
+    assert len(own_placement["shards"]) == 2
+    assert all("/job:ps" in device for device in own_placement["shards"])
+
+
+@pytest.mark.feature(
+    "`partitioner` for a Keras variable", "no", "Keras holds a variable in one piece"
+)
+def test_partitioned_keras_variable(own_placement):
+    words = own_placement["split"]
+    assert "splits the Keras variable large/kernel of shape (4, 600)" in words
+    assert "Use partitioner=None" in words
