@@ -59,6 +59,24 @@ class BatchLayout:
         leaves = [None if spec is None else next(present) for spec in self._leaves]
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
+    def to_row(self, batch: Any) -> tf.Tensor:
+        """The batch as a matrix of one row: each tensor serialized, a string.
+
+        Every argument of a function on a worker costs a message of its own. As rows,
+        the batches of one or more steps are one argument, whatever they consist of.
+        """
+        strings = [tf.io.serialize_tensor(tensor) for tensor in self.flatten(batch)]
+        return tf.reshape(tf.stack(strings), [1, len(strings)])
+
+    def from_row(self, row: tf.Tensor) -> Any:
+        """The batch of a row, a vector of strings."""
+        return self.pack(
+            [
+                tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
+                for i, spec in enumerate(self.tensor_specs)
+            ]
+        )
+
     @classmethod
     def of_batch(cls, batch: Any) -> "BatchLayout":
         """The layout of batches like this one, of any number of examples."""
@@ -90,12 +108,12 @@ class FedBatch:
     """One batch on its way to a worker.
 
     Attributes:
-        tensors: The batch, flat.
+        row: The batch, as `BatchLayout.to_row` makes it.
         feed: Where it comes from, and where the next ones are.
         output: The remote result, once a worker was asked for it ahead of time.
     """
 
-    tensors: list[tf.Tensor]
+    row: tf.Tensor
     feed: "Feed"
     output: Any = field(default=None)
 
@@ -104,20 +122,21 @@ class Feed(Iterator[FedBatch]):
     """Reads a dataset batch by batch; every batch is read exactly once.
 
     Args:
-        dataset: Read by the chief, from its start, once a batch is asked for.
+        rows: The dataset as rows, read by the chief from its start, once a batch is
+            asked for.
         layout: Of its batches.
         worker_input: The same dataset read by the workers, if they can.
     """
 
     def __init__(
         self,
-        dataset: tf.data.Dataset,
+        rows: tf.data.Dataset,
         layout: BatchLayout,
         worker_input: WorkerInput | None,
     ) -> None:
         self.layout = layout
         self.worker_input = worker_input
-        self._dataset = dataset
+        self._rows = rows
         self._batches: Iterator[Any] | None = None
         self._ahead: collections.deque[FedBatch] = collections.deque()
 
@@ -126,8 +145,8 @@ class Feed(Iterator[FedBatch]):
 
     def _read(self) -> FedBatch:
         if self._batches is None:
-            self._batches = iter(self._dataset)
-        return FedBatch(self.layout.flatten(next(self._batches)), self)
+            self._batches = iter(self._rows)
+        return FedBatch(next(self._batches), self)
 
     def peek(self, count: int) -> list[FedBatch]:
         """The next batches, at most `count`, without taking them."""
@@ -177,4 +196,9 @@ class FedDataset:
         worker_input = WorkerInput.of(
             self._dataset, self._coordinator, self._num_workers
         )
-        return Feed(self._dataset, self._layout, worker_input)
+        return Feed(self._dataset.map(self._to_row), self._layout, worker_input)
+
+    def _to_row(self, *batch: Any) -> tf.Tensor:
+        # A tuple arrives as its elements.
+        is_tuple = isinstance(self._dataset.element_spec, tuple)
+        return self._layout.to_row(batch if is_tuple else batch[0])

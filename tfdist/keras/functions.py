@@ -13,12 +13,8 @@ import tensorflow as tf
 
 from tfdist.keras.checks import check_captures
 from tfdist.keras.feed import BatchLayout, FedBatch, Feed, as_tensors
-from tfdist.keras.worker_function import (
-    PackedLogs,
-    trace_step,
-    trace_steps,
-    trace_steps_reading,
-)
+from tfdist.keras.logs import StepLogs
+from tfdist.keras.worker_function import trace_steps, trace_steps_reading
 
 if TYPE_CHECKING:
     from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -49,15 +45,15 @@ class StepFunction:
         self._step = step
         self._workers_may_read = workers_may_read
         self._steps = steps_per_execution
-        self._logs: dict[str, Any] | None = None
-        self._traced: dict[Any, tuple[Any, PackedLogs]] = {}
+        self._logs = StepLogs(model)
+        self._traced: dict[Any, Any] = {}
 
     def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
         """Runs the next step or steps.
 
         Returns:
-            For a `Feed`: the logs of the step seen to finish last, and, once all are
-            joined, of the last one. Else: the logs of this step.
+            The logs. For a `Feed`, those of steps that have finished so far, a dict
+            that is kept up to date.
 
         Raises:
             StopIteration: If there is no batch left; all steps have finished.
@@ -69,63 +65,40 @@ class StepFunction:
     def _run_ahead(self, feed: Feed) -> dict[str, Any]:
         in_flight = self._strategy.in_flight
         if self._workers_may_read and feed.worker_input is not None:
-            args = [feed.worker_input.iterators]
-            function, packed = self._trace_reading(feed.layout, args[0])
+            argument = feed.worker_input.iterators
+            function = self._trace_reading(feed.layout, argument)
         else:
-            args = self._take(feed)
-            function, packed = self._trace(feed.layout, self._steps)
-        in_flight.submit(
-            function, args, lambda vector: self._show(packed.unpack(vector.numpy()))
-        )
-        while self._logs is None:
-            in_flight.finish_oldest()
-        return self._logs
+            argument = self._take(feed)
+            function = self._trace(feed.layout, self._steps)
+        in_flight.submit(function, argument, self._logs.take)
+        if self._logs.are_unknown:
+            in_flight.join()
+        return self._logs.latest()
 
-    def _take(self, feed: Feed) -> list[tf.Tensor]:
+    def _take(self, feed: Feed) -> tf.Tensor:
         try:
-            batches = feed.take(self._steps)
+            rows = [batch.row for batch in feed.take(self._steps)]
         except StopIteration:
             # Keras leaves the epoch without the synchronisation of its other exits.
             self._strategy.in_flight.join()
             raise
-        tensors = [tensor for batch in batches for tensor in batch.tensors]
-        if self._steps == 1:
-            return tensors
-        padding = batches[-1].tensors * (self._steps - len(batches))
-        return [tf.constant(len(batches)), *tensors, *padding]
-
-    def _show(self, logs: dict[str, Any]) -> None:
-        # Keras holds on to the dict, and reads it again after the last step.
-        if self._logs is None:
-            self._logs = {}
-        self._logs.update(logs)
+        return rows[0] if self._steps == 1 else tf.concat(rows, axis=0)
 
     def _run_and_wait(self, batch: Any) -> dict[str, Any]:
         batch = as_tensors(batch)
         layout = BatchLayout.of_batch(batch)
-        function, packed = self._trace(layout, 1)
-        result: list[dict[str, Any]] = []
-        self._strategy.in_flight.submit(
-            function,
-            layout.flatten(batch),
-            lambda vector: result.append(packed.unpack(vector.numpy())),
-        )
-        self._strategy.in_flight.join()
-        return result[0]
+        in_flight = self._strategy.in_flight
+        in_flight.submit(self._trace(layout, 1), layout.to_row(batch), self._logs.take)
+        in_flight.join()
+        return self._logs.now()
 
-    def _trace(self, layout: BatchLayout, steps: int) -> tuple[Any, PackedLogs]:
-        if steps == 1:
-            return self._traced_once(
-                (layout.key, 1), lambda step: trace_step(self._strategy, step, layout)
-            )
+    def _trace(self, layout: BatchLayout, steps: int) -> Any:
         return self._traced_once(
             (layout.key, steps),
             lambda step: trace_steps(self._strategy, step, layout, steps),
         )
 
-    def _trace_reading(
-        self, layout: BatchLayout, iterators: Any
-    ) -> tuple[Any, PackedLogs]:
+    def _trace_reading(self, layout: BatchLayout, iterators: Any) -> Any:
         return self._traced_once(
             (layout.key, "reading"),
             lambda step: trace_steps_reading(
@@ -133,14 +106,11 @@ class StepFunction:
             ),
         )
 
-    def _traced_once(
-        self, key: Any, trace: Callable[[Callable[[Any], tf.Tensor]], Any]
-    ) -> tuple[Any, PackedLogs]:
+    def _traced_once(self, key: Any, trace: Callable[[Callable[..., Any]], Any]) -> Any:
         if key not in self._traced:
-            packed = PackedLogs()
-            function = trace(lambda batch: packed.pack(self._step(batch)))
+            function = trace(lambda batch: self._logs.pack(self._step(batch)))
             check_captures(function, self._model)
-            self._traced[key] = function, packed
+            self._traced[key] = function
         return self._traced[key]
 
 
@@ -168,7 +138,7 @@ class PredictFunction:
         if not isinstance(batch, FedBatch):
             tensors = as_tensors(batch)
             layout = BatchLayout.of_batch(tensors)
-            return self._submit(layout, layout.flatten(tensors)).get()
+            return self._submit(layout, layout.to_row(tensors)).get()
         if batch.output is None:
             self._ask_for(batch)
         for ahead in batch.feed.peek(self._strategy.in_flight.limit):
@@ -177,17 +147,19 @@ class PredictFunction:
         return batch.output.get()
 
     def _ask_for(self, batch: FedBatch) -> None:
-        batch.output = self._submit(batch.feed.layout, batch.tensors)
+        batch.output = self._submit(batch.feed.layout, batch.row)
 
-    def _submit(self, layout: BatchLayout, tensors: list[tf.Tensor]) -> Any:
+    def _submit(self, layout: BatchLayout, row: tf.Tensor) -> Any:
         if layout.key not in self._traced:
             self._build(layout)
-            function = trace_step(self._strategy, self._model.predict_step, layout)
+            function = trace_steps(
+                self._strategy, self._model.predict_step, layout, steps=1
+            )
             check_captures(function, self._model)
             self._traced[layout.key] = function
         # The chief waits for every output itself, so nothing has to be bounded.
         return self._strategy.coordinator.schedule(
-            self._traced[layout.key], args=tuple(tensors)
+            self._traced[layout.key], args=(row,)
         )
 
     def _build(self, layout: BatchLayout) -> None:

@@ -1,7 +1,7 @@
 """The steps that workers were asked for and have not been seen to finish."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -31,14 +31,14 @@ class InFlight:
     def submit(
         self,
         function: Any,
-        args: Sequence[Any],
+        argument: Any,
         on_result: Callable[[Any], None] = lambda _: None,
     ) -> Any:
         """Sends a function to whichever worker is free; waits if too many are out.
 
         Args:
             function: A `ConcreteFunction`.
-            args: Its arguments.
+            argument: Its only argument.
             on_result: Called with the fetched result, in the order of submission,
                 at the latest by `join`.
 
@@ -50,7 +50,7 @@ class InFlight:
         """
         while len(self._pending) >= self.limit:
             self.finish_oldest()
-        output = self._coordinator.schedule(function, args=tuple(args))
+        output = self._coordinator.schedule(function, args=(argument,))
         self._pending.append((output, on_result))
         return output
 
