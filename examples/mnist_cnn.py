@@ -28,6 +28,7 @@ import keras
 import mnist_5k  # noqa: F401  Importing it registers the dataset.
 import requests
 import rich
+import rich.box
 import rich.table
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -208,7 +209,7 @@ class Stopwatch:
 
     def table(self) -> rich.table.Table:
         """Returns one row for each part, in the order in which they ran."""
-        table = rich.table.Table("part", title="Time")
+        table = rich.table.Table("part", box=rich.box.ROUNDED)
         table.add_column("seconds", justify="right")
         for part, seconds in self.seconds.items():
             table.add_row(part, f"{seconds:.1f}")
