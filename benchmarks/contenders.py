@@ -1,20 +1,26 @@
-"""Three ways to train a Keras model on parameter servers; one process runs one.
+"""Ways to train a Keras model on parameter servers; one process runs one.
 
 All of them do the same work in a step: forward, backward, an update by Adam, and the
 metrics loss and accuracy, from shuffled examples in memory. What differs:
 
-| contender  | input                        | a repeat is                          |
-| ---------- | ---------------------------- | ------------------------------------ |
-| `fit`      | NumPy arrays, read by the    | an epoch in the middle of one `fit`, |
-|            | chief and sent with a step   | which starts to read anew            |
-| `fit_data` | an infinite `tf.data`        | an epoch in the middle of one `fit`  |
-| `tf_keras` | a pipeline on each worker    | an epoch in the middle of one `fit`  |
-| `loop`     | a pipeline on each worker    | scheduling the steps, and a join     |
+| contender    | input                          | a repeat is                        |
+| ------------ | ------------------------------ | ---------------------------------- |
+| `fit`        | an endless `tf.data`, which    | an epoch in the middle of one `fit`|
+|              | tfdist lets each worker read   |                                    |
+| `fit_arrays` | NumPy arrays, read by the      | an epoch in the middle of one `fit`|
+|              | chief and sent with each step  |                                    |
+| `tf_keras`   | the same `tf.data`, by a       | an epoch in the middle of one `fit`|
+|              | `DatasetCreator`, on each      |                                    |
+|              | worker                         |                                    |
+| `loop`       | the same `tf.data`, as a       | scheduling the steps, and a join   |
+|              | per-worker dataset             |                                    |
 
-A pipeline on each worker is the easier input: no example crosses the network. `fit`
-and `tf_keras` compute what the metrics are after every step, as Keras does; `loop`,
-as its writer would, at the end of a repeat. `tf_keras` and `loop` use TensorFlow's
-strategy, where the Keras 3 of `loop` loses updates.
+So `fit`, `tf_keras` and `loop` compare like with like. `fit_arrays` has more to do: no
+other one sends examples over the network, or sees each exactly once an epoch.
+
+`fit` and `tf_keras` work out the value of the metrics after every step or after some,
+as Keras does; `loop`, as its writer would, once at the end. `tf_keras` and `loop` use
+TensorFlow's own strategy, with which the Keras 3 of `loop` loses updates.
 """
 
 import time
@@ -110,15 +116,15 @@ def _keras_3(strategy: Any, workload: Workload, pace: Pace, **data: Any) -> None
 
 
 def _fit(strategy: Any, workload: Workload, pace: Pace) -> None:
+    data, steps = _pipeline(workload), workload.steps
+    _keras_3(strategy, workload, pace, x=data, steps_per_epoch=steps, shuffle=False)
+
+
+def _fit_arrays(strategy: Any, workload: Workload, pace: Pace) -> None:
     images, labels = workload.epoch()
     _keras_3(
         strategy, workload, pace, x=images, y=labels, batch_size=workload.batch_size
     )
-
-
-def _fit_data(strategy: Any, workload: Workload, pace: Pace) -> None:
-    data = _pipeline(workload)
-    _keras_3(strategy, workload, pace, x=data, steps_per_epoch=workload.steps)
 
 
 def _tf_keras(strategy: Any, workload: Workload, pace: Pace) -> None:
@@ -165,8 +171,11 @@ def _loop(strategy: Any, workload: Workload, pace: Pace) -> None:
 
     @tf.function
     def steps(batches: Any) -> None:
-        for _ in tf.range(workload.steps_per_execution):
+        if workload.steps_per_execution == 1:
             strategy.run(step, args=next(batches))
+        else:
+            for _ in tf.range(workload.steps_per_execution):
+                strategy.run(step, args=next(batches))
 
     @tf.function
     def dataset() -> Any:
@@ -186,7 +195,7 @@ def _loop(strategy: Any, workload: Workload, pace: Pace) -> None:
 
 CONTENDERS: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
     "fit": (_our_strategy, _fit),
-    "fit_data": (_our_strategy, _fit_data),
+    "fit_arrays": (_our_strategy, _fit_arrays),
     "tf_keras": (_tensorflows_strategy, _tf_keras),
     "loop": (_tensorflows_strategy, _loop),
 }

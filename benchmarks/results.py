@@ -175,5 +175,41 @@ def unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def plot(repeats: Sequence[Repeat], path: str) -> None:
+    """Draws the median steps/s of every contender, and their spread."""
+    from matplotlib.figure import Figure
+
+    workloads = unique(repeat.workload for repeat in repeats)
+    contenders = unique(repeat.contender for repeat in repeats)
+    figure = Figure(figsize=(2 + 1.5 * len(workloads), 4), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(contenders)
+    for i, contender in enumerate(contenders):
+        spreads = [
+            Spread.of(
+                repeat.steps_per_second for repeat in of(repeats, workload, contender)
+            )
+            for workload in workloads
+        ]
+        axes.bar(
+            [
+                j + (i - (len(contenders) - 1) / 2) * width
+                for j in range(len(workloads))
+            ],
+            [spread.median for spread in spreads],
+            width,
+            label=contender,
+            yerr=[
+                [spread.median - spread.least for spread in spreads],
+                [spread.greatest - spread.median for spread in spreads],
+            ],
+            capsize=3,
+        )
+    axes.set_xticks(range(len(workloads)), workloads)
+    axes.set_ylabel("steps/s, median and spread")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
 def _verdict(ratio: float, least: float) -> str:
     return "[green]reached[/green]" if ratio >= least else "[red]missed[/red]"
