@@ -38,6 +38,9 @@ def install() -> None:
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
         _tf.KerasVariable.sparse_read = property(_sparse_read)
+        _tf.KerasVariable.constraint = property(
+            _constraint, _tf.KerasVariable.constraint.fset
+        )
         _tf.KerasVariable._initialize = _naming_variables(_tf.KerasVariable._initialize)
         _installed = True
 
@@ -140,6 +143,22 @@ def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     if not isinstance(value, ParameterServerVariable):
         raise AttributeError("sparse_read")
     return value.sparse_read
+
+
+def _constraint(variable: Any) -> Callable[[Any], tf.Tensor] | None:
+    # Computed beside the weight, a projection is applied in an instant. On a worker
+    # the weight would travel there and back; others project it meanwhile, and the sum
+    # of the same correction from each overshoots.
+    constraint = variable._constraint
+    on_ps = isinstance(variable._value, ParameterServerVariable)
+    if constraint is None or not on_ps or tf.executing_eagerly():
+        return constraint
+
+    def project(weight: Any) -> tf.Tensor:
+        with tf.device(variable._value.device):
+            return constraint(weight)
+
+    return project
 
 
 def _naming_variables(initialize: Callable[..., None]) -> Callable[..., None]:

@@ -86,7 +86,8 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._view = None
         if view is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
-            added = increment(value, view, self.trainable, self._num_workers)
+            with tf.device(value.device):
+                added = increment(value, view, self.trainable, self._num_workers)
             if added is not None:
                 return self._v.assign_add(added, name=name, read_value=read_value)
             if self.aggregation == tf.VariableAggregation.SUM:
