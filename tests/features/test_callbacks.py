@@ -34,7 +34,7 @@ class InterruptAt(keras.callbacks.Callback):
 def test_early_stopping(strategy, regression, runs_on_workers):
     with strategy.scope():
         model = mlp(optimizer=keras.optimizers.SGD(0.0))
-    stop = keras.callbacks.EarlyStopping("loss", patience=2)
+    stop = keras.callbacks.EarlyStopping("loss", patience=2, min_delta=0.01)
     with runs_on_workers(3 * STEPS):
         history = model.fit(*regression, epochs=9, callbacks=[stop], **FIT)
     assert len(history.epoch) == 3

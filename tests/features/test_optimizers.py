@@ -98,7 +98,9 @@ RULES = [
                 "approximate",
                 "the product of the momentum schedule is the last writer's",
             ),
-            OWN_VALUE("^variable$", "a product: an increment could make it negative"),
+            OWN_VALUE(
+                r"^variable(_\d+)?$", "a product: an increment could make it negative"
+            ),
         ],
     ),
     pytest.param(

@@ -1,0 +1,206 @@
+"""Writes the table of features from the tests of the features.
+
+    python tests/feature_table.py           # into docs/features.md and README.md
+    python tests/feature_table.py --check   # exits with status 1 if they differ
+
+A row is a marker `@pytest.mark.feature(name, works, why)` of a test in
+`tests/features`; the table's parts are the modules, by their docstrings. The source is
+parsed and not imported, so that this needs no TensorFlow.
+"""
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FEATURES = ROOT / "tests" / "features"
+PARTS = (
+    "training",
+    "callbacks",
+    "data",
+    "models",
+    "layers",
+    "optimizers",
+    "metrics",
+    "saving",
+    "placement",
+    "no_lost_updates",
+    "refusals",
+)
+WORKS = {"yes": "yes", "approximate": "approximately", "no": "no"}
+HEADINGS = "| Feature | Works | Test |\n| --- | --- | --- |\n"
+INTRODUCTION = """# Features
+
+On a cluster of two ps and two workers. Each row is a test, and `python
+tests/feature_table.py` makes the table from the tests. What works approximately, and
+why, is told in [training on parameter servers](parameter-servers.md).
+"""
+BEGIN, END = "<!-- features:begin -->", "<!-- features:end -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A feature, whether it works, and the test that says so."""
+
+    feature: str
+    test: str
+    works: str = "yes"
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.works not in WORKS:
+            raise ValueError(f"{self.test}: works is one of {', '.join(WORKS)}")
+        if (self.works == "yes") != (not self.why):
+            raise ValueError(f"{self.test}: what does not quite work says why")
+
+    def markdown(self, to_tests: str) -> str:
+        path, name = self.test.split("::")
+        works = f"{WORKS[self.works]}: {self.why}" if self.why else WORKS[self.works]
+        cells = (self.feature, works, f"[`{name}`]({to_tests}/{path})")
+        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module of tests: a part of the table."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    def table(self, to_tests: str) -> str:
+        return HEADINGS + "".join(row.markdown(to_tests) for row in self.rows)
+
+    @property
+    def summary(self) -> str:
+        counts = Counter(row.works for row in self.rows)
+        said = {"yes": "work", "approximate": "approximately", "no": "refused"}
+        return ", ".join(
+            f"{counts[w]} {words}" for w, words in said.items() if counts[w]
+        )
+
+
+def read(path: Path) -> Part:
+    """Reads the part of a module.
+
+    Raises:
+        ValueError: If a marker is not as it should be.
+    """
+    module = ast.parse(path.read_text())
+    lists = {
+        target.id: node.value
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    rows = [
+        Row(arguments[0], f"{path.name}::{name}", *arguments[1:])
+        for node in module.body
+        if isinstance(node, ast.FunctionDef)
+        for name, arguments in _marked(node, lists)
+    ]
+    title = (ast.get_docstring(module) or path.stem).splitlines()[0].rstrip(".")
+    return Part(title, tuple(rows))
+
+
+def _marked(
+    test: ast.FunctionDef, lists: dict[str, ast.expr]
+) -> Iterator[tuple[str, list[str]]]:
+    for decorator in test.decorator_list:
+        if _calls(decorator, "feature"):
+            yield test.name, _literals(decorator)
+            continue
+        sources: list[ast.AST] = [decorator]
+        for node in ast.walk(decorator):
+            if isinstance(node, ast.Name) and node.id in lists:
+                sources.append(lists[node.id])
+        for param in (n for source in sources for n in ast.walk(source)):
+            if _calls(param, "param"):
+                yield from (
+                    (f"{test.name}[{_id(param)}]", _literals(node))
+                    for node in ast.walk(param)
+                    if _calls(node, "feature")
+                )
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == name
+    )
+
+
+def _literals(call: ast.AST) -> list[str]:
+    assert isinstance(call, ast.Call)
+    return [ast.literal_eval(argument) for argument in call.args]
+
+
+def _id(param: ast.AST) -> str:
+    assert isinstance(param, ast.Call)
+    named = [keyword.value for keyword in param.keywords if keyword.arg == "id"]
+    return str(ast.literal_eval((named or param.args)[0]))
+
+
+def parts() -> list[Part]:
+    """All parts of the table.
+
+    Raises:
+        ValueError: If a feature is there twice, or a module has no place.
+    """
+    modules = {
+        path.stem.removeprefix("test_"): path for path in FEATURES.glob("test_*")
+    }
+    found = {name: read(path) for name, path in modules.items()}
+    unplaced = [n for n, part in found.items() if part.rows and n not in PARTS]
+    names = Counter(row.feature for part in found.values() for row in part.rows)
+    twice = [name for name, count in names.items() if count > 1]
+    if unplaced or twice:
+        raise ValueError(f"no place in PARTS: {unplaced}; there twice: {twice}")
+    return [found[name] for name in PARTS]
+
+
+def page() -> str:
+    """The text of docs/features.md."""
+    tables = (
+        f"\n## {part.title}\n\n{part.table('../tests/features')}" for part in parts()
+    )
+    return INTRODUCTION + "".join(tables)
+
+
+def readme(text: str) -> str:
+    """The README's text with the table between its marks, if it has any."""
+    if BEGIN not in text:
+        return text
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    folded = "".join(
+        f"<details>\n<summary><b>{part.title}</b> ({part.summary})</summary>\n\n"
+        f"{part.table('tests/features')}\n</details>\n"
+        for part in parts()
+    )
+    return f"{before}{BEGIN}\n{folded}{END}{after}"
+
+
+def main(argv: list[str]) -> int:
+    """Writes or checks both files, and returns the exit status."""
+    docs, front = ROOT / "docs" / "features.md", ROOT / "README.md"
+    wanted = {docs: page(), front: readme(front.read_text())}
+    differ = [
+        p for p, text in wanted.items() if not p.exists() or p.read_text() != text
+    ]
+    if "--check" in argv:
+        for path in differ:
+            print(f"{path.relative_to(ROOT)} is not what {argv[0]} makes: run it")
+        return 1 if differ else 0
+    for path in differ:
+        path.write_text(wanted[path])
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
