@@ -243,7 +243,9 @@ def main(argv: list[str]) -> None:
             steps_per_execution=FLAGS.steps_per_execution,
         )
     with timed("fit"):
-        model.fit(train, validation_data=test, epochs=FLAGS.epochs, verbose=2)
+        model.fit(
+            train, validation_data=test, epochs=FLAGS.epochs, shuffle=False, verbose=2
+        )
     with timed("evaluate"):
         loss, accuracy = model.evaluate(test, verbose=0)
     if FLAGS.save_path:

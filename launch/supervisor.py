@@ -255,7 +255,7 @@ class Supervisor:
             self._console.partial(task.plan.name, task.partial)
 
     def _show(self, plan: TaskPlan, line: str) -> None:
-        level = plan.env.get(LOG_LEVEL) or os.environ.get(LOG_LEVEL)
+        level = plan.env.get(LOG_LEVEL) or os.environ.get(LOG_LEVEL) or "2"
         if not hides(level, line):
             self._console.line(plan.name, line)
 

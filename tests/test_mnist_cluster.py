@@ -45,7 +45,8 @@ def test_five_processes_train_and_report(tmp_path):
     assert len(steps) == 2
     assert sum(steps) == 32
     assert min(steps) > 0
-    assert "fit" in output.split("Time")[1]
+    for part in ("data", "build", "fit", "evaluate"):
+        assert re.search(rf"│ {part} +│ +[\d.]+ │", output), part
     assert saved.exists()
     logs = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert [name.split(".")[0] for name in logs] == [

@@ -173,7 +173,15 @@ def test_optimizer_outside(strategy, regression, refused):
     optimizer = optimizers.SGD()
     with strategy.scope():
         model = mlp(optimizer=optimizer)
-    refused(model, regression, "outside of the strategy's scope: sgd.*iteration")
+    refused(model, regression, "optimizer SGD was created outside of .* scope")
+
+
+@pytest.mark.feature("`compile` outside of the scope", "no", "as a metric")
+def test_compile_outside(strategy, regression, refused):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    refused(model, regression, r"call model.compile\(...\), inside")
 
 
 @pytest.mark.feature("A layer built outside of the scope", "no", "as a metric")

@@ -274,3 +274,23 @@ def test_plain_keras_is_as_before(strategy, regression, runs_on_workers):
         history = model.fit(*regression, batch_size=8, epochs=3, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
     assert all("/job:chief" in v.value.device for v in model.variables)
+
+
+@pytest.mark.feature("An exception leaves no step under way")
+def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
+    x, y = regression
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 20:
+                raise KeyboardInterrupt
+
+    with strategy.scope():
+        model = mlp()
+    before = sum(strategy.worker_report().steps)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, y, batch_size=1, callbacks=[Interrupt()], verbose=0)
+    steps = int(model.optimizer.iterations)
+    assert steps == sum(strategy.worker_report().steps) - before
+    assert strategy.coordinator.done()
+    assert int(model.optimizer.iterations) == steps == 21

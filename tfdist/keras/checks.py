@@ -15,6 +15,21 @@ class AsynchronousTrainingError(ValueError):
     """The model asks for something that asynchronous training cannot do right."""
 
 
+def check_scope(model: keras.Model) -> None:
+    """Checks, before an optimizer makes its variables, that it belongs to the cluster.
+
+    Raises:
+        AsynchronousTrainingError: If it was made outside of the scope.
+    """
+    for optimizer in _optimizers_of(model):
+        if optimizer._distribution_strategy is not model.distribute_strategy:
+            raise AsynchronousTrainingError(
+                f"the optimizer {type(optimizer).__name__} was created outside of the "
+                "strategy's scope. Create it, and call model.compile(...), inside "
+                "`with strategy.scope():`"
+            )
+
+
 def check_model(model: keras.Model) -> None:
     """Checks a compiled model before its step is traced.
 

@@ -7,12 +7,13 @@ replaced when the first strategy is constructed, never on import.
 """
 
 import functools
+import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tfdist import _tf
 from tfdist.keras import checks
@@ -21,6 +22,8 @@ from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.parameter_server.strategy import ParameterServerStrategy, variable_path
 from tfdist.parameter_server.variable import ParameterServerVariable
 
+_log = logging.getLogger("tfdist")
+_warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _lock = threading.Lock()
 _installed = False
 
@@ -35,6 +38,8 @@ def install() -> None:
         _replace(_tf.TensorFlowTrainer, "make_test_function", _make_test_function)
         _replace(_tf.TensorFlowTrainer, "make_predict_function", _make_predict_function)
         _replace(_tf.TensorFlowTrainer, "_maybe_symbolic_build", _maybe_symbolic_build)
+        for name in ("fit", "evaluate", "predict"):
+            _settle_on_error(_tf.TensorFlowTrainer, name)
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
         _tf.KerasVariable.sparse_read = property(_sparse_read)
@@ -52,15 +57,32 @@ def _replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(_strategy_of(self), ParameterServerStrategy):
             return ours(self, *args, **kwargs)
-        if name == "make_train_function":
-            logging.log_first_n(
-                logging.WARNING,
+        if name == "make_train_function" and self not in _warned:
+            _warned.add(self)
+            _log.warning(
                 "%r was built outside of strategy.scope(): it trains on the chief "
-                "alone, and no worker takes part",
-                1,
+                "alone, and no worker takes part. Build or load it inside "
+                "`with strategy.scope():`",
                 self.name,
             )
         return keras_method(self, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _settle_on_error(owner: type, name: str) -> None:
+    keras_method = getattr(owner, name)
+
+    @functools.wraps(keras_method)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return keras_method(self, *args, **kwargs)
+        except BaseException:
+            # Whoever saves or counts in `except` shall not do so while workers write.
+            strategy = _strategy_of(self)
+            if isinstance(strategy, ParameterServerStrategy):
+                strategy.in_flight.settle()
+            raise
 
     setattr(owner, name, method)
 
@@ -113,6 +135,7 @@ def _make_predict_function(model: Any, force: bool = False) -> Any:
 def _maybe_symbolic_build(
     model: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
+    checks.check_scope(model)
     if iterator is not None:
         # Keras would take a batch for this, and a generator would not give it back.
         spec = _dataset_of(iterator).element_spec

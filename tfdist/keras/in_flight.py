@@ -1,10 +1,13 @@
 """The steps that workers were asked for and have not been seen to finish."""
 
 import collections
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+_log = logging.getLogger("tfdist")
 
 # Each worker has one step to run and a few to follow. TensorFlow's own queue holds
 # 256k, and with it the batches of as many steps.
@@ -81,3 +84,10 @@ class InFlight:
             raise
         while self._pending:
             self.finish_oldest()
+
+    def settle(self) -> None:
+        """Waits for every function, when another error is already on its way."""
+        try:
+            self.join()
+        except Exception as error:
+            _log.warning("while waiting for the steps under way: %s", error)

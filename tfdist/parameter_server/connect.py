@@ -1,15 +1,17 @@
 """Waiting for the servers of a cluster, with a deadline and a name for each."""
 
+import logging
 import socket
 import threading
 import time
 
-from absl import logging
-
 import tf_config
+
+_log = logging.getLogger("tfdist")
 
 _PROBE_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
+_NOTICE_SECONDS = 5.0
 
 
 class StartupTimeoutError(TimeoutError):
@@ -31,7 +33,8 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
     """
     servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
     answers = {task: _Probe(cluster.address(task)) for task in servers}
-    deadline = time.monotonic() + timeout
+    started = noticed = time.monotonic()
+    deadline = started + timeout
     try:
         while missing := [t for t, probe in answers.items() if not probe.answered()]:
             names = ", ".join(f"{t} at {cluster.address(t)}" for t in missing)
@@ -42,7 +45,11 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
                     "whole cluster on one machine), check the addresses in TF_CONFIG, "
                     "or give ParameterServerStrategy a longer startup_timeout"
                 )
-            logging.log_every_n_seconds(logging.INFO, "waiting for %s", 5, names)
+            if time.monotonic() - noticed > _NOTICE_SECONDS:
+                noticed = time.monotonic()
+                _log.warning(
+                    "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
+                )
             time.sleep(_RETRY_SECONDS)
     finally:
         for probe in answers.values():

@@ -218,12 +218,18 @@ def _connect_once() -> None:
 
 
 def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
+    if cluster is None and not os.environ.get("TF_CONFIG"):
+        raise tf_config.ClusterError(
+            "TF_CONFIG is not set: start this script with `python -m launch.local "
+            "--num_ps=2 --num_workers=2 SCRIPT` for a cluster on this machine, or with "
+            "`python -m launch.task` on each host of a cluster"
+        )
     if cluster is None:
         cluster = tf_config.TFConfig.from_environment()
     if not isinstance(cluster, tf_config.TFConfig):
         raise TypeError(
-            "cluster is a tf_config.TFConfig, which names the chief as this "
-            f"process's task; received {cluster!r}"
+            "cluster is a tf_config.TFConfig(cluster, tf_config.Task('chief', 0)): the "
+            f"tf_config.Cluster, and this process's task; received {cluster!r}"
         )
     if not cluster.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
