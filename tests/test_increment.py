@@ -110,6 +110,7 @@ def test_integers_are_exact_and_booleans_are_assigned():
     step(tf.constant([True]))
 
 
-def test_a_smaller_term_is_not_added_as_it_is():
+def test_a_smaller_term_is_added_to_each_element():
     # assign_add wants the variable's own shape.
-    assert apply(lambda v, d: v + d[0]) == "assigned"
+    assert apply(lambda v, d: v + d[0]) == [19.0, 19.0]
+    assert apply(lambda v, d: d[:1] - 1.0 + v) == [18.0, 18.0]

@@ -172,12 +172,24 @@ def test_batch_normalization_learns_its_statistics(strategy, regression):
     np.testing.assert_allclose(variance, x.var(axis=0), rtol=0.5)
 
 
-def test_layer_counts_every_step(strategy, regression):
+class PairCounter(StepCounter):
+    """Adds a number to each of two."""
+
+    def build(self, shape):
+        self.total = self.add_weight(shape=(2,), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.total.assign(1.0 + self.total)
+        return x
+
+
+@pytest.mark.parametrize("counter_class", [StepCounter, PairCounter])
+def test_layer_counts_every_step(strategy, regression, counter_class):
     with strategy.scope():
-        counter = StepCounter()
+        counter = counter_class()
         model = compiled(counter, layers.Dense(1))
     model.fit(*regression, batch_size=4, epochs=5, verbose=0)
-    assert counter.total.numpy() == 5 * 16
+    assert np.all(counter.total.numpy() == 5 * 16)
 
 
 def test_constraints_are_computed_on_the_ps(strategy, regression, sent):
@@ -191,13 +203,13 @@ def test_constraints_are_computed_on_the_ps(strategy, regression, sent):
     assert np.linalg.norm(short.get_weights()[0]) <= 0.55
 
     (function,) = sent.functions
-    projections = [
+    clips = [
         op
         for op in function.graph.get_operations()
-        if op.type in ("Maximum", "Sqrt") and op.name.startswith(model.optimizer.name)
+        if op.type == "Maximum" and op.name.startswith(model.optimizer.name)
     ]
-    jobs = {tf.DeviceSpec.from_string(op.device).job for op in projections}
-    assert (len(projections), jobs) == (3, {"ps"})
+    assert clips
+    assert {tf.DeviceSpec.from_string(op.device).job for op in clips} == {"ps"}
 
 
 ROWS, WIDTH = 1000, 6

@@ -48,10 +48,10 @@ def increment(
     op = _source(value)
     if op.type in _SUMS:
         left, right = op.inputs
-        if _is(left, view) and right.shape == view.shape:
-            return -right if op.type == "Sub" else right
-        if _is(right, view) and left.shape == view.shape and op.type != "Sub":
-            return left
+        if _is(left, view):
+            return _shaped_as(view, -right if op.type == "Sub" else right)
+        if _is(right, view) and op.type != "Sub":
+            return _shaped_as(view, left)
         kept = _share_kept(left, view) or (
             _share_kept(right, view) if op.type != "Sub" else None
         )
@@ -60,6 +60,11 @@ def increment(
     if trainable and op.type in _PROJECTIONS and any(_is(i, view) for i in op.inputs):
         return value - view
     return None
+
+
+def _shaped_as(view: tf.Tensor, term: tf.Tensor) -> tf.Tensor:
+    # A scalar, or a shape that is known only when the step runs.
+    return term if term.shape == view.shape else tf.broadcast_to(term, view.shape)
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:
