@@ -193,3 +193,15 @@ def run(*flags: str, timeout: float) -> subprocess.CompletedProcess[str]:
         timeout=timeout,
         check=False,
     )
+
+
+def test_the_numbers_of_the_readme_are_those_that_were_measured():
+    script = ROOT / "benchmarks" / "readme.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

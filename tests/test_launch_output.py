@@ -181,11 +181,11 @@ def test_log_level_hides_information_and_warnings_of_tensorflow(line, expected):
 def test_summary_has_a_line_for_each_task_and_the_phases():
     rows = [
         Row("chief", "finished", "0", 8.02, 4.9, "logs/chief.log"),
-        Row("worker:0", "ended by the launcher", "143", 19.5, 3.9, "logs/w.log"),
+        Row("worker:0", "ended by the launcher", "-", 19.5, 3.9, "logs/w.log"),
     ]
     assert summarize(rows, Phases(11.4, 8.0, 0.2)).splitlines() == [
         "task      ended                  status  wall s  CPU s  log",
         "chief     finished                    0     8.0    4.9  logs/chief.log",
-        "worker:0  ended by the launcher     143    19.5    3.9  logs/w.log",
+        "worker:0  ended by the launcher       -    19.5    3.9  logs/w.log",
         "startup 11.4 s, run 8.0 s, teardown 0.2 s",
     ]
