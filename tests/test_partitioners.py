@@ -1,0 +1,196 @@
+import math
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdist import GreedyLoadBalancing, VariableSpec
+from tfdist.parameter_server.partition import PartitionError
+from tfdist.parameter_server.partitioners import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    TargetSizePartitioner,
+    fixed_size_partitioner,
+    partition_of,
+)
+
+theirs = tf.distribute.experimental.partitioners
+shapes = st.lists(st.integers(1, 3_000), min_size=1, max_size=3)
+dtypes = st.sampled_from([tf.float32, tf.float64, tf.uint8, tf.bfloat16, tf.string])
+few = st.integers(1, 40)
+
+
+def variable(*shape: int, dtype: tf.DType = tf.float32) -> VariableSpec:
+    return VariableSpec("layer/kernel", shape, dtype.name, dtype.size)
+
+
+@given(shapes, dtypes, few, st.data())
+def test_fixed_shards_are_tensorflows(shape, dtype, shards, data):
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    shape = tf.TensorShape(shape)
+    wanted = theirs.FixedShardsPartitioner(shards)(shape, dtype, axis)
+    assert FixedShardsPartitioner(shards)(shape, dtype, axis) == wanted
+    old = tf.compat.v1.fixed_size_partitioner(shards, axis)(shape, dtype=dtype)
+    assert fixed_size_partitioner(shards, axis)(shape, dtype=dtype) == old == wanted
+
+
+@given(shapes, dtypes, st.integers(1, 1 << 20), few, few, st.data())
+def test_min_size_is_tensorflows(shape, dtype, size, shards, text, data):
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    shape = tf.TensorShape(shape)
+    arguments = (size, shards, text)
+    wanted = theirs.MinSizePartitioner(*arguments)(shape, dtype, axis)
+    assert MinSizePartitioner(*arguments)(shape, dtype, axis) == wanted
+
+
+@given(shapes, dtypes, st.integers(1, 1 << 20), few | st.none(), few, st.data())
+def test_max_size_is_tensorflows(shape, dtype, size, shards, text, data):
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    shape = tf.TensorShape(shape)
+    arguments = (size, shards, text)
+    wanted = theirs.MaxSizePartitioner(*arguments)(shape, dtype, axis)
+    assert MaxSizePartitioner(*arguments)(shape, dtype, axis) == wanted
+
+
+@given(
+    rows=st.lists(st.integers(1, 100_000), min_size=1, max_size=30),
+    num_ps=st.integers(1, 9),
+    target=st.sampled_from([1.02, 1.1, 1.5]),
+)
+def test_greedy_keeps_the_target_of_shards_of_target_size(rows, num_ps, target):
+    total = sum(rows)
+    partitioner = TargetSizePartitioner(total, num_ps, target)
+    greedy, loads = GreedyLoadBalancing(), [0] * num_ps
+    for count in rows:
+        whole = variable(count, dtype=tf.uint8)
+        partition = partition_of(partitioner, whole, num_ps, greedy)
+        if partition is None:
+            loads[greedy.place(whole, num_ps)] += count
+        else:
+            for ps, size in zip(partition.ps, partition.sizes, strict=True):
+                loads[ps] += size
+    assert sum(loads) == total
+    # A shard is rounded up to a whole row, of one byte here.
+    assert max(loads) <= target * total / num_ps + 1
+
+
+def test_on_one_ps_nothing_is_split():
+    partitioner = TargetSizePartitioner(1000, num_ps=1)
+    assert partition_of(partitioner, variable(250), 1) is None
+
+
+@given(shards=st.integers(2, 20), rows=st.integers(1, 500), num_ps=st.integers(1, 5))
+def test_shards_are_even_and_cover_the_variable(shards, rows, num_ps):
+    whole = variable(rows, 3)
+    partition = partition_of(FixedShardsPartitioner(shards), whole, num_ps)
+    if rows == 1:
+        assert partition is None
+        return
+    partition.check(whole, num_ps)
+    assert len(partition.sizes) == min(shards, rows)
+    assert max(partition.sizes) - min(partition.sizes) <= 1
+    assert partition.ps == tuple(i % num_ps for i in range(len(partition.sizes)))
+
+
+def test_even_shards_are_as_tensorflows_own():
+    # 10 rows in 4 shards, as ParameterServerStrategy of TensorFlow splits them.
+    partition = partition_of(FixedShardsPartitioner(4), variable(10, 2), 2)
+    assert partition.sizes == (3, 3, 2, 2)
+
+
+class ByName:
+    def __init__(self):
+        self.asked = []
+
+    def place(self, variable, num_ps):
+        self.asked.append((variable.name, variable.shape))
+        return 1
+
+
+def test_a_placement_is_asked_for_each_shard():
+    placement = ByName()
+    whole = variable(4, 5)
+    partition = partition_of(fixed_size_partitioner(2, axis=1), whole, 3, placement)
+    assert partition.axis == 1
+    assert partition.ps == (1, 1)
+    assert placement.asked == [
+        ("layer/kernel/part_0", (4, 3)),
+        ("layer/kernel/part_1", (4, 2)),
+    ]
+
+
+def test_what_stays_whole_asks_no_placement():
+    placement = ByName()
+    assert partition_of(FixedShardsPartitioner(1), variable(9), 3, placement) is None
+    assert partition_of(FixedShardsPartitioner(9), variable(), 3, placement) is None
+    assert placement.asked == []
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [
+        theirs.FixedShardsPartitioner(2),
+        theirs.MinSizePartitioner(16, max_shards=2),
+        theirs.MaxSizePartitioner(32),
+        tf.compat.v1.fixed_size_partitioner(2),
+        tf.compat.v1.variable_axis_size_partitioner(32),
+    ],
+)
+def test_tensorflows_own_are_asked(partitioner):
+    assert partition_of(partitioner, variable(4, 4), 2).sizes == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (2, "that is no list"),
+        (None, "that is no list"),
+        ([2], "the variable has 2 axes"),
+        ([2, 2], "split along more than one axis"),
+        ([0, 1], "an axis has at least one shard"),
+        ([-1, 1], "an axis has at least one shard"),
+        ([5, 1], "axis 0 has 4 indices, fewer than shards"),
+        ([1.0, 2.5], "not whole numbers"),
+        ([True, 1], "not whole numbers"),
+    ],
+)
+def test_nonsense_is_refused_by_name(answer, message):
+    def odd_partitioner(shape, dtype, axis=0):
+        return answer
+
+    with pytest.raises(PartitionError, match=message) as caught:
+        partition_of(odd_partitioner, variable(4, 6), 2)
+    assert "odd_partitioner" in str(caught.value)
+    assert "layer/kernel of shape (4, 6)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FixedShardsPartitioner(0),
+        lambda: fixed_size_partitioner(-1),
+        lambda: MinSizePartitioner(0),
+        lambda: MinSizePartitioner(max_shards=0),
+        lambda: MaxSizePartitioner(0),
+        lambda: MaxSizePartitioner(1, max_shards=0),
+        lambda: MaxSizePartitioner(math.nan),
+        lambda: TargetSizePartitioner(0, 2),
+    ],
+)
+def test_less_than_one_is_refused(make):
+    with pytest.raises(ValueError, match="is at least 1"):
+        make()
+
+
+def test_a_target_of_one_or_less_is_refused():
+    with pytest.raises(ValueError, match=r"target .* received 1.0"):
+        TargetSizePartitioner(100, 2, 1.0)
+
+
+def test_an_axis_that_is_not_there_is_refused():
+    with pytest.raises(PartitionError, match=r"\(4,\) has no axis 1"):
+        MaxSizePartitioner(8)((4,), tf.float32, axis=1)
+    with pytest.raises(PartitionError, match="only a shape that is known"):
+        FixedShardsPartitioner(2)(tf.TensorShape([None, 2]), tf.float32)
