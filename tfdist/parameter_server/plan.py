@@ -1,0 +1,327 @@
+"""Where each variable of a model will live, as plain data. Nothing imports TensorFlow.
+
+A plan is made by `tfdist.parameter_server.planner`, saved as JSON, shown, and followed
+by `tfdist.Planned`.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfdist.parameter_server.partition import Partition
+from tfdist.parameter_server.placement import VariableSpec
+
+if TYPE_CHECKING:
+    from tfdist.parameter_server.receipt import Receipt
+    from tfdist.parameter_server.report import PlacementReport
+
+VERSION = 1
+
+
+class PlanFileError(ValueError):
+    """A file that holds no plan."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A variable to place, and what follows it.
+
+    Attributes:
+        spec: The variable.
+        slots: The names of the optimizer's slots, each of the variable's size, which
+            live beside it, shard by shard.
+        lookups: The rows that a step looks up in an embedding; None for a variable
+            that moves whole.
+        divisible: Whether it can be split over several ps.
+    """
+
+    spec: VariableSpec
+    slots: tuple[str, ...] = ()
+    lookups: int | None = None
+    divisible: bool = True
+
+    @property
+    def memory(self) -> int:
+        """The bytes of the variable and its slots."""
+        return self.spec.size_bytes * (1 + len(self.slots))
+
+    @property
+    def traffic(self) -> int:
+        """The bytes that a step moves: the value to the worker, its update back.
+
+        Slots do not move. Of an embedding the rows that are looked up move, and at most
+        all of its rows.
+        """
+        if self.lookups is None or not self.spec.shape:
+            return 2 * self.spec.size_bytes
+        rows = max(1, self.spec.shape[0])
+        return 2 * self.spec.size_bytes * min(self.lookups, rows) // rows
+
+    def smallest_share(self) -> float:
+        """The least part of the variable, from 0 to 1, that a ps can hold."""
+        longest = max(self.spec.shape, default=1) if self.divisible else 1
+        return 1 / max(1, longest)
+
+
+@dataclass(frozen=True)
+class PlannedVariable:
+    """A variable, and its ps: one, or those of its shards."""
+
+    weight: Weight
+    home: int | Partition
+
+    @property
+    def spec(self) -> VariableSpec:
+        """The variable."""
+        return self.weight.spec
+
+    @property
+    def partition(self) -> Partition | None:
+        """The shards; None if it is not split."""
+        return self.home if isinstance(self.home, Partition) else None
+
+    def shares(self) -> tuple[tuple[int, float], ...]:
+        """The ps that hold it, each with the part that it holds, from 0 to 1."""
+        if isinstance(self.home, int):
+            return ((self.home, 1.0),)
+        whole = self.home.bounds[-1].stop
+        return tuple((shard.ps, shard.size / whole) for shard in self.home.bounds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where each variable of a model will live.
+
+    Attributes:
+        num_ps: The number of ps.
+        variables: Every variable but the slots, in creation order.
+        target: The imbalance that was asked for.
+        traffic_weight: How much traffic counted against memory, from 0 to 1.
+    """
+
+    num_ps: int
+    variables: tuple[PlannedVariable, ...]
+    target: float
+    traffic_weight: float = 0.0
+
+    @functools.cached_property
+    def bytes_per_ps(self) -> tuple[int, ...]:
+        """The bytes on each ps, optimizer slots included."""
+        totals = [0] * self.num_ps
+        for each in self.variables:
+            copies = 1 + len(each.weight.slots)
+            if isinstance(each.home, int):
+                totals[each.home] += copies * each.spec.size_bytes
+                continue
+            shards = each.home.bytes_per_ps(each.spec, self.num_ps)
+            for ps in set(each.home.ps):
+                totals[ps] += copies * shards[ps]
+        return tuple(totals)
+
+    @functools.cached_property
+    def traffic_per_ps(self) -> tuple[float, ...]:
+        """The bytes that one step of one worker reads from and writes to each ps."""
+        totals = [0.0] * self.num_ps
+        for each in self.variables:
+            traffic = each.weight.traffic
+            for ps, share in each.shares():
+                totals[ps] += traffic * share
+        return tuple(totals)
+
+    @property
+    def imbalance(self) -> float:
+        """The bytes on the fullest ps over their mean: 1.0 is perfect balance."""
+        return _imbalance(self.bytes_per_ps)
+
+    @property
+    def traffic_imbalance(self) -> float:
+        """The traffic of the busiest ps over the mean."""
+        return _imbalance(self.traffic_per_ps)
+
+    @property
+    def bound(self) -> float:
+        """What the imbalance of no plan at all can be below.
+
+        It is 1.0, unless something that cannot be split is larger than the mean.
+        """
+        return self._over_mean(
+            max(
+                (w.memory * w.smallest_share() for w in self._weights()),
+                default=0.0,
+            )
+        )
+
+    @property
+    def unsplit_bound(self) -> float:
+        """What the imbalance of no plan without splits can be below.
+
+        A ps holds the largest variable; and of the `num_ps + 1` largest, two share a
+        ps.
+        """
+        sizes = sorted((w.memory for w in self._weights()), reverse=True)
+        pair = sum(sizes[self.num_ps - 1 : self.num_ps + 1])
+        return self._over_mean(max([*sizes[:1], pair if len(sizes) > 1 else 0]))
+
+    @property
+    def split(self) -> tuple[PlannedVariable, ...]:
+        """The variables that are split."""
+        return tuple(v for v in self.variables if isinstance(v.home, Partition))
+
+    @property
+    def cuts(self) -> int:
+        """The number of shards beyond one a variable."""
+        return sum(len(each.shares()) - 1 for each in self.split)
+
+    def __str__(self) -> str:
+        from tfdist.parameter_server import plan_view
+
+        return plan_view.summary(self)
+
+    def table(self) -> str:
+        """Returns a table of every variable and its ps."""
+        from tfdist.parameter_server import plan_view
+
+        return plan_view.table(self)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draws a bar a ps, memory and traffic. Needs matplotlib.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+        """
+        from tfdist.parameter_server import plan_view
+
+        plan_view.plot(self, path)
+
+    def receipt(self, report: "PlacementReport") -> "Receipt":
+        """Compares the plan with what a strategy's `placement_report()` says.
+
+        Raises:
+            ValueError: If the report is of another number of ps.
+        """
+        from tfdist.parameter_server.receipt import Receipt
+
+        return Receipt.of(self, report)
+
+    def to_json(self) -> str:
+        """Returns the plan as JSON, one variable a line."""
+        rows = ",\n  ".join(json.dumps(_to_row(v)) for v in self.variables)
+        head = {
+            "version": VERSION,
+            "num_ps": self.num_ps,
+            "target": self.target,
+            "traffic_weight": self.traffic_weight,
+        }
+        return f'{json.dumps(head)[:-1]}, "variables": [\n  {rows}\n]}}\n'
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Returns the plan that `to_json` wrote.
+
+        Raises:
+            PlanFileError: If it is none, or a variable lives on no ps.
+            PartitionError: If shards do not cover their variable.
+        """
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise PlanFileError(
+                    f"the plan has version {data['version']}, and this tfdist reads "
+                    f"version {VERSION}: plan again"
+                )
+            variables = tuple(_from_row(row) for row in data["variables"])
+            plan = cls(
+                int(data["num_ps"]),
+                variables,
+                float(data["target"]),
+                float(data["traffic_weight"]),
+            )
+        except PlanFileError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PlanFileError(
+                "this is not a plan that tfdist.Plan.save has written: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        plan._check_homes()
+        return plan
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan to a file, whole or not at all."""
+        path = Path(path)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_text(self.to_json())
+        unfinished.replace(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        """Reads the plan of a file.
+
+        Raises:
+            PlanFileError: If the file holds none.
+            OSError: If it cannot be read.
+        """
+        return cls.from_json(Path(path).read_text())
+
+    def _check_homes(self) -> None:
+        if self.num_ps < 1:
+            raise PlanFileError(f"the plan has {self.num_ps} ps; it has at least 1")
+        for each in self.variables:
+            if isinstance(each.home, Partition):
+                each.home.check(each.spec, self.num_ps)
+            elif not 0 <= each.home < self.num_ps:
+                raise PlanFileError(
+                    f"the plan has {self.num_ps} ps and puts {each.spec.name} on ps "
+                    f"{each.home}"
+                )
+
+    def _weights(self) -> "map[Weight]":
+        return map(_weight_of, self.variables)
+
+    def _over_mean(self, least: float) -> float:
+        mean = sum(self.bytes_per_ps) / self.num_ps
+        return max(1.0, least / mean) if mean else 1.0
+
+
+def _weight_of(variable: PlannedVariable) -> Weight:
+    return variable.weight
+
+
+def _imbalance(loads: tuple[float, ...]) -> float:
+    total = math.fsum(loads)
+    return max(loads) * len(loads) / total if total else 1.0
+
+
+def _to_row(variable: PlannedVariable) -> dict[str, Any]:
+    row = {**dataclasses.asdict(variable.spec), "slots": list(variable.weight.slots)}
+    if variable.weight.lookups is not None:
+        row["lookups"] = variable.weight.lookups
+    if not variable.weight.divisible:
+        row["divisible"] = False
+    if isinstance(variable.home, Partition):
+        return {**row, "axis": variable.home.axis, "shards": variable.home.bounds}
+    return {**row, "ps": variable.home}
+
+
+def _from_row(row: dict[str, Any]) -> PlannedVariable:
+    spec = VariableSpec(
+        str(row["name"]),
+        tuple(map(int, row["shape"])),
+        str(row["dtype"]),
+        int(row["itemsize"]),
+    )
+    lookups = row.get("lookups")
+    weight = Weight(
+        spec,
+        tuple(map(str, row["slots"])),
+        None if lookups is None else int(lookups),
+        bool(row.get("divisible", True)),
+    )
+    if "shards" in row:
+        return PlannedVariable(weight, Partition(int(row["axis"]), row["shards"]))
+    return PlannedVariable(weight, int(row["ps"]))
