@@ -1,0 +1,246 @@
+"""What variables a model has, learned without allocating one of them.
+
+The function that builds the model runs in a graph of TensorFlow that is never run.
+There a variable is a node with a shape and a type, whatever its size, and so are the
+slots that its optimizer makes, the metrics and the seeds.
+"""
+
+import fnmatch
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server.placement import VariableSpec
+from tfdist.parameter_server.plan import Weight
+
+
+def weights_of(
+    build_model: Callable[[], keras.Model],
+    *,
+    optimizer: keras.optimizers.Optimizer | str | None = None,
+    batch: Any = None,
+    lookups: Mapping[str, int] | None = None,
+) -> list[Weight]:
+    """Lists what `build_model` and a first step of `fit` create, in that order.
+
+    Cost: the time to build the model; no memory for its variables. Random state is as
+    before afterwards.
+
+    Args:
+        build_model: Returns a model, built and compiled.
+        optimizer: For a model that is not compiled, since a loop of your own trains it.
+        batch: One batch as `fit` gets it, `(x, y)`, as arrays or `tf.TensorSpec`s;
+            only the shapes and types count. Needed for a model that is not built, or
+            if the shape of the targets does not follow from the outputs.
+        lookups: The rows that a step looks up in an embedding, by a pattern of its
+            path, for example `{"*/embeddings": 256}`.
+
+    Raises:
+        ValueError: If the model is not compiled or not built, its targets cannot be
+            guessed, or a pattern of `lookups` matches no variable.
+        TypeError: If `build_model` is no function, or does not return a model.
+    """
+    if not callable(build_model):
+        raise TypeError(
+            "build_model is a function without arguments that returns a compiled "
+            f"model; received {build_model!r}"
+        )
+    remake = None if optimizer is None else _remake(optimizer)
+    with _random_state_kept(), tf.Graph().as_default(), _recording() as created:
+        model = build_model()
+        if not isinstance(model, keras.Model):
+            raise TypeError(
+                f"build_model returns a keras.Model; {_name(build_model)} returned "
+                f"{model!r}"
+            )
+        _finish(model, remake, batch)
+        divisible = {id(weight.value) for weight in model.weights}
+    return _with_lookups(created.weights(divisible), lookups or {})
+
+
+@dataclass
+class _Created:
+    """The variables that a graph has, and which of them follows which."""
+
+    variables: list[tuple[str, tf.Variable]] = field(default_factory=list)
+    slots: dict[int, list[str]] = field(default_factory=dict)
+    path: str | None = None
+    reference: int | None = None
+
+    def record(self, variable: tf.Variable) -> None:
+        name = self.path or variable.name.removesuffix(":0")
+        if self.reference is None:
+            self.variables.append((name, variable))
+        else:
+            self.slots.setdefault(self.reference, []).append(name)
+
+    def weights(self, divisible: set[int]) -> list[Weight]:
+        return [
+            Weight(
+                VariableSpec(
+                    name,
+                    tuple(variable.shape.as_list()),
+                    variable.dtype.name,
+                    variable.dtype.size,
+                ),
+                tuple(self.slots.get(id(variable), ())),
+                divisible=id(variable) in divisible,
+            )
+            for name, variable in self.variables
+        ]
+
+
+@contextmanager
+def _recording() -> Iterator[_Created]:
+    created = _Created()
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        variable = next_creator(**kwargs)
+        created.record(variable)
+        return variable
+
+    def initialize(variable: Any, value: Any) -> None:
+        created.path = variable.path
+        try:
+            keras_initialize(variable, value)
+        finally:
+            created.path = None
+
+    def add_slot(optimizer: Any, reference_variable: Any, *args: Any, **kw: Any) -> Any:
+        reference = reference_variable
+        if isinstance(reference, keras.Variable):
+            reference = reference.value
+        created.reference = id(reference)
+        try:
+            return keras_add_slot(optimizer, reference_variable, *args, **kw)
+        finally:
+            created.reference = None
+
+    # Keras tells a variable's path and a slot's weight to nobody else.
+    keras_initialize = _tf.KerasVariable._initialize
+    keras_add_slot = keras.optimizers.Optimizer.add_variable_from_reference
+    _tf.KerasVariable._initialize = initialize
+    keras.optimizers.Optimizer.add_variable_from_reference = add_slot
+    try:
+        with tf.variable_creator_scope(creator):
+            yield created
+    finally:
+        _tf.KerasVariable._initialize = keras_initialize
+        keras.optimizers.Optimizer.add_variable_from_reference = keras_add_slot
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    # Keras draws the seeds of layers and initializers from Python's generator.
+    state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+
+
+def _remake(optimizer: Any) -> Callable[[], keras.optimizers.Optimizer]:
+    """Returns a function that makes an optimizer like this one."""
+    optimizer = keras.optimizers.get(optimizer)
+    config = optimizer.get_config()
+    return lambda: type(optimizer).from_config(config)
+
+
+def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) -> None:
+    """Creates what the first step of `fit` would create."""
+    if remake is None and not model.compiled:
+        raise ValueError(
+            f"the model {model.name!r} is not compiled: compile it in build_model, or "
+            "give the optimizer that a loop of your own uses, optimizer="
+        )
+    if remake is not None and model.compiled:
+        raise ValueError(
+            f"the model {model.name!r} is compiled with an optimizer already: give "
+            "optimizer= for a model that is not compiled only"
+        )
+    if batch is None and not model.built:
+        raise ValueError(
+            f"the model {model.name!r} is not built: begin it with keras.Input, call "
+            "model.build(shape), or give the shapes of a batch, batch=(x, y)"
+        )
+    if batch is not None:
+        batch = keras.tree.map_structure(_symbolic, batch)
+    if remake is not None:
+        if batch is not None and not model.built:
+            model(keras.utils.unpack_x_y_sample_weight(batch)[0])
+        remake().build(model.trainable_variables)
+        return
+    guessed = batch is None
+    try:
+        model._symbolic_build(data_batch=_guess_batch(model) if guessed else batch)
+    except Exception as error:
+        advice = "give the shapes of a batch, as batch=(x, y)" if guessed else ""
+        raise ValueError(
+            f"the loss and the metrics of {model.name!r} cannot be built with "
+            f"{'targets that were guessed from its outputs' if guessed else 'batch'}: "
+            f"{error}. {advice}"
+        ) from error
+
+
+def _symbolic(array: Any) -> Any:
+    if array is None:
+        return None
+    dtype = getattr(array.dtype, "name", array.dtype)
+    return keras.KerasTensor(tuple(array.shape), dtype=dtype)
+
+
+def _guess_batch(model: keras.Model) -> Any:
+    if not getattr(model, "inputs", None):
+        raise ValueError("the model does not say its inputs")
+    inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
+    outputs = model.compute_output_spec(inputs)
+    flat = keras.tree.flatten(outputs)
+    names = getattr(model, "output_names", None) or [""] * len(flat)
+    targets = [
+        _target(_loss_of(model, i, name), output)
+        for i, (name, output) in enumerate(zip(names, flat, strict=True))
+    ]
+    return inputs, keras.tree.pack_sequence_as(outputs, targets)
+
+
+def _loss_of(model: keras.Model, index: int, name: str) -> Any:
+    losses = model.loss
+    if isinstance(losses, Mapping):
+        return losses.get(name)
+    return losses[index] if isinstance(losses, list | tuple) else losses
+
+
+def _target(loss: Any, output: Any) -> Any:
+    name = loss if isinstance(loss, str) else _name(loss)
+    if "sparse" in name.lower():
+        return keras.KerasTensor(output.shape[:-1], dtype="int32")
+    return keras.KerasTensor(output.shape, dtype=output.dtype)
+
+
+def _name(thing: Any) -> str:
+    return str(getattr(thing, "__name__", type(thing).__name__))
+
+
+def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Weight]:
+    found = dict.fromkeys(lookups, False)
+    for i, weight in enumerate(weights):
+        for pattern, rows in lookups.items():
+            if fnmatch.fnmatchcase(weight.spec.name, pattern) and weight.spec.shape:
+                found[pattern] = True
+                weights[i] = Weight(weight.spec, weight.slots, rows, weight.divisible)
+    absent = [pattern for pattern, is_found in found.items() if not is_found]
+    if absent:
+        largest = max(weights, key=lambda each: each.memory, default=None)
+        raise ValueError(
+            f"lookups has the pattern {absent[0]!r}, which no variable matches; the "
+            f"largest variable is {largest.spec.name if largest else 'none'}"
+        )
+    return weights
