@@ -47,7 +47,7 @@ def weights_of(
             guessed, or a pattern of `lookups` matches no variable.
         TypeError: If `build_model` is no function, or does not return a model.
     """
-    if not callable(build_model):
+    if not callable(build_model) or isinstance(build_model, keras.Model):
         raise TypeError(
             "build_model is a function without arguments that returns a compiled "
             f"model; received {build_model!r}"
@@ -182,11 +182,14 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
     try:
         model._symbolic_build(data_batch=_guess_batch(model) if guessed else batch)
     except Exception as error:
-        advice = "give the shapes of a batch, as batch=(x, y)" if guessed else ""
+        source = (
+            "targets guessed from its outputs (give the shapes of a batch, batch=(x, y))"
+            if guessed
+            else "this batch"
+        )
         raise ValueError(
-            f"the loss and the metrics of {model.name!r} cannot be built with "
-            f"{'targets that were guessed from its outputs' if guessed else 'batch'}: "
-            f"{error}. {advice}"
+            f"the loss and the metrics of {model.name!r} cannot be built with {source}: "
+            f"{error}"
         ) from error
 
 
@@ -230,6 +233,12 @@ def _name(thing: Any) -> str:
 
 
 def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Weight]:
+    for pattern, rows in lookups.items():
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
+            raise ValueError(
+                "lookups has the number of rows that a step looks up, at least 0; for "
+                f"{pattern!r} it received {rows!r}"
+            )
     found = dict.fromkeys(lookups, False)
     for i, weight in enumerate(weights):
         for pattern, rows in lookups.items():

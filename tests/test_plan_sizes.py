@@ -1,0 +1,371 @@
+import gc
+import json
+import math
+import random
+import re
+from collections import Counter
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist import VariableSpec
+from tfdist.parameter_server.plan_model import plan
+from tfdist.parameter_server.sizes import weights_of
+
+layers = keras.layers
+
+
+def cnn(optimizer="adam", **compile_args):
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(50, activation="relu"),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    model.compile(
+        optimizer,
+        **{
+            "loss": "sparse_categorical_crossentropy",
+            "metrics": ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(3)],
+            **compile_args,
+        },
+    )
+    return model
+
+
+def unnumbered(name: str) -> str:
+    return re.sub(r"_\d+(?=[/_]|$)", "", name)
+
+
+def all_of(weights) -> list[tuple]:
+    """What is created for these weights: they and their slots."""
+    return [
+        (unnumbered(name), each.spec.shape, each.spec.dtype)
+        for each in weights
+        for name in (each.spec.name, *each.slots)
+    ]
+
+
+OPTIMIZERS = {
+    "SGD": lambda: keras.optimizers.SGD(),
+    "momentum": lambda: keras.optimizers.SGD(momentum=0.9),
+    "Adam": lambda: keras.optimizers.Adam(),
+    "amsgrad, ema": lambda: keras.optimizers.Adam(amsgrad=True, use_ema=True),
+    "Adagrad": lambda: keras.optimizers.Adagrad(),
+    "Adafactor": lambda: keras.optimizers.Adafactor(),
+    "Ftrl": lambda: keras.optimizers.Ftrl(),
+    "schedule": lambda: keras.optimizers.RMSprop(
+        keras.optimizers.schedules.CosineDecay(0.1, 100)
+    ),
+}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_fit_creates_on_the_ps_is_what_is_predicted(strategy, optimizer):
+    def build():
+        return cnn(OPTIMIZERS[optimizer]())
+
+    predicted = weights_of(build)
+    gc.collect()
+    before = Counter(strategy.placement_report().variables)
+    with strategy.scope():
+        model = build()
+    data = np.zeros((8, 8, 8, 1), "float32"), np.zeros(8, "int64")
+    model.fit(*data, batch_size=8, verbose=0)
+    new = Counter(strategy.placement_report().variables) - before
+    created = [
+        (unnumbered(v.spec.name), v.spec.shape, v.spec.dtype) for v in new.elements()
+    ]
+    assert Counter(created) == Counter(all_of(predicted))
+    asked_for = [unnumbered(each.spec.name) for each in predicted]
+    assert [name for name, *_ in created if name in asked_for] == asked_for
+    assert sum(v.spec.size_bytes for v in new.elements()) == sum(
+        each.memory for each in predicted
+    )
+
+
+def test_variables_come_in_the_order_of_creation():
+    weights = weights_of(lambda: cnn(metrics=["accuracy"]))
+    names = [unnumbered(each.spec.name) for each in weights]
+    assert names == [
+        "seed_generator/seed_generator_state",
+        "sequential/conv2d/kernel",
+        "sequential/conv2d/bias",
+        "sequential/batch_normalization/gamma",
+        "sequential/batch_normalization/beta",
+        "sequential/batch_normalization/moving_mean",
+        "sequential/batch_normalization/moving_variance",
+        "sequential/dense/kernel",
+        "sequential/dense/bias",
+        "sequential/dense/kernel",
+        "sequential/dense/bias",
+        "adam/iteration",
+        "adam/learning_rate",
+        "loss/total",
+        "loss/count",
+        "accuracy/total",
+        "accuracy/count",
+    ]
+
+
+def test_weights_have_slots_and_can_be_split_and_nothing_else_can():
+    weights = {unnumbered(each.spec.name): each for each in weights_of(cnn)}
+    kernel = weights["sequential/conv2d/kernel"]
+    assert kernel.spec.shape == (3, 3, 1, 4)
+    assert kernel.divisible
+    assert [unnumbered(slot) for slot in kernel.slots] == [
+        "adam/sequential_conv2d_kernel_momentum",
+        "adam/sequential_conv2d_kernel_velocity",
+    ]
+    mean = weights["sequential/batch_normalization/moving_mean"]
+    assert mean.slots == ()
+    for name in ("adam/iteration", "loss/total", "seed_generator/seed_generator_state"):
+        assert not weights[name].divisible
+        assert weights[name].slots == ()
+
+
+NOT_ALLOCATED = """
+import json, sys, tracemalloc
+import psutil
+import keras
+from tfdist.parameter_server.plan_model import plan
+
+def vgg16():
+    model = keras.applications.VGG16(weights=None)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+def table():
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Embedding(20_000_000, 16)]
+    )
+    model.compile(keras.optimizers.Adagrad(), "mse")
+    return model
+
+def warm_up():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    return model
+
+plan(warm_up, 2)
+tracemalloc.start()
+before = psutil.Process().memory_info().rss
+planned = {build.__name__: sum(plan(build, 4).bytes_per_ps) for build in (vgg16, table)}
+import resource
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([planned, peak - before, tracemalloc.get_traced_memory()[1]]))
+"""
+
+
+def test_no_variable_is_allocated(run_python):
+    done = run_python(NOT_ALLOCATED)
+    assert done.returncode == 0, done.stderr
+    planned, resident, traced = json.loads(done.stdout)
+    assert planned["vgg16"] == pytest.approx(3 * 4 * 138_357_544, rel=1e-6)
+    assert planned["table"] == pytest.approx(2 * 4 * 20_000_000 * 16, rel=1e-6)
+    # The smallest of the two weighs 553 MB without slots.
+    assert resident < 100e6
+    assert traced < 100e6
+
+
+def test_planning_leaves_no_trace():
+    initialize = keras.Variable._initialize
+    add_slot = keras.optimizers.Optimizer.add_variable_from_reference
+    random.seed(5)
+    np.random.seed(5)
+    wanted = random.random(), np.random.rand()
+    random.seed(5)
+    np.random.seed(5)
+    weights_of(cnn)
+    assert (random.random(), np.random.rand()) == wanted
+    assert keras.Variable._initialize is initialize
+    assert keras.optimizers.Optimizer.add_variable_from_reference is add_slot
+    assert tf.executing_eagerly()
+    model = cnn()
+    data = np.zeros((8, 8, 8, 1), "float32"), np.zeros(8, "int64")
+    model.fit(*data, batch_size=8, verbose=0)
+    assert int(model.optimizer.iterations) == 1
+
+
+def test_variables_of_tensorflow_are_found_and_stay_whole():
+    class Scaled(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scale = tf.Variable(tf.ones((1000, 7)), name="scale")
+
+        def call(self, x):
+            return x * tf.reduce_sum(self.scale)
+
+    def build():
+        model = keras.Sequential([keras.Input((2,)), Scaled()])
+        model.compile("sgd", "mse")
+        return model
+
+    scale = next(each for each in weights_of(build) if "scale" in each.spec.name)
+    assert scale.spec == VariableSpec("scale", (1000, 7), "float32", 4)
+    assert not scale.divisible
+
+
+def test_an_optimizer_for_a_loop_of_your_own():
+    def build():
+        inputs = keras.Input((4,))
+        return keras.Model(inputs, layers.Dense(3, name="out")(inputs))
+
+    for optimizer in ("adam", keras.optimizers.Adam(0.1), "Adam"):
+        weights = weights_of(build, optimizer=optimizer)
+        kernel, bias, *rest = weights
+        assert kernel.spec.name.endswith("out/kernel")
+        assert len(kernel.slots) == len(bias.slots) == 2
+        assert [each.spec.name.split("/")[1] for each in rest] == [
+            "iteration",
+            "learning_rate",
+        ]
+    assert len(weights_of(build, optimizer="sgd")[0].slots) == 0
+
+
+class Unbuilt(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = layers.Dense(3)
+
+    def call(self, x):
+        return self.out(x)
+
+
+def unbuilt():
+    model = Unbuilt()
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (np.zeros((2, 5), "float32"), np.zeros((2, 3), "float32")),
+        (tf.TensorSpec([None, 5]), tf.TensorSpec([None, 3])),
+        (keras.KerasTensor((None, 5)), keras.KerasTensor((None, 3))),
+    ],
+)
+def test_a_model_that_is_not_built_is_built_by_a_batch(batch):
+    weights = weights_of(unbuilt, batch=batch)
+    kernel = next(each for each in weights if each.spec.name.endswith("/kernel"))
+    assert kernel.spec.shape == (5, 3)
+    assert len(kernel.slots) == 2
+    assert any("mean_absolute_error" in each.spec.name for each in weights)
+
+
+def test_a_batch_builds_a_model_for_a_loop_of_your_own():
+    batch = (tf.TensorSpec([None, 5]),)
+    weights = weights_of(Unbuilt, optimizer="adam", batch=batch)
+    assert weights[0].spec.shape == (5, 3)
+    assert len(weights[0].slots) == 2
+
+
+def test_a_model_that_is_called_on_an_array():
+    def build():
+        model = unbuilt()
+        model(np.zeros((1, 5), "float32"))
+        return model
+
+    batch = (tf.TensorSpec([None, 5]), tf.TensorSpec([None, 3]))
+    weights = weights_of(build, batch=batch)
+    assert weights[0].spec.shape in {(), (5, 3)}
+    assert (5, 3) in {each.spec.shape for each in weights}
+
+
+def two_outputs():
+    inputs = keras.Input((4,))
+    outputs = {
+        "label": layers.Dense(7, activation="softmax", name="label")(inputs),
+        "value": layers.Dense(1, name="value")(inputs),
+    }
+    model = keras.Model(inputs, outputs)
+    loss = {"label": "sparse_categorical_crossentropy", "value": "mse"}
+    model.compile("adam", loss, metrics={"label": ["accuracy"], "value": ["mae"]})
+    return model
+
+
+def test_targets_of_several_outputs_follow_from_their_losses():
+    names = [each.spec.name for each in weights_of(two_outputs)]
+    metrics = [name for name in names if name.endswith("/total")]
+    assert len(metrics) == 5  # the loss, one for each output, and two metrics
+
+
+def test_lookups_are_of_the_variables_that_match():
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((3,)),
+                layers.Embedding(1000, 8, name="words"),
+                layers.Dense(5),
+            ]
+        )
+        model.compile("sgd", "mse")
+        return model
+
+    weights = weights_of(build, lookups={"*/words/embeddings": 30})
+    assert {each.lookups for each in weights} == {None, 30}
+    assert weights[0].traffic == 2 * 30 * 8 * 4
+    with pytest.raises(ValueError, match=r"'words/\*', which no variable matches"):
+        weights_of(build, lookups={"words/*": 30})
+    with pytest.raises(ValueError, match="lookups has .* received -1"):
+        weights_of(build, lookups={"*": -1})
+
+
+def test_a_model_is_planned():
+    planned = plan(cnn, 2, traffic_weight=0.5, target=1.1)
+    assert planned.num_ps == 2
+    assert planned.target == 1.1
+    assert planned.traffic_weight == 0.5
+    assert [v.weight.spec.shape for v in planned.variables] == [
+        each.spec.shape for each in weights_of(cnn)
+    ]
+    assert planned.imbalance <= 1.1
+
+
+def not_compiled():
+    return keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+
+
+def raises():
+    raise KeyError("of the user's own")
+
+
+@pytest.mark.parametrize(
+    ("build", "kwargs", "error", "message"),
+    [
+        (cnn(), {}, TypeError, "build_model is a function without arguments"),
+        (lambda: 3, {}, TypeError, "returns a keras.Model; <lambda> returned 3"),
+        (not_compiled, {}, ValueError, "is not compiled: compile it in build_model"),
+        (cnn, {"optimizer": "adam"}, ValueError, "compiled with an optimizer already"),
+        (unbuilt, {}, ValueError, r"is not built.*batch=\(x, y\)"),
+        (
+            lambda: cnn(loss="mse", metrics=[]),
+            {"batch": (np.zeros((2, 8, 8, 1)), np.zeros((3, 4)))},
+            ValueError,
+            "cannot be built with this batch",
+        ),
+        (raises, {}, KeyError, "of the user's own"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(build, kwargs, error, message):
+    with pytest.raises(error, match=message):
+        weights_of(build, **kwargs)
+
+
+def test_sizes_of_a_model_of_keras_applications():
+    def build():
+        model = keras.applications.MobileNetV2(weights=None)
+        model.compile("sgd", "categorical_crossentropy")
+        return model
+
+    weights = [each for each in weights_of(build) if each.divisible]
+    assert sum(math.prod(each.spec.shape) for each in weights) == 3_538_984
