@@ -1,0 +1,136 @@
+"""What a lookup refuses, and in which words."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.embedding.aggregated_lookup import (
+    embedding_lookup_sparse_with_distributed_aggregation as lookup,
+)
+
+IDS = tf.sparse.from_dense([[1, 2], [3, 0]])
+InvalidArgument = tf.errors.InvalidArgumentError
+
+
+def shards(*sizes, dim=2, name="words"):
+    return [tf.Variable(tf.ones([size, dim]), name=name) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ([], "params has no shard"),
+        (lambda: shards(1, 3), r"'mod' spreads the 4 rows of words over 2 shards of"),
+        (lambda: shards(2, 3), r"of \[3, 2\] rows; received \[2, 3\]"),
+        (lambda: [*shards(2), *shards(2, dim=3)], r"only in their number of rows"),
+        (lambda: tf.Variable([1.0]), r"known shape \[rows, dim\]; received \[\(1,\)\]"),
+        (lambda: tf.Variable([[1]]), "of a float dtype, not int32"),
+    ],
+)
+def test_shards_that_are_no_table(params, words):
+    with pytest.raises(ValueError, match=words):
+        lookup(params() if callable(params) else params, IDS, None)
+
+
+def test_a_sharded_variable_is_split_by_div():
+    from tfdist import _tf
+
+    table = _tf.ShardedVariable(shards(2, 2))
+    with pytest.raises(ValueError, match="partition_strategy='div'; received 'mod'"):
+        lookup(table, IDS, None)
+    assert lookup(table, IDS, None, "div").shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"combiner": "max"}, "combiner is one of mean, sqrtn, sum; received 'max'"),
+        (
+            {"partition_strategy": "round"},
+            "partition_strategy is one of mod, div; received 'round'",
+        ),
+        ({"max_norm": 0.0}, "max_norm is None or a positive number; received 0.0"),
+        ({"max_norm": float("nan")}, "positive number; received nan"),
+    ],
+)
+def test_options_that_do_not_exist(option, words):
+    with pytest.raises(ValueError, match=words):
+        lookup(shards(4), IDS, None, **option)
+
+
+def test_ids_of_another_kind():
+    with pytest.raises(TypeError, match=r"tf.SparseTensor or tf.RaggedTensor; rec"):
+        lookup(shards(4), tf.constant([[1]]), None)
+    with pytest.raises(TypeError, match="int32 or int64; received float32"):
+        lookup(shards(4), tf.cast(IDS, tf.float32), None)
+    with pytest.raises(ValueError, match="is a matrix"):
+        lookup(shards(4), tf.sparse.from_dense([1, 2]), None)
+    with pytest.raises(TypeError, match="as sp_ids, a SparseTensor"):
+        lookup(shards(4), IDS, tf.ones([2, 2]))
+    with pytest.raises(TypeError, match="are floats; received int32"):
+        lookup(shards(4), IDS, IDS)
+
+
+def test_weights_of_another_shape_are_refused_before_the_step():
+    weights = tf.sparse.from_dense([[1.0, 1.0]])
+    with pytest.raises(ValueError, match="one weight for each of sp_ids: received"):
+        lookup(shards(4), IDS, weights)
+    with pytest.raises(ValueError, match="of the table words"):
+        tf.function(lookup).get_concrete_function(shards(4), IDS, weights)
+
+
+@pytest.fixture(params=["eager", "traced"])
+def call(request):
+    """A lookup of ids and weights that are unknown until the step runs."""
+
+    def look_up(ids, weights):
+        return lookup(shards_of_table, ids, weights)
+
+    shards_of_table = shards(2, 2)
+    if request.param == "eager":
+        return look_up
+    return tf.function(
+        look_up,
+        input_signature=[
+            tf.SparseTensorSpec([None, None], tf.int64),
+            tf.SparseTensorSpec([None, None], tf.float32),
+        ],
+    )
+
+
+def sparse(places, values, dtype):
+    return tf.SparseTensor(places, tf.constant(values, dtype), [2, 2])
+
+
+PLACES = [[0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "bad"), [([0, 4], 4), ([-1, 3], -1), ([3, 2**40], 2**40)]
+)
+def test_ids_that_are_no_rows(call, ids, bad):
+    with pytest.raises(InvalidArgument, match="table words are from 0 to 3") as raised:
+        call(sparse(PLACES, ids, tf.int64), sparse(PLACES, [1, 1], tf.float32))
+    assert str(bad) in str(raised.value)
+
+
+def test_ids_out_of_order(call):
+    places = PLACES[::-1]
+    with pytest.raises(InvalidArgument, match="tf.sparse.reorder"):
+        call(sparse(places, [1, 2], tf.int64), sparse(places, [1, 1], tf.float32))
+
+
+@pytest.mark.parametrize(
+    "places", [[[0, 1], [1, 0]], [[0, 0], [0, 1], [1, 0]]], ids=["place", "number"]
+)
+def test_weights_of_other_ids(call, places):
+    weights = sparse(places, np.ones(len(places)), tf.float32)
+    with pytest.raises((InvalidArgument, ValueError), match="one weight for each of"):
+        call(sparse(PLACES, [1, 2], tf.int64), weights)
+
+
+def test_ragged_weights_of_other_ids():
+    ids = tf.ragged.constant([[1], [2, 3]])
+    weights = tf.ragged.constant([[1.0, 1.0], [1.0]])
+    with pytest.raises(InvalidArgument, match="one weight for each of"):
+        lookup(shards(4), ids, weights)

@@ -1,0 +1,167 @@
+"""What crosses between devices in a training step, tensor by tensor.
+
+Three logical devices stand in for a worker and two ps. TensorFlow's own trace says
+which tensors it sends between them, and how large they were.
+"""
+
+import json
+
+import pytest
+
+STEP = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 3
+)
+from tfdist.embedding.aggregated_lookup import (
+    LookupBytesCounter, embedding_lookup_sparse_with_distributed_aggregation as lookup
+)
+v1 = tf.compat.v1
+BATCH, PER_BAG, ROWS, DIM = 16, 12, 400, 8
+EVERY_TENSOR = v1.RunOptions(trace_level=3, output_partition_graphs=True)
+
+
+def sent(metadata):
+    outputs = {
+        (node.node_name, output.slot): output.tensor_description
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+        for output in node.output
+    }
+    for node in (n for graph in metadata.partition_graphs for n in graph.node):
+        if node.op == "_Send":
+            source, _, slot = node.input[0].partition(":")
+            tensor = outputs[source, int(slot or 0)]
+            shape = [dim.size for dim in tensor.shape.dim]
+            dtype = tf.as_dtype(tensor.dtype)
+            yield {
+                "from": int(node.device[-1]),
+                "to": int(node.attr["recv_device"].s.decode()[-1]),
+                "dtype": dtype.name,
+                "shape": shape,
+                "bytes": int(np.prod(shape)) * dtype.size,
+            }
+
+
+def trace(aggregate, weighted, combiner, max_norm, ids):
+    places = np.argwhere(np.ones([BATCH, PER_BAG]))
+    with tf.Graph().as_default(), tf.device("cpu:0"):
+        shards = []
+        for ps in (1, 2):
+            with tf.device(f"cpu:{ps}"):
+                shards.append(tf.Variable(tf.ones([ROWS // 2, DIM])))
+        values = v1.placeholder(tf.int64, [None])
+        weights = v1.placeholder(tf.float32, [None])
+        sp_ids = tf.SparseTensor(places, values, [BATCH, PER_BAG])
+        sp_weights = sp_ids.with_values(weights) if weighted else None
+        counter = LookupBytesCounter()
+        with tf.GradientTape() as tape:
+            rows = lookup(
+                shards, sp_ids, sp_weights, "mod", combiner, max_norm,
+                aggregate=aggregate, counter=counter,
+            )
+            loss = tf.reduce_sum(rows * rows)
+        updates = []
+        for shard, gradient in zip(shards, tape.gradient(loss, shards)):
+            with tf.device(shard.device):
+                updates.append(tf.raw_ops.ResourceScatterSub(
+                    resource=shard.handle,
+                    indices=gradient.indices,
+                    updates=0.1 * gradient.values,
+                ))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            metadata = v1.RunMetadata()
+            session.run(
+                [loss, *updates],
+                {values: ids, weights: np.ones(ids.size)},
+                EVERY_TENSOR,
+                metadata,
+            )
+    return list(sent(metadata))
+
+
+def model(ids, weighted):
+    from tfdist.embedding import cost
+    sizes = {"row_bytes": DIM * 4, "id_bytes": 4}
+    bags = np.repeat(np.arange(BATCH), PER_BAG)
+    plain, aggregated = [], []
+    for ps in (0, 1):
+        mine = ids % 2 == ps
+        plain.append(cost.plain_bytes(len(set(ids[mine])), **sizes))
+        aggregated.append(cost.aggregated_bytes(
+            int(mine.sum()), len(set(bags[mine])), **sizes,
+            weight_bytes=4 * weighted))
+    return {
+        "plain": sum(plain),
+        "aggregated": sum(aggregated),
+        "chosen": sum(map(min, plain, aggregated)),
+    }
+
+
+random = np.random.default_rng(0)
+FEW = random.integers(0, 6, BATCH * PER_BAG)
+MANY = random.integers(0, ROWS, BATCH * PER_BAG)
+MIXED = np.where(MANY % 2, MANY, 0)
+for name, ids in {"few": FEW, "many": MANY, "mixed": MIXED}.items():
+    for weighted in (False, True):
+        routes = {
+            route: trace(aggregate, weighted, combiner, max_norm, ids)
+            for route, aggregate, combiner, max_norm in [
+                ("plain", False, "sum", None),
+                ("aggregated", True, "mean", 1.0),
+                ("chosen", None, "sqrtn", None),
+            ]
+        }
+        print(json.dumps({
+            "ids": name,
+            "weighted": weighted,
+            "model": model(ids, weighted),
+            "sent": routes,
+        }))
+"""
+
+
+@pytest.fixture(scope="module")
+def traces(run_python):
+    done = run_python(STEP)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_cost_model_is_exact(traces):
+    for trace in traces:
+        sent = {
+            route: sum(tensor["bytes"] for tensor in tensors)
+            for route, tensors in trace["sent"].items()
+        }
+        assert sent == trace["model"], (trace["ids"], trace["weighted"])
+
+
+def test_the_choice_is_never_worse_and_at_times_better_than_both(traces):
+    gains = []
+    for trace in traces:
+        model = trace["model"]
+        better = min(model["plain"], model["aggregated"])
+        assert model["chosen"] <= better
+        gains.append(better - model["chosen"])
+    assert max(gains) > 0
+
+
+def test_a_block_and_its_gradient_are_all_floats_that_cross(traces):
+    """And what lies between them, the rows and their gradient, stays on the ps."""
+    for trace in traces:
+        for route, tensors in trace["sent"].items():
+            tensors = [tensor for tensor in tensors if tensor["bytes"]]
+            blocks = [tensor for tensor in tensors if len(tensor["shape"]) == 2]
+            for ps in (1, 2):
+                (down,) = (each["shape"] for each in blocks if each["from"] == ps)
+                (up,) = (each["shape"] for each in blocks if each["to"] == ps)
+                assert down == up
+                if route == "aggregated":
+                    assert down[0] <= 16
+            others = [tensor for tensor in tensors if tensor not in blocks]
+            assert {each["from"] for each in others} == {0}

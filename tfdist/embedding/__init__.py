@@ -1,0 +1,1 @@
+"""Embedding tables that are spread over parameter servers."""

@@ -1,0 +1,145 @@
+"""`embedding_lookup_sparse` that sums on the parameter servers."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.embedding import checks, routing
+from tfdist.embedding.cost import LookupBytes
+from tfdist.embedding.differentiable import sum_of_block, sum_on_shard
+
+
+class LookupBytesCounter:
+    """Adds up what lookups move, without moving anything for it.
+
+    Create it in the scope of the strategy: each worker then counts in a variable of
+    its own, on itself. It counts what the cost model says: see
+    `tfdist.embedding.cost`.
+    """
+
+    def __init__(self) -> None:
+        on_workers = isinstance(
+            tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy
+        )
+        self._sums = tf.Variable(
+            tf.zeros([3], tf.int64),
+            trainable=False,
+            **{"per_worker_variable": True} if on_workers else {},
+        )
+
+    def add(self, moved_plain_aggregated: tf.Tensor) -> None:
+        """Adds three int64: what a lookup moves, and would move on either route."""
+        self._sums.assign_add(moved_plain_aggregated)
+
+    def total(self) -> LookupBytes:
+        """Returns the sums, over all workers where there are several."""
+        read = getattr(self._sums, "read_all", lambda: [self._sums])
+        sums = sum(tf.convert_to_tensor(each).numpy() for each in read())
+        return LookupBytes(*(int(each) for each in sums))
+
+
+def embedding_lookup_sparse_with_distributed_aggregation(
+    params: Any,
+    sp_ids: tf.SparseTensor | tf.RaggedTensor,
+    sp_weights: tf.SparseTensor | tf.RaggedTensor | None,
+    partition_strategy: str = "mod",
+    combiner: str | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+    *,
+    aggregate: bool | None = None,
+    counter: LookupBytesCounter | None = None,
+) -> tf.Tensor:
+    r"""Looks up a batch of bags of ids, and combines the rows of each bag.
+
+    The result and its gradients are those of `tf.compat.v1.nn.embedding_lookup_sparse`
+    with the same arguments. Each shard of the table takes the route that moves less
+    for the ids at hand: it sends the different rows that are looked up, or it sums
+    its rows of each bag and sends the sums. On both routes a shard's rows are
+    gathered and clipped on its device, and so is the gradient by them computed: an
+    optimizer that updates a shard on its device moves nothing else.
+
+    For the bag \(b\) with the ids \(i\), of weights \(w_i\) and rows \(r_i\), shard
+    \(s\) sums \(\sum_{i \in b \cap s} w_i r_i\). The worker adds these up and divides
+    by 1 (`"sum"`), \(\sum_b w_i\) (`"mean"`) or \(\sqrt{\sum_b w_i^2}\) (`"sqrtn"`).
+
+    Cost a step and shard: see `tfdist.embedding.cost`. Look a table up once a step:
+    TensorFlow joins the gradients of two lookups where the step runs.
+
+    Args:
+        params: The shards of the table, each `[rows, dim]`, or the only shard:
+            `tf.Variable`s, Keras variables or tensors, each on its own device.
+        sp_ids: `[batch, any]` of int32 or int64, the ids of a bag in a row, and in
+            the order of rows. A row without ids gives zeros.
+        sp_weights: A weight for each id, or None for ones.
+        partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`;
+            `"div"` if each shard has neighbours. The first shards may have one row
+            more than the others.
+        combiner: `"mean"`, `"sqrtn"` or `"sum"`; None is `"mean"`.
+        max_norm: Rows that are longer in the L2 norm are shortened to it first.
+        name: For the operations.
+        aggregate: Whether the shards sum; None to choose by the cost model.
+        counter: Adds up the bytes of this lookup.
+
+    Returns:
+        `[batch, dim]`, of the dtype of the table. Rows at the end of the batch that
+        have no ids are zeros as well; TensorFlow's function drops those.
+
+    Raises:
+        TypeError: If `sp_ids` or `sp_weights` is of another type.
+        ValueError: If an argument is not one of those above, or the shards do not fit
+            the strategy.
+        tf.errors.InvalidArgumentError: When the step runs, if an id is not a row of
+            the table, or the weights are not those of the ids.
+
+    References:
+        `tf.contrib.layers.embedding_lookup_sparse_with_distributed_aggregation` of
+        TensorFlow 1.15.
+    """
+    combiner = checks.combiner(combiner)
+    max_norm = checks.max_norm(max_norm)
+    table = checks.table(params, partition_strategy)
+    with tf.name_scope(name or "embedding_lookup_sparse_with_distributed_aggregation"):
+        bag = checks.bag(table, sp_ids, sp_weights)
+        routed = [
+            routing.choose(entries, table.dim * table.dtype.size, aggregate)
+            for entries in routing.split(
+                bag.ids,
+                bag.segments,
+                bag.weights,
+                table.num_rows,
+                len(table.shards),
+                partition_strategy,
+            )
+        ]
+        if counter is not None:
+            counter.add(tf.add_n([each.bytes for each in routed]))
+        sums = [
+            _lookup(shard, each.route, max_norm, bag.num_segments)
+            for shard, each in zip(table.shards, routed, strict=True)
+        ]
+        return tf.cast(_combined(tf.add_n(sums), bag, combiner), table.dtype)
+
+
+def _lookup(
+    shard: tf.Variable | tf.Tensor,
+    route: routing.Route,
+    max_norm: float | None,
+    num_segments: tf.Tensor,
+) -> tf.Tensor:
+    block = sum_on_shard(shard, route.message, route.ps_weights, max_norm)
+    return sum_of_block(block, route.slots, route.segments, route.weights, num_segments)
+
+
+def _combined(sums: tf.Tensor, bag: checks.Bag, combiner: str) -> tf.Tensor:
+    if combiner == "sum":
+        return sums
+    weights = bag.weights
+    if weights is None:
+        weights = tf.ones_like(bag.segments, sums.dtype)
+    if combiner == "sqrtn":
+        weights = weights * weights
+    total = tf.math.unsorted_segment_sum(weights, bag.segments, bag.num_segments)
+    if combiner == "sqrtn":
+        total = tf.sqrt(total)
+    return tf.math.divide_no_nan(sums, total[:, tf.newaxis])

@@ -1,0 +1,87 @@
+"""The weighted sum of rows, and its gradients: plain functions, without a tape.
+
+They have no opinion on devices and run where they are called: on the ps over rows of a
+shard, and on the worker over rows of the blocks that came from the ps.
+"""
+
+import tensorflow as tf
+
+
+def partial_sum(
+    rows: tf.Tensor,
+    index: tf.Tensor,
+    segments: tf.Tensor,
+    weights: tf.Tensor | None,
+    num_segments: tf.Tensor | int,
+) -> tf.Tensor:
+    """Sums weighted rows by segment.
+
+    Args:
+        rows: `[num_rows, dim]`.
+        index: The rows to sum, `[n]`, with repeats.
+        segments: The segment that each is added to, `[n]`, ascending.
+        weights: The weight of each, `[n]` and of the dtype of `rows`; None for ones.
+        num_segments: How many segments there are; empty ones are zeros.
+
+    Returns:
+        `[num_segments, dim]`.
+    """
+    if weights is None:
+        return tf.sparse.segment_sum(rows, index, segments, num_segments)
+    weighted = tf.gather(rows, index) * weights[:, tf.newaxis]
+    return tf.math.unsorted_segment_sum(weighted, segments, num_segments)
+
+
+def rows_gradient(
+    d_sum: tf.Tensor,
+    index: tf.Tensor,
+    segments: tf.Tensor,
+    weights: tf.Tensor | None,
+    num_rows: tf.Tensor | int,
+) -> tf.Tensor:
+    """The gradient of `partial_sum` by its rows, repeats of a row added up.
+
+    Args:
+        d_sum: The gradient by the sum, `[num_segments, dim]`.
+        index: As in `partial_sum`.
+        segments: As in `partial_sum`.
+        weights: As in `partial_sum`.
+        num_rows: The number of rows.
+
+    Returns:
+        `[num_rows, dim]`.
+    """
+    d_weighted = tf.gather(d_sum, segments)
+    if weights is not None:
+        d_weighted *= weights[:, tf.newaxis]
+    return tf.math.unsorted_segment_sum(d_weighted, index, num_rows)
+
+
+def weights_gradient(
+    d_sum: tf.Tensor, rows: tf.Tensor, index: tf.Tensor, segments: tf.Tensor
+) -> tf.Tensor:
+    """The gradient of `partial_sum` by its weights, `[n]`."""
+    return tf.reduce_sum(tf.gather(d_sum, segments) * tf.gather(rows, index), axis=1)
+
+
+def clip_rows(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+    """Shortens rows that are longer than `max_norm` in the L2 norm."""
+    return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[1])
+
+
+def clip_gradient(
+    d_clipped: tf.Tensor, rows: tf.Tensor, max_norm: float | None
+) -> tf.Tensor:
+    """The gradient of `clip_rows` by its rows.
+
+    A row `r` that was shortened to `c r / |r|` can only turn: its gradient is
+    `c / |r|` times the part of `d_clipped` that is orthogonal to `r`.
+    """
+    if max_norm is None:
+        return d_clipped
+    square = tf.reduce_sum(rows * rows, axis=1, keepdims=True)
+    along = tf.reduce_sum(d_clipped * rows, axis=1, keepdims=True)
+    turned = d_clipped - rows * tf.math.divide_no_nan(along, square)
+    scale = tf.math.divide_no_nan(tf.constant(max_norm, rows.dtype), tf.sqrt(square))
+    is_clipped = square >= max_norm * max_norm
+    return tf.where(is_clipped, scale * turned, d_clipped)

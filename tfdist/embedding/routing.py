@@ -1,0 +1,198 @@
+"""Which shard holds an id, and what is sent to that shard.
+
+A lookup is a sum in two steps: the ps sums rows of its shard into a block, and the
+worker sums rows of the block into rows of the batch. The two routes differ only in
+where the sum is: on the aggregated route the block holds the sum of each segment, on
+the plain route it holds each row once.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdist.embedding import cost
+
+STRATEGIES = ("mod", "div")
+
+
+def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
+    """The rows of each shard: as even as can be, the first ones larger by one.
+
+    >>> shard_sizes(10, 4)
+    [3, 3, 2, 2]
+    """
+    size, larger = divmod(num_rows, num_shards)
+    return [size + (shard < larger) for shard in range(num_shards)]
+
+
+def locate(
+    ids: tf.Tensor, num_rows: int, num_shards: int, partition_strategy: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Says where ids live.
+
+    Args:
+        ids: From 0 to `num_rows - 1`, of any shape.
+        num_rows: Of the whole table.
+        num_shards: Over which it is spread.
+        partition_strategy: `"mod"` deals the rows out one by one; `"div"` gives each
+            shard neighbours.
+
+    Returns:
+        The shard of each id, and its row in that shard.
+    """
+    if partition_strategy == "mod":
+        return ids % num_shards, ids // num_shards
+    size, larger = divmod(num_rows, num_shards)
+    end_of_larger = larger * (size + 1)
+    beyond = ids - end_of_larger
+    shard = tf.where(beyond < 0, ids // (size + 1), larger + beyond // max(size, 1))
+    row = tf.where(beyond < 0, ids % (size + 1), beyond % max(size, 1))
+    return shard, row
+
+
+class Entries(NamedTuple):
+    """The ids of one shard.
+
+    Attributes:
+        rows: Their rows in the shard, in the order of the batch.
+        segments: The row of the batch of each, ascending, int64.
+        weights: The weight of each, or None for ones.
+    """
+
+    rows: tf.Tensor
+    segments: tf.Tensor
+    weights: tf.Tensor | None
+
+
+class Route(NamedTuple):
+    """What the ps and the worker need to know for their steps of the sum.
+
+    Attributes:
+        message: To the ps, see `pack`.
+        ps_weights: To the ps: a weight for each id of the message, or for none of
+            them. None where the lookup has no weights.
+        slots: On the worker: rows of the block.
+        segments: The row of the batch that each of these is added to, ascending.
+        weights: The weight of each, or None for ones.
+    """
+
+    message: tf.Tensor
+    ps_weights: tf.Tensor | None
+    slots: tf.Tensor
+    segments: tf.Tensor
+    weights: tf.Tensor | None
+
+
+def split(
+    ids: tf.Tensor,
+    segments: tf.Tensor,
+    weights: tf.Tensor | None,
+    num_rows: int,
+    num_shards: int,
+    partition_strategy: str,
+) -> list[Entries]:
+    """Returns the entries of every shard, from those of the table."""
+    shards, rows = locate(ids, num_rows, num_shards, partition_strategy)
+    rows = tf.cast(rows, _wire_dtype(num_rows))
+    places = tf.dynamic_partition(
+        tf.range(tf.size(ids)), tf.cast(shards, tf.int32), num_shards
+    )
+    return [
+        Entries(
+            tf.gather(rows, place),
+            tf.gather(segments, place),
+            None if weights is None else tf.gather(weights, place),
+        )
+        for place in places
+    ]
+
+
+class RoutedShard(NamedTuple):
+    """The route to one shard, and its bytes as int64: moved, plain, aggregated."""
+
+    route: Route
+    bytes: tf.Tensor
+
+
+def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedShard:
+    """Takes the route that moves less, or the one that is asked for.
+
+    Args:
+        entries: Of one shard.
+        row_bytes: Of one row of the table.
+        aggregate: Whether to sum on the ps; None to choose by the cost model.
+    """
+    unique_rows, slots = tf.unique(entries.rows)
+    runs, _, lengths = tf.unique_with_counts(
+        entries.segments, out_idx=entries.rows.dtype
+    )
+    plain = cost.plain_bytes(
+        tf.size(unique_rows, tf.int64),
+        row_bytes=row_bytes,
+        id_bytes=entries.rows.dtype.size,
+    )
+    aggregated = cost.aggregated_bytes(
+        tf.size(entries.rows, tf.int64),
+        tf.size(runs, tf.int64),
+        row_bytes=row_bytes,
+        id_bytes=entries.rows.dtype.size,
+        weight_bytes=0 if entries.weights is None else entries.weights.dtype.size,
+    )
+    weights = entries.weights
+    rows_travel = Route(
+        message=unique_rows,
+        ps_weights=None if weights is None else weights[:0],
+        slots=slots,
+        segments=entries.segments,
+        weights=weights,
+    )
+    sums_travel = Route(
+        message=pack(entries.rows, lengths),
+        ps_weights=weights,
+        slots=tf.range(tf.size(runs)),
+        segments=runs,
+        weights=None if weights is None else tf.ones_like(runs, weights.dtype),
+    )
+    if aggregate is None:
+        route = _either(aggregated < plain, sums_travel, rows_travel)
+        moved = tf.minimum(aggregated, plain)
+    else:
+        route = sums_travel if aggregate else rows_travel
+        moved = aggregated if aggregate else plain
+    return RoutedShard(route, tf.stack([moved, plain, aggregated]))
+
+
+def pack(rows: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Puts the rows and the lengths of their segments into one message.
+
+    A message costs some hundred bytes of its own. Rows are not negative, so that the
+    lengths are told apart by their sign.
+    """
+    return tf.concat([rows, -lengths], axis=0)
+
+
+def unpack(message: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the rows of a message, the segment of each, and how many there are.
+
+    Rows beyond the lengths, which on the plain route are all, are segments of one.
+    """
+    rows = tf.boolean_mask(message, message >= 0)
+    lengths = -tf.boolean_mask(message, message < 0)
+    alone = tf.size(rows, lengths.dtype) - tf.reduce_sum(lengths)
+    lengths = tf.concat([lengths, tf.ones([alone], lengths.dtype)], axis=0)
+    num_segments = tf.size(lengths)
+    return rows, tf.repeat(tf.range(num_segments), lengths), num_segments
+
+
+def _either(condition: tf.Tensor, first: Route, second: Route) -> Route:
+    present = [field for field, value in first._asdict().items() if value is not None]
+    values = tf.cond(
+        condition,
+        lambda: [getattr(first, field) for field in present],
+        lambda: [getattr(second, field) for field in present],
+    )
+    return first._replace(**dict(zip(present, values, strict=True)))
+
+
+def _wire_dtype(num_rows: int) -> tf.DType:
+    return tf.int32 if num_rows <= tf.int32.max else tf.int64
