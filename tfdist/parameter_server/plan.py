@@ -253,10 +253,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file, whole or not at all."""
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(self.to_json())
-        unfinished.replace(path)
+        write_whole(path, self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
@@ -286,6 +283,21 @@ class Plan:
     def _over_mean(self, least: float) -> float:
         mean = sum(self.bytes_per_ps) / self.num_ps
         return max(1.0, least / mean) if mean else 1.0
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file, whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _weight_of(variable: PlannedVariable) -> Weight:

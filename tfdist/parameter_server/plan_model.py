@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfdist.parameter_server.plan import Plan
-from tfdist.parameter_server.planner import TARGET, plan_variables
+from tfdist.parameter_server.planner import TARGET, check_arguments, plan_variables
 from tfdist.parameter_server.sizes import weights_of
 
 
@@ -48,9 +48,10 @@ def plan(
             it needs.
 
     Raises:
-        ValueError: If an argument is out of its range, or the model's variables
-            cannot be told.
+        ValueError: If an argument is out of its range.
+        UnknownSizesError: If the model's variables cannot be told.
         TypeError: If `build_model` is no function, or does not return a model.
     """
+    check_arguments(num_ps, traffic_weight, target)
     weights = weights_of(build_model, optimizer=optimizer, batch=batch, lookups=lookups)
     return plan_variables(weights, num_ps, traffic_weight=traffic_weight, target=target)

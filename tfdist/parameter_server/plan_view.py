@@ -2,16 +2,13 @@
 
 import io
 import os
-from typing import TYPE_CHECKING
 
 import rich.box
 import rich.console
 import rich.table
 
 from tfdist.parameter_server.partition import Partition
-
-if TYPE_CHECKING:
-    from tfdist.parameter_server.plan import Plan, PlannedVariable
+from tfdist.parameter_server.plan import Plan, PlannedVariable, write_whole
 
 BAR = 30  # characters
 
@@ -37,7 +34,7 @@ def bar(amount: float, largest: float) -> str:
     return "#" * round(BAR * amount / largest) if largest else ""
 
 
-def summary(plan: "Plan") -> str:
+def summary(plan: Plan) -> str:
     """Returns a bar a ps, the variables that are split, and the bounds."""
     held, moved = plan.bytes_per_ps, plan.traffic_per_ps
     ps_table = table_of("ps", ">bytes", "memory", ">bytes a step", "traffic")
@@ -67,7 +64,7 @@ def summary(plan: "Plan") -> str:
     return "".join(lines)
 
 
-def table(plan: "Plan") -> str:
+def table(plan: Plan) -> str:
     """Returns a row a variable: its size, its slots and its ps."""
     rows = table_of("variable", "shape", "dtype", ">slots", ">bytes", "ps")
     for each in plan.variables:
@@ -83,7 +80,7 @@ def table(plan: "Plan") -> str:
     return render(rows).rstrip("\n")
 
 
-def plot(plan: "Plan", path: str | os.PathLike[str]) -> None:
+def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Draws a bar a ps, of its memory and of its traffic, and their means.
 
     Raises:
@@ -111,20 +108,22 @@ def plot(plan: "Plan", path: str | os.PathLike[str]) -> None:
         axes.set_title(f"fullest / mean: {imbalance:.3f}", fontsize="medium")
     axes.set_xlabel("ps")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(path, dpi=150, format="png")
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format="png")
+    write_whole(path, picture.getvalue())
 
 
 def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "scalar"
 
 
-def _split_row(variable: "PlannedVariable") -> tuple[str, str, str, str]:
+def _split_row(variable: PlannedVariable) -> tuple[str, str, str, str]:
     assert variable.partition is not None
     axis = str(variable.partition.axis)
     return variable.spec.name, _shape(variable.spec.shape), axis, _homes(variable)
 
 
-def _homes(variable: "PlannedVariable") -> str:
+def _homes(variable: PlannedVariable) -> str:
     if not isinstance(variable.home, Partition):
         return str(variable.home)
     return ", ".join(

@@ -94,7 +94,7 @@ def plan_variables(
     Raises:
         ValueError: If an argument is out of its range.
     """
-    _check(num_ps, traffic_weight, target)
+    check_arguments(num_ps, traffic_weight, target)
     items = _items(weights, num_ps, traffic_weight)
     best = _assign(items, num_ps, target)
     for slack in SLACKS:
@@ -192,7 +192,12 @@ def _home(axis: int, shards: Sequence[Shard]) -> int | Partition:
     return Partition(axis, tuple(joined)) if len(joined) > 1 else joined[0].ps
 
 
-def _check(num_ps: int, traffic_weight: float, target: float) -> None:
+def check_arguments(num_ps: int, traffic_weight: float, target: float) -> None:
+    """Checks the arguments of a plan before its model is built.
+
+    Raises:
+        ValueError: If one is out of its range.
+    """
     if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
         raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")
     if not 0 <= traffic_weight <= 1:

@@ -21,6 +21,10 @@ from tfdist.parameter_server.placement import VariableSpec
 from tfdist.parameter_server.plan import Weight
 
 
+class UnknownSizesError(ValueError):
+    """What variables a model has cannot be told."""
+
+
 def weights_of(
     build_model: Callable[[], keras.Model],
     *,
@@ -43,8 +47,8 @@ def weights_of(
             path, for example `{"*/embeddings": 256}`.
 
     Raises:
-        ValueError: If the model is not compiled or not built, its targets cannot be
-            guessed, or a pattern of `lookups` matches no variable.
+        UnknownSizesError: If the model is not compiled or not built, its targets cannot
+            be guessed, or a pattern of `lookups` matches no variable.
         TypeError: If `build_model` is no function, or does not return a model.
     """
     if not callable(build_model) or isinstance(build_model, keras.Model):
@@ -157,17 +161,17 @@ def _remake(optimizer: Any) -> Callable[[], keras.optimizers.Optimizer]:
 def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) -> None:
     """Creates what the first step of `fit` would create."""
     if remake is None and not model.compiled:
-        raise ValueError(
+        raise UnknownSizesError(
             f"the model {model.name!r} is not compiled: compile it in build_model, or "
             "give the optimizer that a loop of your own uses, optimizer="
         )
     if remake is not None and model.compiled:
-        raise ValueError(
+        raise UnknownSizesError(
             f"the model {model.name!r} is compiled with an optimizer already: give "
             "optimizer= for a model that is not compiled only"
         )
     if batch is None and not model.built:
-        raise ValueError(
+        raise UnknownSizesError(
             f"the model {model.name!r} is not built: begin it with keras.Input, call "
             "model.build(shape), or give the shapes of a batch, batch=(x, y)"
         )
@@ -187,7 +191,7 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
             if guessed
             else "this batch"
         )
-        raise ValueError(
+        raise UnknownSizesError(
             f"the loss and the metrics of {model.name!r} cannot be built with {source}: "
             f"{error}"
         ) from error
@@ -202,7 +206,7 @@ def _symbolic(array: Any) -> Any:
 
 def _guess_batch(model: keras.Model) -> Any:
     if not getattr(model, "inputs", None):
-        raise ValueError("the model does not say its inputs")
+        raise UnknownSizesError("the model does not say its inputs")
     inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
     outputs = model.compute_output_spec(inputs)
     flat = keras.tree.flatten(outputs)
@@ -235,7 +239,7 @@ def _name(thing: Any) -> str:
 def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Weight]:
     for pattern, rows in lookups.items():
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
-            raise ValueError(
+            raise UnknownSizesError(
                 "lookups has the number of rows that a step looks up, at least 0; for "
                 f"{pattern!r} it received {rows!r}"
             )
@@ -248,7 +252,7 @@ def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Wei
     absent = [pattern for pattern, is_found in found.items() if not is_found]
     if absent:
         largest = max(weights, key=lambda each: each.memory, default=None)
-        raise ValueError(
+        raise UnknownSizesError(
             f"lookups has the pattern {absent[0]!r}, which no variable matches; the "
             f"largest variable is {largest.spec.name if largest else 'none'}"
         )

@@ -1,0 +1,173 @@
+"""The command that plans before there is a cluster: `python -m tfdist.plan`."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from tfdist.parameter_server.plan_model import plan
+from tfdist.parameter_server.planner import TARGET, check_arguments
+from tfdist.parameter_server.sizes import UnknownSizesError
+
+USAGE = """Plans where the variables of a model live, before there is a cluster.
+
+    python -m tfdist.plan MODULE:FUNCTION --num_ps=4 [--json=FILE] [--plot=FILE]
+    python -m tfdist.plan SCRIPT.py:FUNCTION --num_ps=4 -- --flag_of_the_script=1
+
+FUNCTION takes no arguments and returns a compiled model. The script is imported, and
+so should train under `if __name__ == "__main__":` only.
+"""
+
+
+class UsageError(ValueError):
+    """The command line asks for something that is not there."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Plans, prints the plan, and returns the exit status.
+
+    Args:
+        argv: The command's name and its arguments.
+    """
+    ours, theirs = _split(argv[1:])
+    options = _flags()
+    try:
+        names = options([argv[0], *ours])[1:]
+        if options.help:
+            print(USAGE + options.get_help())
+            return 0
+        if len(names) != 1:
+            raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")
+        if options.num_ps is None:
+            raise UsageError("say how many ps there will be: --num_ps=4")
+        check_arguments(options.num_ps, options.traffic_weight, options.target)
+        for path in filter(None, (options.json, options.plot)):
+            _check_directory(path)
+        lookups = _lookups(options.lookups)
+        build_model = _load(names[0], theirs)
+    except (flags.Error, ValueError, OSError) as error:
+        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    try:
+        planned = plan(
+            build_model,
+            options.num_ps,
+            lookups=lookups,
+            traffic_weight=options.traffic_weight,
+            target=options.target,
+        )
+        if options.variables:
+            print(planned.table())
+        print(planned)
+        if options.json:
+            planned.save(options.json)
+        if options.plot:
+            planned.plot(options.plot)
+    except (UnknownSizesError, ImportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _flags() -> flags.FlagValues:
+    # Values of their own: the script that is loaded may define flags of these names.
+    values = flags.FlagValues()
+    flags.DEFINE_integer("num_ps", None, "The number of ps.", flag_values=values)
+    flags.DEFINE_string(
+        "json", None, "Write the plan to this file.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "plot", None, "Draw a bar a ps to this PNG file.", flag_values=values
+    )
+    flags.DEFINE_bool("variables", False, "Show every variable.", flag_values=values)
+    flags.DEFINE_float(
+        "traffic_weight",
+        0.0,
+        "From 0, balance memory, to 1, balance traffic.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "target", TARGET, "The imbalance that is good enough.", flag_values=values
+    )
+    flags.DEFINE_multi_string(
+        "lookups",
+        [],
+        "The rows that a step looks up in an embedding, as PATTERN=ROWS, for example "
+        "'*/embeddings=256'. Can be repeated.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
+    return values
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits arguments into ours and, after `--`, the script's."""
+    if "--" not in arguments:
+        return list(arguments), []
+    at = list(arguments).index("--")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+def _lookups(pairs: Sequence[str]) -> dict[str, int]:
+    lookups = {}
+    for pair in pairs:
+        pattern, _, rows = pair.rpartition("=")
+        if not pattern or not rows.isdecimal():
+            raise UsageError(
+                f"--lookups is PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
+            )
+        lookups[pattern] = int(rows)
+    return lookups
+
+
+def _check_directory(path: str) -> None:
+    directory = Path(path).absolute().parent
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory} to write {path} to")
+
+
+def _load(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
+    where, _, function = name.rpartition(":")
+    if not where or not function.isidentifier():
+        raise UsageError(
+            f"name a function as MODULE:FUNCTION or SCRIPT.py:FUNCTION; received "
+            f"{name!r}"
+        )
+    sys.argv = [where, *arguments]
+    module = _script(where) if where.endswith(".py") else _module(where)
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(sys.argv)
+    try:
+        build_model: Callable[[], Any] = getattr(module, function)
+    except AttributeError:
+        raise UsageError(f"{where} has no function {function!r}") from None
+    return build_model
+
+
+def _script(path: str) -> Any:
+    if not Path(path).is_file():
+        raise UsageError(f"there is no file {path}")
+    # As Python does for a script, so that it finds its neighbours.
+    sys.path.insert(0, str(Path(path).absolute().parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str) -> Any:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not name.startswith(error.name):
+            raise
+        raise UsageError(f"there is no module {name}") from error
