@@ -27,6 +27,8 @@ PARTS = (
     "metrics",
     "saving",
     "placement",
+    "partitioning",
+    "embeddings",
     "no_lost_updates",
     "refusals",
 )

@@ -132,17 +132,31 @@ def test_the_public_names():
     assert tfdist.__all__ == sorted(tfdist.__all__)
     assert set(tfdist.__all__) == {
         "AsynchronousTrainingError",
+        "Embedding",
+        "EmbeddingBag",
+        "FixedShardsPartitioner",
         "GreedyLoadBalancing",
+        "LookupBytes",
+        "LookupBytesCounter",
+        "MaxSizePartitioner",
+        "MinSizePartitioner",
         "NotAdditiveError",
         "ParameterServerStrategy",
+        "Partition",
+        "PartitionError",
         "PlacedVariable",
         "Placement",
         "PlacementReport",
         "RoundRobin",
+        "Shard",
         "StartupTimeoutError",
+        "TargetSizePartitioner",
         "VariableSpec",
         "WorkerReport",
         "byte_size_load_fn",
+        "embedding_lookup_sparse_with_distributed_aggregation",
+        "fixed_size_partitioner",
+        "partition_variables",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)
 

@@ -3,9 +3,24 @@
 Importing this package changes nothing in TensorFlow or Keras.
 """
 
+from tfdist.embedding.aggregated_lookup import (
+    LookupBytesCounter,
+    embedding_lookup_sparse_with_distributed_aggregation,
+)
+from tfdist.embedding.cost import LookupBytes
+from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
 from tfdist.parameter_server.connect import StartupTimeoutError
+from tfdist.parameter_server.creation import partition_variables
 from tfdist.parameter_server.increment import NotAdditiveError
+from tfdist.parameter_server.partition import Partition, PartitionError, Shard
+from tfdist.parameter_server.partitioners import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    TargetSizePartitioner,
+    fixed_size_partitioner,
+)
 from tfdist.parameter_server.placement import (
     GreedyLoadBalancing,
     Placement,
@@ -22,15 +37,29 @@ from tfdist.parameter_server.strategy import ParameterServerStrategy
 
 __all__ = [
     "AsynchronousTrainingError",
+    "Embedding",
+    "EmbeddingBag",
+    "FixedShardsPartitioner",
     "GreedyLoadBalancing",
+    "LookupBytes",
+    "LookupBytesCounter",
+    "MaxSizePartitioner",
+    "MinSizePartitioner",
     "NotAdditiveError",
     "ParameterServerStrategy",
+    "Partition",
+    "PartitionError",
     "PlacedVariable",
     "Placement",
     "PlacementReport",
     "RoundRobin",
+    "Shard",
     "StartupTimeoutError",
+    "TargetSizePartitioner",
     "VariableSpec",
     "WorkerReport",
     "byte_size_load_fn",
+    "embedding_lookup_sparse_with_distributed_aggregation",
+    "fixed_size_partitioner",
+    "partition_variables",
 ]

@@ -18,6 +18,10 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 )
 from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
+from tensorflow.python.eager.tape import variable_accessed as watch
+from tensorflow.python.training.saving.saveable_object_util import (
+    ResourceVariableSaveable,
+)
 
 __all__ = [
     # Keras calls the strategy only while it traces its own step, on the chief. To
@@ -30,8 +34,10 @@ __all__ = [
     "ParameterServerStrategyV2Extended",
     # What the strategy returns for a variable; its reads and writes are ours.
     "CachingVariable",
-    # To recognise a partitioned variable.
+    # To recognise a partitioned variable of TensorFlow's own.
     "ShardedVariable",
+    # Saves a variable as a slice of a larger tensor; public only for TF1's own.
+    "ResourceVariableSaveable",
     # A dataset's graph, and a dataset from it: TensorFlow serializes datasets in its
     # own service and checkpoints, and has no public function for it.
     "dataset_from_graph",
@@ -43,6 +49,9 @@ __all__ = [
     "scratch_graph",
     # What the coordinator traces a function of a worker's iterator with.
     "iterator_spec",
+    # Tells the active tapes that something with a `handle` was read. Tapes that are
+    # given by hand have a public `watch`; the active ones are known to TensorFlow.
+    "watch",
     # Every layer inside a model; `Model.layers` gives the outermost alone.
     "flatten_layers",
 ]

@@ -91,10 +91,9 @@ with strategy.scope():
         keras.layers.Dense(3, name="nowhere").build((None, 4))
     except ValueError as error:
         said["nowhere"] = str(error)
-    try:
-        keras.layers.Dense(600, name="large").build((None, 4))
-    except ValueError as error:
-        said["split"] = str(error)
+    large = keras.layers.Dense(4, name="large", use_bias=False)
+    large.build((None, 600))
+    said["kernel"] = [shard.device for shard in large.kernel.value.shards]
     split = tf.Variable(np.zeros((600, 1), "float32"))
     said["shards"] = [shard.device for shard in split.variables]
 x = np.ones((16, 4), "float32")
@@ -133,10 +132,8 @@ def test_partitioned_variable(own_placement):
     assert all("/job:ps" in device for device in own_placement["shards"])
 
 
-@pytest.mark.feature(
-    "`partitioner` for a Keras variable", "no", "Keras holds a variable in one piece"
-)
+@pytest.mark.feature("`partitioner` for a Keras variable")
 def test_partitioned_keras_variable(own_placement):
-    words = own_placement["split"]
-    assert "splits the Keras variable large/kernel of shape (4, 600)" in words
-    assert "Use partitioner=None" in words
+    # ByName puts both shards on ps 0.
+    assert len(own_placement["kernel"]) == 2
+    assert all("/job:ps/replica:0/task:0" in d for d in own_placement["kernel"])

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist.embedding import checks, routing
 from tfdist.embedding.cost import LookupBytes
-from tfdist.embedding.differentiable import sum_of_block, sum_on_shard
+from tfdist.embedding.differentiable import sum_of_block, sums_on_shards
 
 
 class LookupBytesCounter:
@@ -18,6 +18,7 @@ class LookupBytesCounter:
     """
 
     def __init__(self) -> None:
+        self._has_counted = False
         on_workers = isinstance(
             tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy
         )
@@ -29,10 +30,14 @@ class LookupBytesCounter:
 
     def add(self, moved_plain_aggregated: tf.Tensor) -> None:
         """Adds three int64: what a lookup moves, and would move on either route."""
+        self._has_counted = True
         self._sums.assign_add(moved_plain_aggregated)
 
     def total(self) -> LookupBytes:
         """Returns the sums, over all workers where there are several."""
+        # Workers make their variables when they first need them.
+        if not self._has_counted:
+            return LookupBytes(0, 0, 0)
         read = getattr(self._sums, "read_all", lambda: [self._sums])
         sums = sum(tf.convert_to_tensor(each).numpy() for each in read())
         return LookupBytes(*(int(each) for each in sums))
@@ -68,7 +73,8 @@ def embedding_lookup_sparse_with_distributed_aggregation(
 
     Args:
         params: The shards of the table, each `[rows, dim]`, or the only shard:
-            `tf.Variable`s, Keras variables or tensors, each on its own device.
+            `tf.Variable`s, Keras variables or tensors, each on its own device. Or one
+            variable that a partitioner has split.
         sp_ids: `[batch, any]` of int32 or int64, the ids of a bag in a row, and in
             the order of rows. A row without ids gives zeros.
         sp_weights: A weight for each id, or None for ones.
@@ -99,7 +105,8 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     combiner = checks.combiner(combiner)
     max_norm = checks.max_norm(max_norm)
     table = checks.table(params, partition_strategy)
-    with tf.name_scope(name or "embedding_lookup_sparse_with_distributed_aggregation"):
+    # A message carries the name of its operation: a long one would show.
+    with tf.name_scope(name or "lookup_sparse"):
         bag = checks.bag(table, sp_ids, sp_weights)
         routed = [
             routing.choose(entries, table.dim * table.dtype.size, aggregate)
@@ -107,28 +114,32 @@ def embedding_lookup_sparse_with_distributed_aggregation(
                 bag.ids,
                 bag.segments,
                 bag.weights,
-                table.num_rows,
-                len(table.shards),
+                table.sizes,
                 partition_strategy,
             )
         ]
         if counter is not None:
             counter.add(tf.add_n([each.bytes for each in routed]))
+        routes = [each.route for each in routed]
+        has_weights = bag.weights is not None
+        blocks = sums_on_shards(
+            table.params,
+            [route.message for route in routes],
+            [route.ps_weights for route in routes] if has_weights else None,
+            max_norm,
+        )
         sums = [
-            _lookup(shard, each.route, max_norm, bag.num_segments)
-            for shard, each in zip(table.shards, routed, strict=True)
+            sum_of_block(
+                block,
+                route.num_slots,
+                route.slots,
+                route.segments,
+                route.weights,
+                bag.num_segments,
+            )
+            for block, route in zip(blocks, routes, strict=True)
         ]
         return tf.cast(_combined(tf.add_n(sums), bag, combiner), table.dtype)
-
-
-def _lookup(
-    shard: tf.Variable | tf.Tensor,
-    route: routing.Route,
-    max_norm: float | None,
-    num_segments: tf.Tensor,
-) -> tf.Tensor:
-    block = sum_on_shard(shard, route.message, route.ps_weights, max_norm)
-    return sum_of_block(block, route.slots, route.segments, route.weights, num_segments)
 
 
 def _combined(sums: tf.Tensor, bag: checks.Bag, combiner: str) -> tf.Tensor:

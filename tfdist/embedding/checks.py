@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.embedding import routing
 from tfdist.embedding.differentiable import computing_dtype
+from tfdist.parameter_server.partitioned import PartitionedVariable
 
 COMBINERS = ("mean", "sqrtn", "sum")
 
@@ -17,18 +18,23 @@ class Table(NamedTuple):
     """An embedding table that is spread over shards.
 
     Attributes:
-        shards: Each `[rows, dim]`.
-        num_rows: Of all shards.
+        params: The shards, each `[rows, dim]`; a variable in shards as a whole.
+        sizes: The rows of each shard.
         dim: The width of a row.
         dtype: Of the rows.
         name: For errors.
     """
 
-    shards: list[Any]
-    num_rows: int
+    params: Any
+    sizes: list[int]
     dim: int
     dtype: tf.DType
     name: str
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all shards."""
+        return sum(self.sizes)
 
 
 class Bag(NamedTuple):
@@ -62,6 +68,10 @@ def table(params: Any, partition_strategy: str) -> Table:
                 f"received {partition_strategy!r}"
             )
         params = params.variables
+    if isinstance(params, keras.Variable):
+        params = params._value
+    if isinstance(params, PartitionedVariable):
+        return _partitioned(params, partition_strategy)
     shards = list(params) if isinstance(params, (list, tuple)) else [params]
     if not shards:
         raise ValueError("params has no shard: pass the table's tf.Variables in a list")
@@ -88,7 +98,24 @@ def table(params: Any, partition_strategy: str) -> Table:
             f"partition_strategy={partition_strategy!r} spreads the {sum(sizes)} rows "
             f"of {name} over {len(shards)} shards of {expected} rows; received {sizes}"
         )
-    return Table(shards, sum(sizes), shapes[0][1], dtype, name)
+    return Table(shards, sizes, shapes[0][1], dtype, name)
+
+
+def _partitioned(variable: PartitionedVariable, partition_strategy: str) -> Table:
+    if (
+        partition_strategy != "div"
+        or variable.partition.axis
+        or variable.shape.rank != 2
+    ):
+        raise ValueError(
+            f"{variable.name} of shape {tuple(variable.shape)} is split along axis "
+            f"{variable.partition.axis}, and its shards have neighbouring indices: a "
+            "lookup needs a matrix that is split along axis 0, and "
+            f"partition_strategy='div'; received {partition_strategy!r}"
+        )
+    sizes = list(variable.partition.sizes)
+    dim, name = variable.shape[1], variable.name
+    return Table(variable, sizes, dim, variable.dtype, name)
 
 
 def combiner(name: str | None) -> str:
@@ -138,7 +165,7 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
             f"sp_ids is a matrix, the ids of a row in a row; received the shape "
             f"{sp_ids.shape}"
         )
-    valid = [_ids_in_range(table, sp_ids.values)]
+    valid = [_ids_in_range(sp_ids.values, table.num_rows, table.name)]
     if isinstance(sp_ids, tf.SparseTensor):
         segments, num_segments = sp_ids.indices[:, 0], sp_ids.dense_shape[0]
         valid.append(_ascending(table, segments))
@@ -157,13 +184,77 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
     )
 
 
-def _ids_in_range(table: Table, ids: tf.Tensor) -> tf.Operation | None:
-    inside = (ids >= 0) & (tf.cast(ids, tf.int64) < table.num_rows)
+def positive(**values: int) -> None:
+    """Checks that these are whole numbers from 1.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for argument, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{argument} is a whole number from 1; received {value!r}")
+
+
+def ids_in_range(ids: Any, num_rows: int, name: str) -> tf.Tensor:
+    """Returns the ids, which are checked where the step runs.
+
+    A step with an id that is not a row of the table raises
+    `tf.errors.InvalidArgumentError`.
+    """
+    ids = tf.convert_to_tensor(ids)
+    if not ids.dtype.is_integer:
+        ids = tf.cast(ids, tf.int32)
+    with tf.control_dependencies(_present(_ids_in_range(ids, num_rows, name))):
+        return tf.identity(ids)
+
+
+def bags(inputs: Any, weights: Any, padding: int) -> tuple[Any, Any]:
+    """Returns ids and their weights, both ragged or both sparse, from any kind.
+
+    Args:
+        inputs: Ids: ragged, sparse, or a dense matrix that is filled up.
+        weights: Of the same kind and shape, or None.
+        padding: What a dense matrix is filled up with.
+
+    Raises:
+        ValueError: If a dense matrix is none, or the weights are of another shape.
+    """
+    if isinstance(inputs, (tf.SparseTensor, tf.RaggedTensor)):
+        return inputs, weights
+    ids = tf.convert_to_tensor(inputs)
+    if not ids.dtype.is_integer:
+        ids = tf.cast(ids, tf.int64)
+    if ids.dtype not in (tf.int32, tf.int64):
+        ids = tf.cast(ids, tf.int64)
+    if ids.shape.rank != 2:
+        raise ValueError(
+            "bags of ids are a tensor [batch, any], ragged, sparse or filled up with "
+            f"{padding}; received the shape {ids.shape}"
+        )
+    is_id = tf.not_equal(ids, tf.cast(padding, ids.dtype))
+    if weights is not None:
+        weights = tf.convert_to_tensor(weights)
+        if not ids.shape.is_compatible_with(weights.shape):
+            raise ValueError(
+                f"weights are of the shape of the ids, {ids.shape}; received "
+                f"{weights.shape}"
+            )
+        weights = tf.ragged.boolean_mask(weights, is_id)
+    return tf.ragged.boolean_mask(ids, is_id), weights
+
+
+def _present(checks: tf.Operation | None) -> list[tf.Operation]:
+    # An assertion that has run already is None.
+    return [] if checks is None else [checks]
+
+
+def _ids_in_range(ids: tf.Tensor, num_rows: int, name: str) -> tf.Operation | None:
+    inside = (ids >= 0) & (tf.cast(ids, tf.int64) < num_rows)
     return tf.debugging.Assert(
         tf.reduce_all(inside),
         [
-            f"ids of the table {table.name} are from 0 to {table.num_rows - 1}; "
-            "received, among others,",
+            f"ids of the table {name} are from 0 to {num_rows - 1}; received, among "
+            "others,",
             tf.boolean_mask(ids, ~inside)[:3],
         ],
     )
@@ -218,7 +309,7 @@ def _extent(sp: Any) -> str:
 
 def _shard(shard: Any) -> tf.Variable | tf.Tensor:
     if isinstance(shard, keras.Variable):
-        shard = shard.value
+        shard = shard._value
     return shard if isinstance(shard, tf.Variable) else tf.convert_to_tensor(shard)
 
 

@@ -5,6 +5,7 @@ then travel to the worker and back, so these gradients are written out, each on 
 device of its sum.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,74 +18,145 @@ from tfdist.embedding.partial_sum import (
     rows_gradient,
     weights_gradient,
 )
+from tfdist.parameter_server.partitioned import PartitionedVariable
 
 
-def sum_on_shard(
-    shard: tf.Variable | tf.Tensor,
-    message: tf.Tensor,
-    weights: tf.Tensor | None,
+def sums_on_shards(
+    params: Sequence[tf.Variable | tf.Tensor] | PartitionedVariable,
+    messages: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor] | None,
     max_norm: float | None,
-) -> tf.Tensor:
-    """Sums rows of a shard by segment, on the shard's device.
+) -> list[tf.Tensor]:
+    """Sums rows of each shard by segment, on the shard's device.
 
-    Cost: the message and the weights go there and the block comes back; later the
+    Cost: a shard's message and weights go there and its block comes back; later the
     block's gradient goes there. The gradient by the shard is computed there, and has
     each row once.
 
     Args:
-        shard: `[rows, dim]`.
-        message: Rows and segments, see `routing.pack`.
-        weights: Of the rows of the message, or empty for ones; None for ones.
+        params: The shards, each `[rows, dim]`.
+        messages: To each shard: rows and segments, see `routing.pack`.
+        weights: For each shard, of the rows of its message, or empty for ones; None
+            for ones.
         max_norm: Rows that are longer are shortened to it first.
 
     Returns:
-        The block `[segments, dim]`.
+        A block `[segments, dim]` of each shard.
     """
-    is_variable = isinstance(shard, tf.Variable)
-    shape = shard.shape.as_list()
+    if isinstance(params, PartitionedVariable):
+        return _sums_on_partitioned(params, messages, weights or [], max_norm)
+    return [
+        _sum_on_shard(shard, message, each, max_norm)
+        for shard, message, each in zip(
+            params, messages, _of_each_shard(weights, len(messages)), strict=True
+        )
+    ]
 
+
+def _of_each_shard(
+    weights: Sequence[tf.Tensor] | None, count: int
+) -> list[Sequence[tf.Tensor]]:
+    return [[each] for each in weights] if weights else [[] for _ in range(count)]
+
+
+def _sum_on_shard(
+    shard: tf.Variable | tf.Tensor,
+    message: tf.Tensor,
+    weights: Sequence[tf.Tensor],
+    max_norm: float | None,
+) -> tf.Tensor:
     @tf.custom_gradient
     def block_of(table: tf.Tensor, *weights: tf.Tensor) -> Any:
+        block, gradient = _block_and_gradient(shard, table, message, weights, max_norm)
+
+        def flat_gradient(d_block: tf.Tensor) -> list[Any]:
+            by_table, by_weights = gradient(d_block)
+            return [by_table, *by_weights]
+
+        return block, flat_gradient
+
+    if not isinstance(shard, tf.Variable):
+        return block_of(shard, *weights)
+    with tf.device(shard.device):
+        # Reads nothing; it is how a tape learns that the variable is used.
+        shard.sparse_read(tf.constant([], tf.int32))
+        return block_of(shard.handle, *weights)
+
+
+def _sums_on_partitioned(
+    variable: PartitionedVariable,
+    messages: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor],
+    max_norm: float | None,
+) -> list[tf.Tensor]:
+    def blocks_of(_: tf.Tensor, *weights: tf.Tensor) -> Any:
+        each_weights = _of_each_shard(weights, len(messages))
+        blocks, gradients = zip(
+            *(
+                _block_and_gradient(shard, shard.handle, message, each, max_norm)
+                for shard, message, each in zip(
+                    variable.shards, messages, each_weights, strict=True
+                )
+            ),
+            strict=True,
+        )
+
+        def gradient(*d_blocks: tf.Tensor) -> list[Any]:
+            parts = [
+                gradient(d_block)
+                for gradient, d_block in zip(gradients, d_blocks, strict=True)
+            ]
+            by_weights = [each for _, weights in parts for each in weights]
+            return [variable.slices([table for table, _ in parts]), *by_weights]
+
+        return list(blocks), gradient
+
+    return variable.differentiable(blocks_of, *weights)
+
+
+def _block_and_gradient(
+    shard: tf.Variable | tf.Tensor,
+    table: tf.Tensor,
+    message: tf.Tensor,
+    weights: Sequence[tf.Tensor],
+    max_norm: float | None,
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.IndexedSlices, list[tf.Tensor]]]]:
+    """The block of one shard, and what gives the gradients by its rows and weights."""
+    with tf.device(shard.device):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
         rows = _computable(
             tf.raw_ops.ResourceGather(
                 resource=table, indices=unique_ids, dtype=shard.dtype
             )
-            if is_variable
+            if table.dtype == tf.resource
             else tf.gather(table, unique_ids)
         )
         clipped = clip_rows(rows, max_norm)
         all_weights = _filled_up(weights[0], tf.size(ids)) if weights else None
         block = partial_sum(clipped, index, segments, all_weights, num_segments)
+        block = tf.cast(block, shard.dtype)
 
-        def gradient(d_block: tf.Tensor) -> list[Any]:
-            with tf.device(shard.device):
-                d_block = _computable(d_block)
-                d_clipped = rows_gradient(
-                    d_block, index, segments, all_weights, tf.size(unique_ids)
-                )
-                d_rows = tf.cast(clip_gradient(d_clipped, rows, max_norm), shard.dtype)
-                by_table = tf.IndexedSlices(d_rows, unique_ids, tf.constant(shape))
-                return [by_table] + [
-                    weights_gradient(d_block, clipped, index, segments)[: tf.size(each)]
-                    for each in weights
-                ]
+    def gradient(d_block: tf.Tensor) -> tuple[tf.IndexedSlices, list[tf.Tensor]]:
+        with tf.device(shard.device):
+            d_block = _computable(d_block)
+            d_clipped = rows_gradient(
+                d_block, index, segments, all_weights, tf.size(unique_ids)
+            )
+            d_rows = tf.cast(clip_gradient(d_clipped, rows, max_norm), shard.dtype)
+            shape = tf.constant(shard.shape.as_list())
+            by_weights = [
+                weights_gradient(d_block, clipped, index, segments)[: tf.size(each)]
+                for each in weights
+            ]
+            return tf.IndexedSlices(d_rows, unique_ids, shape), by_weights
 
-        return tf.cast(block, shard.dtype), gradient
-
-    with tf.device(shard.device):
-        if is_variable:
-            # Reads nothing; it is how a tape learns that the variable is used.
-            shard.sparse_read(tf.constant([], tf.int32))
-        return block_of(
-            shard.handle if is_variable else shard,
-            *[] if weights is None else [weights],
-        )
+    return block, gradient
 
 
 def sum_of_block(
     block: tf.Tensor,
+    num_slots: tf.Tensor,
     slots: tf.Tensor,
     segments: tf.Tensor,
     weights: tf.Tensor | None,
@@ -96,6 +168,8 @@ def sum_of_block(
 
     Args:
         block: `[n, dim]`, from `sum_on_shard`.
+        num_slots: The `n` of the block. TensorFlow would take its shape on the ps, and
+            send it in a message more.
         slots: Rows of the block, in the order of their segments.
         segments: The segment that each of these is added to, ascending.
         weights: The weight of each; None for ones.
@@ -112,9 +186,7 @@ def sum_of_block(
 
         def gradient(d_sum: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor]:
             d_sum = tf.convert_to_tensor(d_sum)
-            by_block = rows_gradient(
-                d_sum, slots, segments, only_weights, tf.shape(rows)[0]
-            )
+            by_block = rows_gradient(d_sum, slots, segments, only_weights, num_slots)
             return [tf.cast(by_block, block.dtype)] + [
                 weights_gradient(d_sum, rows, slots, segments) for _ in weights
             ]

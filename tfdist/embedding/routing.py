@@ -6,8 +6,10 @@ where the sum is: on the aggregated route the block holds the sum of each segmen
 the plain route it holds each row once.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.embedding import cost
@@ -26,14 +28,13 @@ def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
 
 
 def locate(
-    ids: tf.Tensor, num_rows: int, num_shards: int, partition_strategy: str
+    ids: tf.Tensor, sizes: Sequence[int], partition_strategy: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Says where ids live.
 
     Args:
-        ids: From 0 to `num_rows - 1`, of any shape.
-        num_rows: Of the whole table.
-        num_shards: Over which it is spread.
+        ids: From 0 up to the sum of the sizes, of any shape.
+        sizes: The rows of each shard.
         partition_strategy: `"mod"` deals the rows out one by one; `"div"` gives each
             shard neighbours.
 
@@ -41,13 +42,12 @@ def locate(
         The shard of each id, and its row in that shard.
     """
     if partition_strategy == "mod":
-        return ids % num_shards, ids // num_shards
-    size, larger = divmod(num_rows, num_shards)
-    end_of_larger = larger * (size + 1)
-    beyond = ids - end_of_larger
-    shard = tf.where(beyond < 0, ids // (size + 1), larger + beyond // max(size, 1))
-    row = tf.where(beyond < 0, ids % (size + 1), beyond % max(size, 1))
-    return shard, row
+        return ids % len(sizes), ids // len(sizes)
+    starts = np.cumsum([0, *sizes[:-1]])
+    starts = tf.constant(starts, ids.dtype)
+    shards = tf.searchsorted(starts[1:], tf.reshape(ids, [-1]), side="right")
+    shards = tf.reshape(shards, tf.shape(ids))
+    return shards, ids - tf.gather(starts, shards)
 
 
 class Entries(NamedTuple):
@@ -71,13 +71,15 @@ class Route(NamedTuple):
         message: To the ps, see `pack`.
         ps_weights: To the ps: a weight for each id of the message, or for none of
             them. None where the lookup has no weights.
-        slots: On the worker: rows of the block.
+        num_slots: On the worker: how many rows the block has.
+        slots: Rows of the block.
         segments: The row of the batch that each of these is added to, ascending.
         weights: The weight of each, or None for ones.
     """
 
     message: tf.Tensor
     ps_weights: tf.Tensor | None
+    num_slots: tf.Tensor
     slots: tf.Tensor
     segments: tf.Tensor
     weights: tf.Tensor | None
@@ -87,15 +89,14 @@ def split(
     ids: tf.Tensor,
     segments: tf.Tensor,
     weights: tf.Tensor | None,
-    num_rows: int,
-    num_shards: int,
+    sizes: Sequence[int],
     partition_strategy: str,
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
-    shards, rows = locate(ids, num_rows, num_shards, partition_strategy)
-    rows = tf.cast(rows, _wire_dtype(num_rows))
+    shards, rows = locate(ids, sizes, partition_strategy)
+    rows = tf.cast(rows, _wire_dtype(sum(sizes)))
     places = tf.dynamic_partition(
-        tf.range(tf.size(ids)), tf.cast(shards, tf.int32), num_shards
+        tf.range(tf.size(ids)), tf.cast(shards, tf.int32), len(sizes)
     )
     return [
         Entries(
@@ -142,6 +143,7 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
     rows_travel = Route(
         message=unique_rows,
         ps_weights=None if weights is None else weights[:0],
+        num_slots=tf.size(unique_rows),
         slots=slots,
         segments=entries.segments,
         weights=weights,
@@ -149,6 +151,7 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
     sums_travel = Route(
         message=pack(entries.rows, lengths),
         ps_weights=weights,
+        num_slots=tf.size(runs),
         slots=tf.range(tf.size(runs)),
         segments=runs,
         weights=None if weights is None else tf.ones_like(runs, weights.dtype),

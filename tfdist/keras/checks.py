@@ -9,6 +9,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.parameter_server.partitioned import PartitionedVariable
+
+# The norm of a weight, its rows' and columns' means, its orthogonal factor.
+_OF_WHOLE_WEIGHTS = frozenset({"Lamb", "Adafactor", "Muon"})
 
 
 class AsynchronousTrainingError(ValueError):
@@ -52,6 +56,31 @@ def check_model(model: keras.Model) -> None:
         _check_layer(layer)
     for optimizer in _optimizers_of(model):
         _check_optimizer(optimizer)
+    _check_partitioned(model)
+
+
+def _check_partitioned(model: keras.Model) -> None:
+    weights = [
+        weight
+        for weight in model.trainable_variables
+        if isinstance(weight._value, PartitionedVariable)
+    ]
+    for weight in weights:
+        if weight.constraint is not None:
+            raise AsynchronousTrainingError(
+                f"{weight.path} is split into {len(weight._value.shards)} shards, and "
+                "its constraint would read all of them in every step. Leave the "
+                "constraint out, or the variable in one piece"
+            )
+    for optimizer in _optimizers_of(model):
+        name = type(optimizer).__name__
+        if weights and name in _OF_WHOLE_WEIGHTS:
+            raise AsynchronousTrainingError(
+                f"{name} computes with a whole weight at a time, and {weights[0].path} "
+                f"is split into {len(weights[0]._value.shards)} shards, each updated "
+                "on its own ps. Use an optimizer that updates each element by itself, "
+                "such as Adam, or leave the variable in one piece"
+            )
 
 
 def _check_layer(layer: keras.Layer) -> None:

@@ -13,13 +13,18 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras import checks
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.parameter_server.strategy import ParameterServerStrategy, variable_path
+from tfdist.parameter_server.creation import variable_initializer, variable_path
+from tfdist.parameter_server.partitioned import PartitionedVariable
+from tfdist.parameter_server.strategy import ParameterServerStrategy
 from tfdist.parameter_server.variable import ParameterServerVariable
 
 _log = logging.getLogger("tfdist")
@@ -47,6 +52,9 @@ def install() -> None:
             _constraint, _tf.KerasVariable.constraint.fset
         )
         _tf.KerasVariable._initialize = _naming_variables(_tf.KerasVariable._initialize)
+        _tf.KerasVariable._initialize_with_initializer = _telling_the_initializer(
+            _tf.KerasVariable._initialize_with_initializer
+        )
         _installed = True
 
 
@@ -163,7 +171,7 @@ def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     # `tf.gather` looks for this method. With it an embedding moves the rows that it
     # looks up; without it, the whole table.
     value = variable._value
-    if not isinstance(value, ParameterServerVariable):
+    if not isinstance(value, ParameterServerVariable | PartitionedVariable):
         raise AttributeError("sparse_read")
     return value.sparse_read
 
@@ -184,6 +192,40 @@ def _constraint(variable: Any) -> Callable[[Any], tf.Tensor] | None:
     return project
 
 
+class PartitionedKerasVariable(keras.Variable):
+    """A Keras variable whose value is in shards.
+
+    Only by its class does TensorFlow's checkpoint know that it has slices to save.
+    """
+
+    def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:
+        is_exporting = not tf.executing_eagerly()
+        return {} if is_exporting else {"VARIABLE_VALUE": self._value.saveables}
+
+    # An exported function reads the shards, and so they are what is exported.
+    def _trackable_children(
+        self, save_type: str = "checkpoint", **kwargs: Any
+    ) -> dict[str, Any]:
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "savedmodel":
+            shards = enumerate(self._value.shards)
+            children |= {f"shard_{i}": shard for i, shard in shards}
+        return children
+
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
+
+    def _write_object_proto(self, proto: Any, options: Any) -> None:
+        proto.user_object.identifier = "_generic_user_object"
+        proto.user_object.version.producer = 1
+        proto.user_object.version.min_consumer = 1
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        return np.asarray(self._value, dtype=dtype)
+
+
 def _naming_variables(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, value: Any) -> None:
@@ -192,12 +234,19 @@ def _naming_variables(initialize: Callable[..., None]) -> Callable[..., None]:
             initialize(variable, value)
         finally:
             variable_path.reset(token)
-        if isinstance(variable._value, _tf.ShardedVariable):
-            raise ValueError(
-                f"the strategy's partitioner splits the Keras variable {variable.path}"
-                f" of shape {tuple(variable._value.shape)}, and Keras variables cannot"
-                " be split yet. Use partitioner=None, or one that splits larger "
-                "variables only; a tf.Variable of your own can be split"
-            )
+        if isinstance(variable._value, PartitionedVariable):
+            variable.__class__ = PartitionedKerasVariable
+
+    return method
+
+
+def _telling_the_initializer(initialize: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialize)
+    def method(variable: Any, initializer: Any) -> None:
+        token = variable_initializer.set(initializer)
+        try:
+            initialize(variable, initializer)
+        finally:
+            variable_initializer.reset(token)
 
     return method

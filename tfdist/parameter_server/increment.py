@@ -64,7 +64,7 @@ def increment(
 
 def _shaped_as(view: tf.Tensor, term: tf.Tensor) -> tf.Tensor:
     # A scalar, or a shape that is known only when the step runs.
-    return term if term.shape == view.shape else tf.broadcast_to(term, view.shape)
+    return term if term.shape == view.shape else tf.broadcast_to(term, tf.shape(view))
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:

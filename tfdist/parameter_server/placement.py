@@ -8,7 +8,10 @@ live beside the variable that they update.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from tfdist.parameter_server.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class Placement(Protocol):
 
     def place(self, variable: VariableSpec, num_ps: int) -> int:
         """Returns the index, from 0 to `num_ps - 1`, of the variable's ps."""
+        ...
+
+
+@runtime_checkable
+class PartitioningPlacement(Placement, Protocol):
+    """Decides, before a variable is placed, whether to split it."""
+
+    def partition(self, variable: VariableSpec, num_ps: int) -> "Partition | None":
+        """Returns how the variable is split, or None to have it placed whole."""
         ...
 
 

@@ -1,36 +1,24 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
-import contextvars
 import os
-import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 
 import tf_config
-from tfdist import _tf
 from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
 from tfdist.parameter_server import connect
+from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.placement import (
     GreedyLoadBalancing,
     Placement,
-    VariableSpec,
     check_placement,
-    ps_for,
 )
 from tfdist.parameter_server.report import (
-    PlacedVariable,
     PlacementReport,
     WorkerReport,
 )
-from tfdist.parameter_server.variable import ParameterServerVariable
-
-variable_path: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-    "variable_path", default=None
-)
-"""The path of the Keras variable that is being created, where Keras creates one."""
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -49,9 +37,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         cluster: The cluster, and the chief as this process's task. From the
             environment variable TF_CONFIG unless given.
         placement: Which ps a variable lives on.
-        partitioner: Splits a large `tf.Variable` over several ps, as in
-            `tf.distribute.experimental.partitioners`. Keras variables cannot be
-            split yet, and say so.
+        partitioner: Splits large variables, Keras's too, over several ps: one of
+            `tf.distribute.experimental.partitioners`, or of tfdist's own. A Keras
+            variable stays one to Keras, and so do its optimizer slots, which are
+            split as it is; a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
 
     Raises:
@@ -148,66 +137,6 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         return PlacementReport(self.num_ps, self._extended.placed_variables())
 
 
-class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
-    """Creates the variables of a `ParameterServerStrategy`."""
-
-    def __init__(
-        self,
-        strategy: ParameterServerStrategy,
-        resolver: tf.distribute.cluster_resolver.ClusterResolver,
-        partitioner: Callable[..., Any] | None,
-        placement: Placement,
-    ) -> None:
-        super().__init__(strategy, resolver, partitioner)
-        self._retrace_functions_for_each_device = len(self.worker_devices) > 1
-        self._placement = placement
-        self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
-
-    def placed_variables(self) -> tuple[PlacedVariable, ...]:
-        """The variables that are still in use, in creation order."""
-        return tuple(
-            placed for variable, placed in self._placed if variable() is not None
-        )
-
-    def _create_var_creator(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> Callable[..., tf.Variable]:
-        def create(**kwargs: Any) -> tf.Variable:
-            # A variable that a step creates when it is traced leaves the graph with
-            # its device, and without its colocation.
-            beside = kwargs.get("colocate_with")
-            with tf.device(beside.device) if beside is not None else nullcontext():
-                created = next_creator(**kwargs)
-            variable = ParameterServerVariable(created, self._num_workers)
-            self._record(variable)
-            return variable
-
-        return create
-
-    def _create_variable_round_robin(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> tf.Variable:
-        # The base class takes the ps from its count of variables, modulo num_ps.
-        self._variable_count = ps_for(
-            self._placement, _spec_before_creation(kwargs), self._num_ps
-        )
-        return super()._create_variable_round_robin(next_creator, **kwargs)
-
-    def _record(self, variable: ParameterServerVariable) -> None:
-        name = variable_path.get() or variable.name.removesuffix(":0")
-        spec = _spec(name, variable.shape, variable.dtype)
-        device = tf.DeviceSpec.from_string(variable.device)
-        placed = PlacedVariable(spec, device.task)
-        self._placed.append((weakref.ref(variable), placed))
-
-    def _assert_being_scheduled_by_cluster_coordinator(self) -> None:
-        # The base class warns of `run` outside of a scheduled function. A step is
-        # traced before it is scheduled, so only a call that would really run on the
-        # chief deserves the warning.
-        if tf.executing_eagerly():
-            super()._assert_being_scheduled_by_cluster_coordinator()
-
-
 def _connect_once() -> None:
     if ParameterServerStrategy._connected_process == os.getpid():
         raise RuntimeError(
@@ -253,26 +182,4 @@ def _resolver(
         task_type=config.task.job,
         task_id=config.task.index,
         rpc_layer="grpc",
-    )
-
-
-def _spec_before_creation(kwargs: dict[str, Any]) -> VariableSpec:
-    """What will be created, from the arguments of `tf.Variable`."""
-    shape, dtype = kwargs.get("shape"), kwargs.get("dtype")
-    if shape is None or dtype is None:
-        value = kwargs["initial_value"]
-        # Keras gives a function and no shape. Traced, it tells its shape without
-        # the memory or the time of a value.
-        with _tf.scratch_graph("variable_spec").as_default():
-            value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
-        shape, dtype = value.shape, value.dtype
-    scopes = (tf.get_current_name_scope(), kwargs.get("name") or "Variable")
-    name = variable_path.get() or "/".join(filter(None, scopes))
-    return _spec(name, shape, dtype)
-
-
-def _spec(name: str, shape: Any, dtype: Any) -> VariableSpec:
-    dtype = tf.as_dtype(dtype)
-    return VariableSpec(
-        name, tuple(tf.TensorShape(shape).as_list()), dtype.name, dtype.size
     )

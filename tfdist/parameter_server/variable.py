@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.parameter_server import update
 from tfdist.parameter_server.increment import NotAdditiveError, increment
 
 
@@ -28,28 +29,52 @@ class ParameterServerVariable(_tf.CachingVariable):
     Args:
         variable: On the ps.
         num_workers: How many workers may write at the same time.
+        is_weight: Whether a model learns it, though it may not be trainable itself,
+            as a shard is not.
+        beside: The weight that it is an optimizer slot of.
+
+    Attributes:
+        updates_rows: Whether an optimizer updates only the rows that a step has
+            looked up, and leaves the others and their slots as they are.
     """
 
-    def __init__(self, variable: tf.Variable, num_workers: int) -> None:
+    def __init__(
+        self,
+        variable: tf.Variable,
+        num_workers: int,
+        is_weight: bool = False,
+        beside: Any = None,
+    ) -> None:
         super().__init__(variable)
         self._num_workers = num_workers
+        self._is_weight = is_weight or variable.trainable
+        self._beside = beside
         self._view: tf.Tensor | None = None
+        self._rows_of_view: tf.Tensor | None = None
+        self.updates_rows = False
+
+    def _rows_seen(self) -> tf.Tensor | None:
+        return update.rows_seen(self, self._beside)
 
     def _current_view(self) -> tf.Tensor | None:
         """What the graph being traced has read, unless it has written since."""
         view = self._view
         if view is None or tf.executing_eagerly():
             return None
+        if self._rows_of_view is not self._rows_seen():
+            return None
         return view if view.graph is tf.compat.v1.get_default_graph() else None
 
     def read_value(self) -> tf.Tensor:
         """Reads the value; a step that has read it already gets the same view."""
         # A gradient flows to a trainable variable from the reads under the tape,
-        # and the last read may have been outside of it.
-        view = None if self.trainable else self._current_view()
+        # and the last read may have been outside of it. No tape sees an update.
+        rows = self._rows_seen()
+        view = None if self.trainable and rows is None else self._current_view()
         if view is None:
-            view = super().read_value()
+            view = super().read_value() if rows is None else self._v.sparse_read(rows)
             self._view = None if tf.executing_eagerly() else view
+            self._rows_of_view = rows
         return view
 
     def value(self) -> tf.Tensor:
@@ -82,14 +107,14 @@ class ParameterServerVariable(_tf.CachingVariable):
             NotAdditiveError: If a step sets a variable that sums over the workers,
                 as those of a metric do.
         """
-        view = self._current_view()
+        view, rows = self._current_view(), self._rows_seen()
         self._view = None
         if view is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
             with tf.device(value.device):
-                added = increment(value, view, self.trainable, self._num_workers)
+                added = increment(value, view, self._is_weight, self._num_workers)
             if added is not None:
-                return self._v.assign_add(added, name=name, read_value=read_value)
+                return self.assign_add(added, name=name, read_value=read_value)
             if self.aggregation == tf.VariableAggregation.SUM:
                 raise NotAdditiveError(
                     f"{self.name} sums over the workers, and this step sets it to a "
@@ -97,17 +122,27 @@ class ParameterServerVariable(_tf.CachingVariable):
                     "would lose each other's updates. Write what the step adds, as "
                     "variable.assign_add(...), or compute the value from such sums"
                 )
+        if rows is not None:
+            value = tf.convert_to_tensor(value, dtype=self.dtype)
+            return self._v.scatter_update(tf.IndexedSlices(value, rows), name=name)
         return self._v.assign(value, name=name, read_value=read_value)
 
-    def assign_add(self, *args: Any, **kwargs: Any) -> Any:
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Adds to the value under the variable's lock."""
         self._view = None
-        return self._v.assign_add(*args, **kwargs)
+        if (rows := self._rows_seen()) is not None:
+            return self.scatter_add(self._slices(delta, rows))
+        return self._v.assign_add(delta, *args, **kwargs)
 
-    def assign_sub(self, *args: Any, **kwargs: Any) -> Any:
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Subtracts from the value under the variable's lock."""
         self._view = None
-        return self._v.assign_sub(*args, **kwargs)
+        if (rows := self._rows_seen()) is not None:
+            return self.scatter_sub(self._slices(delta, rows))
+        return self._v.assign_sub(delta, *args, **kwargs)
+
+    def _slices(self, delta: Any, rows: tf.Tensor) -> tf.IndexedSlices:
+        return tf.IndexedSlices(tf.convert_to_tensor(delta, self.dtype), rows)
 
     def scatter_add(
         self,

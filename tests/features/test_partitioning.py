@@ -1,0 +1,235 @@
+"""Variables in shards, over several ps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled
+
+import tfdist
+
+layers = keras.layers
+HALVES = tfdist.FixedShardsPartitioner(2)
+
+OPTIMIZERS = [
+    keras.optimizers.SGD,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.Adagrad,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Lion,
+]
+
+
+def columns(shape, dtype, axis=0):
+    return [1] * (len(shape) - 1) + [2] if shape[-1] > 1 else [1] * len(shape)
+
+
+def build(optimizer=keras.optimizers.SGD, options=None, **compile):
+    dense = layers.Dense(6, "tanh"), layers.Dense(1)
+    return compiled(*dense, optimizer=optimizer(**options or {}), **compile)
+
+
+def partitioned(strategy, partitioner=HALVES, **compile):
+    with strategy.scope(), tfdist.partition_variables(partitioner):
+        return build(**compile)
+
+
+def shards(variable):
+    return variable._value.shards
+
+
+def weights_after_training(model, data, weights, epochs=3):
+    model.set_weights(weights)
+    x, y = data
+    model.fit(x, y, batch_size=len(x), epochs=epochs, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def assert_trains_as_plain_keras(model, plain, data):
+    weights = [w + 0.1 for w in plain.get_weights()]
+    results = [weights_after_training(m, data, weights) for m in (model, plain)]
+    for ours, theirs, before in zip(*results, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        assert not np.allclose(ours, before, atol=1e-5)
+
+
+@pytest.mark.feature("A Keras variable in shards: rows")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.__name__)
+def test_rows(strategy, regression, optimizer):
+    model = partitioned(strategy, optimizer=optimizer)
+    assert [len(shards(w)) for w in model.weights[:3]] == [2, 2, 2]
+    plain = build(optimizer)
+    assert_trains_as_plain_keras(model, plain, regression)
+    kernel = model.weights[0]
+    slots = [v for v in model.optimizer.variables if v.shape == kernel.shape]
+    for slot in slots:
+        devices = [shard.device for shard in shards(slot)]
+        assert devices == [shard.device for shard in shards(kernel)]
+
+
+@pytest.mark.feature("A Keras variable in shards: columns")
+def test_columns(strategy, regression):
+    model = partitioned(strategy, columns, optimizer=keras.optimizers.Adam)
+    kernel = model.weights[0]
+    assert [tuple(s.shape) for s in shards(kernel)] == [(4, 3), (4, 3)]
+    plain = build(keras.optimizers.Adam)
+    assert_trains_as_plain_keras(model, plain, regression)
+
+
+@pytest.mark.feature("Shards go where the placement says, and the report has each")
+def test_shards_are_placed_and_reported(strategy):
+    model = partitioned(strategy)
+    kernel = model.weights[0]
+    assert {shard.device.split("task:")[1][0] for shard in shards(kernel)} == {"0", "1"}
+    placed = {v.spec.name: v for v in strategy.placement_report().variables}
+    for rows, shard in zip(("0:2", "2:4"), shards(kernel), strict=True):
+        part = placed[f"{kernel.path}[{rows}]"]
+        assert part.spec.shape == (2, 6)
+        assert f"task:{part.ps}" in shard.device
+
+
+@pytest.mark.sets_own_value("_average", "an average whose decay depends on the step")
+@pytest.mark.feature("Clipping, weight decay and EMA of variables in shards")
+def test_options_of_optimizers(strategy, regression):
+    options = {"clipnorm": 0.5, "weight_decay": 0.01, "use_ema": True}
+    model = partitioned(strategy, optimizer=keras.optimizers.Adam, options=options)
+    plain = build(keras.optimizers.Adam, options)
+    assert_trains_as_plain_keras(model, plain, regression)
+
+
+@pytest.mark.feature("A recurrent layer in shards")
+def test_recurrent_layer(strategy):
+    def lstm():
+        model = keras.Sequential([keras.Input((5, 3)), layers.LSTM(4), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = lstm()
+    assert len(shards(model.weights[1])) == 2
+    x = np.random.default_rng(1).normal(size=(16, 5, 3)).astype("float32")
+    assert_trains_as_plain_keras(model, lstm(), (x, x[:, 0, :1]))
+
+
+@pytest.mark.feature("`steps_per_execution` with variables in shards")
+def test_steps_read_what_the_step_before_wrote(strategy, regression):
+    x, y = regression
+    model = partitioned(strategy, steps_per_execution=8)
+    plain = build()
+    model.set_weights(plain.get_weights())
+    for each in (model, plain):
+        each.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.feature("No update of a shard is lost")
+def test_sum_of_gradients_is_exact(strategy):
+    def total(y, y_pred):
+        return tf.reduce_sum(y_pred, axis=1)
+
+    steps, rate = 64, 2.0**-10
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = compiled(
+            layers.Dense(6, use_bias=False, kernel_initializer="zeros"),
+            optimizer=keras.optimizers.SGD(rate),
+            loss=total,
+        )
+    before = strategy.worker_report().steps
+    model.fit(
+        np.ones((4 * steps, 4)), np.zeros((4 * steps, 6)), batch_size=4, verbose=0
+    )
+    assert min(np.subtract(strategy.worker_report().steps, before)) > 0
+    np.testing.assert_array_equal(model.get_weights()[0], -steps * rate)
+
+
+@pytest.mark.feature("`.keras` of variables in shards, loaded without tfdist")
+def test_keras_file(strategy, regression, tmp_path):
+    model = partitioned(strategy, optimizer=keras.optimizers.Adam)
+    model.fit(*regression, verbose=0)
+    model.save(tmp_path / "model.keras")
+    plain = keras.models.load_model(tmp_path / "model.keras")
+    pairs = zip(
+        [*model.weights, *model.optimizer.variables],
+        [*plain.weights, *plain.optimizer.variables],
+        strict=True,
+    )
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+
+
+@pytest.mark.feature("`model.export` of variables in shards")
+def test_export(strategy, regression, tmp_path):
+    model = partitioned(strategy)
+    model.export(str(tmp_path / "exported"), verbose=False)
+    exported = tf.saved_model.load(str(tmp_path / "exported"))
+    x = regression[0]
+    np.testing.assert_allclose(exported.serve(x), model.predict(x, verbose=0), 1e-6)
+
+
+LAYOUTS = {
+    "whole": lambda shape, dtype, axis=0: [1] * len(shape),
+    "halves": HALVES,
+    "thirds": tfdist.FixedShardsPartitioner(3),
+    "columns": columns,
+}
+
+
+@pytest.mark.feature("A checkpoint restores into any other shards, with the slots")
+@pytest.mark.parametrize("after", LAYOUTS)
+@pytest.mark.parametrize("before", LAYOUTS)
+def test_reshard_on_restore(strategy, regression, tmp_path, before, after):
+    saved = partitioned(strategy, LAYOUTS[before], optimizer=keras.optimizers.Adam)
+    saved.fit(*regression, verbose=0)
+    path = tf.train.Checkpoint(model=saved).save(str(tmp_path / "checkpoint"))
+    model = partitioned(strategy, LAYOUTS[after], optimizer=keras.optimizers.Adam)
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    tf.train.Checkpoint(model=model).restore(path).assert_consumed()
+    pairs = zip(
+        [*saved.weights, *saved.optimizer.variables],
+        [*model.weights, *model.optimizer.variables],
+        strict=True,
+    )
+    for theirs, ours in pairs:
+        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    assert np.abs(np.array(model.optimizer.variables[2])).max() > 0
+
+
+@pytest.mark.feature(
+    "An optimizer that looks at a whole weight, of a variable in shards",
+    "no",
+    "a norm or a matrix root of a shard is not that of the whole",
+)
+@pytest.mark.parametrize("name", ["Lamb", "Muon", "Adafactor"])
+def test_optimizer_of_whole_weights(strategy, regression, name):
+    model = partitioned(strategy, optimizer=getattr(keras.optimizers, name))
+    with pytest.raises(tfdist.AsynchronousTrainingError, match=name) as raised:
+        model.fit(*regression, verbose=0)
+    assert model.weights[0].path in str(raised.value)
+
+
+@pytest.mark.feature(
+    "A constraint of a variable in shards",
+    "no",
+    "it would read the whole variable in every step",
+)
+def test_constraint(strategy, regression):
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = compiled(layers.Dense(6, kernel_constraint="max_norm"))
+    with pytest.raises(tfdist.AsynchronousTrainingError, match="constraint"):
+        model.fit(regression[0], regression[0][:, :1], verbose=0)
+
+
+@pytest.mark.feature(
+    "A partitioner that returns nonsense", "no", "names it and the variable"
+)
+@pytest.mark.parametrize("counts", [[2], [2, 2], [0, 1], "two", [9, 1], None])
+def test_nonsense(strategy, counts):
+    def nonsense(shape, dtype, axis=0):
+        return counts if len(shape) == 2 else [1] * len(shape)
+
+    words = r"partitioner nonsense returned .*dense.*/kernel of shape \(4, 6\)"
+    with pytest.raises(tfdist.PartitionError, match=words):
+        partitioned(strategy, nonsense)

@@ -1,0 +1,212 @@
+"""How a `ParameterServerStrategy` creates variables and runs updates of them."""
+
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server import update
+from tfdist.parameter_server.creation import (
+    requested_partitioner,
+    shard_name,
+    spec_before_creation,
+    spec_of,
+    variable_initializer,
+    variable_path,
+)
+from tfdist.parameter_server.initial_value import of_shards
+from tfdist.parameter_server.partition import Partition
+from tfdist.parameter_server.partitioned import PartitionedVariable
+from tfdist.parameter_server.partitioners import partition_of
+from tfdist.parameter_server.placement import (
+    PartitioningPlacement,
+    Placement,
+    VariableSpec,
+    ps_for,
+)
+from tfdist.parameter_server.report import PlacedVariable
+from tfdist.parameter_server.variable import ParameterServerVariable
+
+
+class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
+    """Creates the variables of a `ParameterServerStrategy`."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        partitioner: Callable[..., Any] | None,
+        placement: Placement,
+    ) -> None:
+        super().__init__(strategy, resolver, partitioner)
+        self._retrace_functions_for_each_device = len(self.worker_devices) > 1
+        self._placement = placement
+        self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
+
+    def placed_variables(self) -> tuple[PlacedVariable, ...]:
+        """The variables that are still in use, in creation order."""
+        return tuple(
+            placed for variable, placed in self._placed if variable() is not None
+        )
+
+    def _create_var_creator(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> Callable[..., tf.Variable]:
+        def create(**kwargs: Any) -> tf.Variable:
+            # A variable that a step creates when it is traced leaves the graph with
+            # its device, and without its colocation.
+            beside = kwargs.get("colocate_with")
+            with tf.device(beside.device) if beside is not None else nullcontext():
+                created = next_creator(**kwargs)
+            variable = ParameterServerVariable(
+                created, self._num_workers, is_weight=is_weight, beside=beside
+            )
+            self._record(variable)
+            return variable
+
+        is_weight = kwargs.get("is_weight", False)
+        return create
+
+    def _create_variable(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> Any:
+        beside = kwargs.get("colocate_with")
+        if isinstance(beside, PartitionedVariable):
+            spec = spec_before_creation(kwargs)
+            if spec.shape == tuple(beside.shape):
+                return self._create_shards(
+                    next_creator, beside.partition, spec, beside.shards, kwargs
+                )
+            kwargs["colocate_with"] = beside.shards[0]
+        elif beside is None and variable_path.get() is not None:
+            spec = spec_before_creation(kwargs)
+            partition = self._partition(spec)
+            if partition is not None:
+                return self._create_shards(next_creator, partition, spec, (), kwargs)
+            # TensorFlow's own partitioned variable is for users' `tf.Variable`s.
+            creator = self._create_var_creator(next_creator)
+            return self._create_variable_round_robin(creator, **kwargs)
+        return super()._create_variable(next_creator, **kwargs)
+
+    def _partition(self, spec: VariableSpec) -> Partition | None:
+        """How to split a Keras variable; None leaves it in one piece."""
+        if isinstance(self._placement, PartitioningPlacement):
+            partition = self._placement.partition(spec, self._num_ps)
+        else:
+            partitioner = requested_partitioner() or self._variable_partitioner
+            if partitioner is None:
+                return None
+            partition = partition_of(partitioner, spec, self._num_ps, self._placement)
+        if partition is None or len(partition.bounds) == 1:
+            return None
+        partition.check(spec, self._num_ps)
+        return partition
+
+    def _create_shards(
+        self,
+        next_creator: Callable[..., tf.Variable],
+        partition: Partition,
+        spec: VariableSpec,
+        beside: tuple[ParameterServerVariable, ...],
+        kwargs: dict[str, Any],
+    ) -> PartitionedVariable:
+        """Creates a variable in shards, each where `partition` says or beside another.
+
+        The shards are not trainable: gradients flow to the whole, which is.
+        """
+        trainable = bool(kwargs.get("trainable", True)) and not beside
+        creator = self._create_var_creator(next_creator, is_weight=trainable)
+        initial_values = of_shards(
+            kwargs["initial_value"],
+            variable_initializer.get(),
+            spec.shape,
+            spec.dtype,
+            partition,
+        )
+        shards = []
+        for i, (bound, value) in enumerate(
+            zip(partition.bounds, initial_values, strict=True)
+        ):
+            shard = {**kwargs, "initial_value": value, "trainable": False}
+            shard["shape"] = partition.shard_shape(spec.shape, i)
+            token = variable_path.set(shard_name(spec.name, partition.axis, bound))
+            try:
+                if beside:
+                    shard["colocate_with"] = beside[i]
+                    created = super()._create_variable(next_creator, **shard)
+                else:
+                    self._variable_count = bound.ps
+                    created = super()._create_variable_round_robin(creator, **shard)
+            finally:
+                variable_path.reset(token)
+            shards.append(created)
+        return PartitionedVariable(
+            shards, partition, spec.name, trainable, self._num_workers
+        )
+
+    def _update(
+        self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        if isinstance(var, PartitionedVariable):
+            per_argument = [self._parts(var, each) for each in args]
+            for i, shard in enumerate(var.shards):
+                with update.of_shard(i):
+                    self._update(
+                        shard,
+                        lambda _, *rest: fn(var, *rest, **kwargs),
+                        tuple(parts[i] for parts in per_argument),
+                        {},
+                        group,
+                    )
+            return None
+        if args and isinstance(args[0], tf.IndexedSlices) and var.updates_rows:
+            with tf.device(var.device):
+                rows, gradient = _summed_by_row(args[0])
+            with update.of_rows(var, rows):
+                return super()._update(var, fn, (gradient, *args[1:]), kwargs, group)
+        return super()._update(var, fn, args, kwargs, group)
+
+    def _parts(self, var: PartitionedVariable, argument: Any) -> list[Any]:
+        """The shards' parts of a gradient; of other arguments, the same for each."""
+        is_gradient = isinstance(argument, tf.IndexedSlices) or (
+            tf.is_tensor(argument) and argument.shape == var.shape
+        )
+        return var.parts_of(argument) if is_gradient else [argument] * len(var.shards)
+
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        return super()._call_for_each_replica(update.tracing_a_step(fn), args, kwargs)
+
+    def _create_variable_round_robin(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> tf.Variable:
+        # The base class takes the ps from its count of variables, modulo num_ps.
+        self._variable_count = ps_for(
+            self._placement, spec_before_creation(kwargs), self._num_ps
+        )
+        return super()._create_variable_round_robin(next_creator, **kwargs)
+
+    def _record(self, variable: ParameterServerVariable) -> None:
+        name = variable_path.get() or variable.name.removesuffix(":0")
+        spec = spec_of(name, variable.shape, variable.dtype)
+        device = tf.DeviceSpec.from_string(variable.device)
+        placed = PlacedVariable(spec, device.task)
+        self._placed.append((weakref.ref(variable), placed))
+
+    def _assert_being_scheduled_by_cluster_coordinator(self) -> None:
+        # The base class warns of `run` outside of a scheduled function. A step is
+        # traced before it is scheduled, so only a call that would really run on the
+        # chief deserves the warning.
+        if tf.executing_eagerly():
+            super()._assert_being_scheduled_by_cluster_coordinator()
+
+
+def _summed_by_row(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+    """The rows of a gradient, each once, and the sum of what it has for each."""
+    rows, positions = tf.unique(gradient.indices)
+    summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return rows, summed

@@ -1,0 +1,94 @@
+"""What a step sees of a weight and its slots: all, a shard, or rows.
+
+An optimizer is written for whole variables: it reads a weight and its slots, and
+writes them. To let the same code run beside each shard of a partitioned weight, or
+on the rows that a step has looked up, reads and writes of the weight and its slots
+are narrowed while the update runs.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+_shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "shard", default=None
+)
+_step: contextvars.ContextVar[tf.Graph | None] = contextvars.ContextVar(
+    "step", default=None
+)
+_rows: contextvars.ContextVar[tuple[Any, tf.Tensor] | None] = contextvars.ContextVar(
+    "rows", default=None
+)
+
+
+def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function remember the graph that it is traced in."""
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        token = _step.set(tf.compat.v1.get_default_graph())
+        try:
+            return step(*args, **kwargs)
+        finally:
+            _step.reset(token)
+
+    return traced
+
+
+def graph_of_the_step() -> tf.Graph:
+    """The graph to read a partitioned variable in, while a step is traced.
+
+    It is the step's own, and not that of a loop in it: TensorFlow differentiates the
+    body of a loop by what it captures, and this has to be the value, and not a handle
+    that stands for it.
+    """
+    graph = current = tf.compat.v1.get_default_graph()
+    step = _step.get()
+    while graph is not None and graph is not step:
+        graph = getattr(graph, "outer_graph", None)
+    return current if graph is None else graph
+
+
+@contextlib.contextmanager
+def of_shard(index: int) -> Iterator[None]:
+    """Narrows partitioned variables to their shard of this index."""
+    token = _shard.set(index)
+    try:
+        yield
+    finally:
+        _shard.reset(token)
+
+
+@contextlib.contextmanager
+def of_rows(weight: Any, rows: tf.Tensor) -> Iterator[None]:
+    """Narrows a weight on a ps, and the slots beside it, to some of their rows.
+
+    Args:
+        weight: A `ParameterServerVariable`.
+        rows: The indices of rows, each once; an integer vector.
+    """
+    token = _rows.set((weight, rows))
+    try:
+        yield
+    finally:
+        _rows.reset(token)
+
+
+def shard_seen() -> int | None:
+    """The index of the shard that the update under way is narrowed to."""
+    return _shard.get()
+
+
+def rows_seen(variable: Any, beside: Any) -> tf.Tensor | None:
+    """The rows that the update under way is narrowed to, of one variable.
+
+    Args:
+        variable: The variable that is read or written.
+        beside: The weight that it is a slot of, if it is one.
+    """
+    seen = _rows.get()
+    if seen is None or (variable is not seen[0] and beside is not seen[0]):
+        return None
+    return seen[1]
