@@ -325,14 +325,14 @@ def test_lookups_are_of_the_variables_that_match():
 
 
 def test_a_model_is_planned():
-    planned = plan(cnn, 2, traffic_weight=0.5, target=1.1)
+    planned = plan(cnn, 2, balance="both", target=1.1)
     assert planned.num_ps == 2
     assert planned.target == 1.1
-    assert planned.traffic_weight == 0.5
+    assert planned.balance == "both"
     assert [v.weight.spec.shape for v in planned.variables] == [
         each.spec.shape for each in weights_of(cnn)
     ]
-    assert planned.imbalance <= 1.1
+    assert planned.traffic_imbalance <= 1.1
 
 
 def not_compiled():

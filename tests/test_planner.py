@@ -131,16 +131,44 @@ def test_a_step_moves_a_dense_variable_whole_and_of_an_embedding_its_rows():
     assert weight(100, 8, lookups=1000).traffic == 2 * 3200
 
 
-def test_memory_or_traffic_is_balanced():
-    tables = [weight(100_000, 8, name=f"t{i}", lookups=100) for i in range(4)]
-    dense = [weight(100, 100, name="dense")]
-    by_memory = plan_variables(tables + dense, 2)
-    by_traffic = plan_variables(tables + dense, 2, traffic_weight=1.0)
-    between = plan_variables(tables + dense, 2, traffic_weight=0.5)
-    assert by_memory.imbalance <= 1.02 < by_memory.traffic_imbalance
-    assert by_traffic.traffic_imbalance <= 1.02
-    both = [between.imbalance, between.traffic_imbalance]
-    assert sum(both) / 2 <= by_memory.traffic_imbalance
+def dlrm() -> list[Weight]:
+    tables = [
+        weight(rows, 16, name=f"table_{i}", slots=2, lookups=2048)
+        for i, rows in enumerate([10_000_000, 8_000_000, 2_000_000, 90_000, 5000, 900])
+    ]
+    dense = [(13, 512), (512, 256), (367, 512), (512,), (256, 64), (64, 1), (256,)]
+    return tables + [
+        weight(*shape, name=f"dense_{i}", slots=2) for i, shape in enumerate(dense)
+    ]
+
+
+@pytest.mark.parametrize("num_ps", [2, 4, 8, 16])
+def test_memory_traffic_or_both_are_balanced(num_ps):
+    memory, traffic, both = (
+        plan_variables(dlrm(), num_ps, balance=each)
+        for each in ("memory", "traffic", "both")
+    )
+    assert memory.imbalance <= 1.02
+    assert memory.cuts < num_ps
+    assert traffic.traffic_imbalance <= 1.02 < traffic.imbalance
+    assert both.imbalance <= 1.02
+    assert both.traffic_imbalance <= 1.02
+
+
+def test_what_is_small_and_busy_goes_where_there_is_little_traffic():
+    quiet = [weight(100_000, 8, name=f"t{i}", lookups=10) for i in range(4)]
+    busy = [weight(100, name=f"b{i}") for i in range(8)]
+    plan = plan_variables(quiet + busy, 4)
+    assert plan.traffic_imbalance == 1.0
+    # The least of memory alone would be the same ps for all: they weigh nothing.
+    assert sorted(v.home for v in plan.variables[4:]) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_what_is_busy_keeps_to_the_target_of_memory():
+    quiet = [weight(1000, name="q", slots=2, lookups=1)]
+    busy = [weight(40, name=f"b{i}", divisible=False) for i in range(60)]
+    plan = plan_variables(quiet + busy, 2)
+    assert plan.imbalance <= 1.02
 
 
 def test_ties_go_to_the_least_traffic():
@@ -164,8 +192,7 @@ def test_nothing_to_place():
         ({"num_ps": 0}, "num_ps is .* received 0"),
         ({"num_ps": True}, "received True"),
         ({"num_ps": 2.0}, "received 2.0"),
-        ({"traffic_weight": -0.1}, "traffic_weight is from 0"),
-        ({"traffic_weight": math.nan}, "traffic_weight is from 0"),
+        ({"balance": "speed"}, "balance is one of .*; received 'speed'"),
         ({"target": 1.0}, "target is an imbalance above 1"),
         ({"target": math.inf}, "target is an imbalance above 1"),
     ],
@@ -179,7 +206,7 @@ def test_arguments_out_of_range_are_refused(kwargs, message):
 def test_a_plan_survives_json(rows, num_ps):
     weights = of_sizes(rows, slots=2)
     weights.append(weight(5, lookups=3, divisible=False))
-    plan = plan_variables(weights, num_ps, traffic_weight=0.25)
+    plan = plan_variables(weights, num_ps, balance="both")
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -192,7 +219,7 @@ def test_a_plan_survives_a_file(tmp_path):
 
 def broken(**changes) -> str:
     row = {"name": "v", "shape": [9], "dtype": "uint8", "itemsize": 1, "slots": []}
-    data = {"version": 1, "num_ps": 2, "target": 1.02, "traffic_weight": 0}
+    data = {"version": 1, "num_ps": 2, "target": 1.02, "balance": "memory"}
     row |= changes.pop("row", {"ps": 0})
     return json.dumps({**data, "variables": [row], **changes})
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfdist.parameter_server.report import PlacementReport
 
 VERSION = 1
+BALANCES = ("memory", "traffic", "both")
 
 
 class PlanFileError(ValueError):
@@ -101,13 +102,13 @@ class Plan:
         num_ps: The number of ps.
         variables: Every variable but the slots, in creation order.
         target: The imbalance that was asked for.
-        traffic_weight: How much traffic counted against memory, from 0 to 1.
+        balance: What was to reach it: `"memory"`, `"traffic"` or `"both"`.
     """
 
     num_ps: int
     variables: tuple[PlannedVariable, ...]
     target: float
-    traffic_weight: float = 0.0
+    balance: str = "memory"
 
     @functools.cached_property
     def bytes_per_ps(self) -> tuple[int, ...]:
@@ -215,7 +216,7 @@ class Plan:
             "version": VERSION,
             "num_ps": self.num_ps,
             "target": self.target,
-            "traffic_weight": self.traffic_weight,
+            "balance": self.balance,
         }
         return f'{json.dumps(head)[:-1]}, "variables": [\n  {rows}\n]}}\n'
 
@@ -239,7 +240,7 @@ class Plan:
                 int(data["num_ps"]),
                 variables,
                 float(data["target"]),
-                float(data["traffic_weight"]),
+                str(data["balance"]),
             )
         except PlanFileError:
             raise

@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import flags
 
+from tfdist.parameter_server.plan import BALANCES
 from tfdist.parameter_server.plan_model import plan
 from tfdist.parameter_server.planner import TARGET, check_arguments
 from tfdist.parameter_server.sizes import UnknownSizesError
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")
         if options.num_ps is None:
             raise UsageError("say how many ps there will be: --num_ps=4")
-        check_arguments(options.num_ps, options.traffic_weight, options.target)
+        check_arguments(options.num_ps, options.balance, options.target)
         for path in filter(None, (options.json, options.plot)):
             _check_directory(path)
         lookups = _lookups(options.lookups)
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
             build_model,
             options.num_ps,
             lookups=lookups,
-            traffic_weight=options.traffic_weight,
+            balance=options.balance,
             target=options.target,
         )
         if options.variables:
@@ -85,11 +86,8 @@ def _flags() -> flags.FlagValues:
         "plot", None, "Draw a bar a ps to this PNG file.", flag_values=values
     )
     flags.DEFINE_bool("variables", False, "Show every variable.", flag_values=values)
-    flags.DEFINE_float(
-        "traffic_weight",
-        0.0,
-        "From 0, balance memory, to 1, balance traffic.",
-        flag_values=values,
+    flags.DEFINE_enum(
+        "balance", "memory", BALANCES, "What is balanced.", flag_values=values
     )
     flags.DEFINE_float(
         "target", TARGET, "The imbalance that is good enough.", flag_values=values

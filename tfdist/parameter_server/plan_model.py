@@ -17,7 +17,7 @@ def plan(
     optimizer: keras.optimizers.Optimizer | str | None = None,
     batch: Any = None,
     lookups: Mapping[str, int] | None = None,
-    traffic_weight: float = 0.0,
+    balance: str = "memory",
     target: float = TARGET,
 ) -> Plan:
     """Plans where a model's variables live, so that no ps holds more than its share.
@@ -30,10 +30,8 @@ def plan(
         with strategy.scope():
             model = build_model()
 
-    What is balanced is `(1 - traffic_weight)` times the part of all memory plus
-    `traffic_weight` times the part of all traffic that a ps has. Memory counts
-    optimizer slots. Traffic is what one step of one worker moves: a variable whole,
-    and its gradient back; of an embedding in `lookups`, the rows alone.
+    Memory counts the optimizer's slots. Traffic is what one step of one worker moves: a
+    variable whole, and its gradient back; of an embedding in `lookups` the rows alone.
 
     Args:
         build_model: Returns a model, built and compiled, as it is called in the scope.
@@ -43,7 +41,9 @@ def plan(
             model.
         lookups: The rows that a step looks up in an embedding, by a pattern of its
             path, for example `{"*/embeddings": 256}`.
-        traffic_weight: From 0, balance memory alone, to 1, traffic alone.
+        balance: What reaches the target: `"memory"`, with the fewest splits;
+            `"traffic"`; or `"both"`, for which every large embedding is split over all
+            ps.
         target: The imbalance that is good enough; variables are split only as far as
             it needs.
 
@@ -52,6 +52,6 @@ def plan(
         UnknownSizesError: If the model's variables cannot be told.
         TypeError: If `build_model` is no function, or does not return a model.
     """
-    check_arguments(num_ps, traffic_weight, target)
+    check_arguments(num_ps, balance, target)
     weights = weights_of(build_model, optimizer=optimizer, batch=batch, lookups=lookups)
-    return plan_variables(weights, num_ps, traffic_weight=traffic_weight, target=target)
+    return plan_variables(weights, num_ps, balance=balance, target=target)

@@ -56,7 +56,7 @@ def summary(plan: Plan) -> str:
         lines.append(render(split_table))
     lines.append(
         f"{len(plan.variables):,} variables on {plan.num_ps} ps, {len(plan.split)} of "
-        f"them split, in {plan.cuts} cuts\n"
+        f"them split; cuts: {plan.cuts}\n"
         f"fullest ps / mean: {plan.imbalance:.4f} in memory "
         f"(at best {plan.bound:.4f}; without splits at best {plan.unsplit_bound:.4f}),"
         f" {plan.traffic_imbalance:.4f} in traffic"

@@ -1,0 +1,271 @@
+"""How evenly placements spread well-known models over parameter servers.
+
+    python benchmarks/placement_balance.py --json=benchmarks/measured/placement_balance.json
+    python benchmarks/placement_balance.py --markdown  # into docs/placement.md
+    python benchmarks/placement_balance.py --check     # exits with status 1 if it differs
+
+Fullest ps over the mean, in bytes of variables with Adam's slots: 1 is perfect. No
+model is allocated and no cluster is started. `--markdown` writes what `--json` has kept
+between the marks of the page, so that no number there is typed by hand.
+"""
+
+import json
+import platform
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from absl import app, flags
+
+from tfdist.parameter_server.placement import (
+    GreedyLoadBalancing,
+    Placement,
+    RoundRobin,
+    VariableSpec,
+)
+from tfdist.parameter_server.plan import BALANCES, Weight
+from tfdist.parameter_server.planner import TARGET, plan_variables
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "benchmarks" / "measured" / "placement_balance.json"
+PAGE = ROOT / "docs" / "placement.md"
+NUM_PS = (2, 4, 8, 16)
+MILLION = 1_000_000
+SCALE_NUM_PS = 1_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model on so many ps: fullest over mean, by each placement."""
+
+    model: str
+    num_ps: int
+    round_robin: float
+    greedy: float
+    planned: float
+    cuts: int
+    split: int
+    unsplit_bound: float
+    bound: float
+    traffic: float
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """One model on so many ps, planned to balance one thing or another."""
+
+    model: str
+    num_ps: int
+    balance: str
+    memory: float
+    traffic: float
+    cuts: int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The planning of a very large model. Times in seconds."""
+
+    variables: int
+    num_ps: int
+    seconds: float
+    planned: float
+    cuts: int
+
+
+def placed(weights: Sequence[Weight], placement: Placement, num_ps: int) -> float:
+    """Returns fullest over mean where slots follow their weight, as they do."""
+    totals = [0] * num_ps
+    for weight in weights:
+        totals[placement.place(weight.spec, num_ps)] += weight.memory
+    return max(totals) * num_ps / sum(totals)
+
+
+def compare(model: str, weights: Sequence[Weight], num_ps: int) -> Row:
+    plan = plan_variables(weights, num_ps)
+    return Row(
+        model,
+        num_ps,
+        placed(weights, RoundRobin(), num_ps),
+        placed(weights, GreedyLoadBalancing(), num_ps),
+        plan.imbalance,
+        plan.cuts,
+        len(plan.split),
+        plan.unsplit_bound,
+        plan.bound,
+        plan.traffic_imbalance,
+    )
+
+
+def weigh(model: str, weights: Sequence[Weight], num_ps: int, balance: str) -> Weighed:
+    plan = plan_variables(weights, num_ps, balance=balance)
+    return Weighed(
+        model, num_ps, balance, plan.imbalance, plan.traffic_imbalance, plan.cuts
+    )
+
+
+def scale(count: int = MILLION, num_ps: int = SCALE_NUM_PS) -> Scale:
+    """Plans variables of 4 B to 40 MB, and one of 25.6 GB, each with two slots."""
+    draw = random.Random(1)
+    shapes = [
+        (int(10 ** draw.uniform(0, 4)), draw.choice((1, 16, 64, 1024)))
+        for _ in range(count - 1)
+    ]
+    weights = [
+        Weight(VariableSpec(f"layer_{i}/kernel", shape, "float32", 4), ("m", "v"))
+        for i, shape in enumerate([(100_000_000, 64), *shapes])
+    ]
+    start = time.perf_counter()
+    plan = plan_variables(weights, num_ps)
+    seconds = time.perf_counter() - start
+    return Scale(count, num_ps, round(seconds, 2), plan.imbalance, plan.cuts)
+
+
+def measure() -> dict:
+    # Imported late: only this needs Keras, and `--check` shall be quick.
+    import keras
+    import models
+    import tensorflow as tf
+
+    from tfdist.parameter_server.sizes import weights_of
+
+    rows, weighed = [], []
+    for model, build in models.MODELS.items():
+        lookups = models.LOOKUPS.get(model)
+        weights = weights_of(build, lookups=lookups)
+        rows += [compare(model, weights, num_ps) for num_ps in NUM_PS]
+        if lookups:
+            weighed += [
+                weigh(model, weights, num_ps, balance)
+                for num_ps in NUM_PS
+                for balance in BALANCES
+            ]
+        print(model, *(f"{r.planned:.4f}" for r in rows[-len(NUM_PS) :]), flush=True)
+    return {
+        "rows": [asdict(row) for row in rows],
+        "weighed": [asdict(each) for each in weighed],
+        "scale": asdict(scale()),
+        "environment": {
+            "python": platform.python_version(),
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+    }
+
+
+def balance_table(rows: Sequence[Row]) -> str:
+    """Returns a table, in Markdown, of every model on every number of ps."""
+    heads = (
+        "model",
+        "ps",
+        "round robin",
+        "greedy",
+        "best without splits",
+        "**planned**",
+        "split (cuts)",
+        "at best",
+        "traffic",
+    )
+    cells = [
+        (
+            row.model,
+            row.num_ps,
+            f"{row.round_robin:.3f}",
+            f"{row.greedy:.3f}",
+            f"{row.unsplit_bound:.3f}",
+            f"**{row.planned:.3f}**",
+            f"{row.split} ({row.cuts})" if row.cuts else "none",
+            f"{row.bound:.3f}",
+            f"{row.traffic:.3f}",
+        )
+        for row in rows
+    ]
+    return _markdown(heads, cells)
+
+
+def weighed_table(weighed: Sequence[Weighed]) -> str:
+    """Returns a table of what balancing traffic takes."""
+    heads = ("model", "ps", "`balance`", "memory", "traffic", "cuts")
+    cells = [
+        (
+            each.model,
+            each.num_ps,
+            each.balance,
+            f"{each.memory:.3f}",
+            f"{each.traffic:.3f}",
+            each.cuts,
+        )
+        for each in weighed
+    ]
+    return _markdown(heads, cells)
+
+
+def sections(measured: dict) -> dict[str, str]:
+    """Returns what stands between each pair of marks of the page."""
+    rows = [Row(**row) for row in measured["rows"]]
+    worst = max(rows, key=lambda row: row.planned)
+    size = Scale(**measured["scale"])
+    about = measured["environment"]
+    return {
+        "balance": (
+            f"{balance_table(rows)}\n"
+            f"The worst of these plans has {worst.planned:.4f} ({worst.model} on "
+            f"{worst.num_ps} ps); the target is {TARGET}. By `python "
+            f"benchmarks/placement_balance.py` with TensorFlow {about['tensorflow']} "
+            f"and Keras {about['keras']}.\n"
+        ),
+        "traffic": weighed_table([Weighed(**each) for each in measured["weighed"]]),
+        "scale": (
+            f"A model of {size.variables:,} variables is planned for {size.num_ps:,} "
+            f"ps in {size.seconds:.1f} s, to {size.planned:.4f} with {size.cuts} cuts.\n"
+        ),
+    }
+
+
+def page(text: str, measured: dict) -> str:
+    """Returns the page's text with the numbers between its marks."""
+    for name, section in sections(measured).items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, rest = text.split(begin, 1)
+        _, after = rest.split(end, 1)
+        text = f"{before}{begin}\n{section}{end}{after}"
+    return text
+
+
+def _markdown(heads: Sequence[object], cells: Sequence[Sequence[object]]) -> str:
+    rows = [heads, ["---"] * len(heads), *cells]
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures, or writes or checks the page, and returns the exit status."""
+    options = flags.FLAGS
+    if options.markdown or options.check:
+        text = PAGE.read_text()
+        wanted = page(text, json.loads(MEASURED.read_text()))
+        if options.check:
+            if text != wanted:
+                print(f"{PAGE.name} is not what {argv[0]} --markdown makes: run it")
+            return int(text != wanted)
+        PAGE.write_text(wanted)
+        return 0
+    measured = measure()
+    for section in sections(measured).values():
+        print(section)
+    if options.json:
+        Path(options.json).write_text(json.dumps(measured, indent=1) + "\n")
+    return 0
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("json", None, "Keep what was measured in this file.")
+    flags.DEFINE_bool("markdown", False, "Write docs/placement.md.")
+    flags.DEFINE_bool("check", False, "Check docs/placement.md.")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(lambda argv: sys.exit(main(argv)))

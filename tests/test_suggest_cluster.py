@@ -1,0 +1,91 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdist.parameter_server.suggest import suggest_cluster
+
+amounts = st.floats(1e3, 1e10)
+
+
+def test_the_formula():
+    # 1 GB each way at 1 GB/s, around 2 s of computing: 4 s a step. 8 workers ask for
+    # 2 GB/s each way.
+    suggestion = suggest_cluster(2e9, 2.0, 8, bandwidth=1e9)
+    assert suggestion.step_seconds == 4.0
+    assert suggestion.steps_per_second == 2.0
+    assert suggestion.num_ps == 3  # 2 GB/s at 80% of 1 GB/s
+    assert suggestion.busy == pytest.approx(2 / 3)
+    assert suggestion.rule_of_thumb == 4
+    assert suggestion.rule_busy == pytest.approx(0.5)
+    assert not suggestion.rule_is_wrong
+
+
+@given(amounts, st.floats(0, 100), st.integers(1, 500), st.floats(1e6, 1e11))
+def test_the_ps_keep_up_and_one_less_would_not(moved, seconds, workers, bandwidth):
+    suggestion = suggest_cluster(moved, seconds, workers, bandwidth=bandwidth)
+    assert suggestion.busy <= 0.8 + 1e-9
+    if suggestion.num_ps > 1:
+        fewer = suggestion.num_ps - 1
+        assert suggestion.busy * suggestion.num_ps / fewer > 0.8
+    assert suggestion.num_ps <= math.ceil(workers / 1.6)
+
+
+def test_the_rule_is_wrong_where_a_step_is_all_network():
+    suggestion = suggest_cluster(1e9, 0.0, 48)
+    assert suggestion.num_ps == 30
+    assert suggestion.rule_of_thumb == 16
+    assert suggestion.rule_is_wrong
+    assert "is wrong: their links would be asked for 1.5 times" in str(suggestion)
+
+
+def test_the_rule_is_wrong_where_a_step_is_all_computing():
+    suggestion = suggest_cluster(1e6, 1.0, 48)
+    assert suggestion.num_ps == 1
+    assert suggestion.rule_is_wrong
+    assert "1 do, and more only idle" in str(suggestion)
+
+
+def test_the_rule_is_wrong_where_it_does_not_hold_the_model():
+    suggestion = suggest_cluster(1e6, 1.0, 6, model_bytes=100e9, ps_memory=16e9)
+    assert suggestion.num_ps == suggestion.memory_ps == 7
+    assert "do not hold the variables, for which it takes 7" in str(suggestion)
+
+
+def test_the_rule_is_right_in_between():
+    suggestion = suggest_cluster(2e9, 2.0, 8, bandwidth=1e9)
+    assert "says 4, which does as well (50% busy)" in str(suggestion)
+
+
+def test_a_hot_ps_costs_ps():
+    even = suggest_cluster(2e9, 2.0, 8, bandwidth=1e9)
+    hot = suggest_cluster(2e9, 2.0, 8, bandwidth=1e9, imbalance=2.0)
+    assert hot.num_ps == 5
+    assert hot.busy * hot.num_ps == pytest.approx(2 * even.busy * even.num_ps)
+
+
+def test_faster_links_of_the_ps_save_ps():
+    kwargs = {"bandwidth": 1e9, "utilization": 1.0}
+    assert suggest_cluster(2e9, 2.0, 8, **kwargs).num_ps == 2
+    assert suggest_cluster(2e9, 2.0, 8, ps_bandwidth=10e9, **kwargs).num_ps == 1
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"bytes_per_step": -1}, "bytes_per_step is at least 0"),
+        ({"compute_seconds": math.nan}, "compute_seconds is at least 0"),
+        ({"num_workers": 0}, "num_workers is at least 1"),
+        ({"imbalance": 0.5}, "imbalance is at least 1"),
+        ({"bandwidth": 0}, "bandwidth is above 0"),
+        ({"ps_memory": 0}, "ps_memory is above 0"),
+        ({"utilization": 0.0}, "utilization is above 0"),
+        ({"utilization": 1.1}, "utilization is at most 1"),
+        ({"bytes_per_step": 0, "compute_seconds": 0}, "or compute_seconds is above 0"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(kwargs, message):
+    arguments = {"bytes_per_step": 1e6, "compute_seconds": 1, "num_workers": 2}
+    with pytest.raises(ValueError, match=message):
+        suggest_cluster(**{**arguments, **kwargs})

@@ -1,0 +1,167 @@
+"""How many ps a number of workers needs. Pure: nothing imports TensorFlow."""
+
+import math
+from dataclasses import dataclass
+
+GIGABIT = 125e6
+"""The bytes a second of a link of 1 Gbit/s, in each direction."""
+
+
+@dataclass(frozen=True)
+class ClusterSuggestion:
+    """How many ps for how many workers, and why.
+
+    Attributes:
+        num_ps: The fewest ps that keep up with the workers and hold the variables.
+        num_workers: The number of workers.
+        step_seconds: How long a step takes on a worker that waits for no other.
+        busy: The part of the time that the busiest link of these ps is in use, at
+            full speed of all workers, from 0 to 1.
+        memory_ps: The fewest ps that hold the variables.
+        rule_of_thumb: What the rule says: a ps for three workers, and an even number.
+        rule_busy: The part of the time that the busiest link would be in use with that
+            many; above 1 the workers wait for the ps.
+    """
+
+    num_ps: int
+    num_workers: int
+    step_seconds: float
+    busy: float
+    memory_ps: int
+    rule_of_thumb: int
+    rule_busy: float
+
+    @property
+    def rule_is_wrong(self) -> bool:
+        """Whether the rule starves the workers, or doubles the ps for nothing."""
+        return self._rule_is_too_few or self.rule_of_thumb >= 2 * max(2, self.num_ps)
+
+    @property
+    def _rule_is_too_few(self) -> bool:
+        return self.rule_busy > 1 or self.rule_of_thumb < self.memory_ps
+
+    @property
+    def steps_per_second(self) -> float:
+        """The steps a second of all workers together."""
+        return self.num_workers / self.step_seconds
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_ps} ps for {self.num_workers} workers: "
+            f"{self.steps_per_second:.3g} steps/s, the links of the ps "
+            f"{self.busy:.0%} busy"
+        ]
+        rule = f"the rule of thumb, 1 : 3 and even, says {self.rule_of_thumb}"
+        if self.rule_of_thumb < self.memory_ps:
+            lines.append(
+                f"{rule}, and is wrong: they do not hold the variables, for which it "
+                f"takes {self.memory_ps}"
+            )
+        elif self.rule_busy > 1:
+            lines.append(
+                f"{rule}, and is wrong: their links would be asked for "
+                f"{self.rule_busy:.1f} times what they carry, and the workers wait"
+            )
+        elif self.rule_is_wrong:
+            lines.append(
+                f"{rule}, and is wrong: {self.num_ps} do, and more only idle "
+                f"({self.rule_busy:.0%} busy)"
+            )
+        else:
+            lines.append(f"{rule}, which does as well ({self.rule_busy:.0%} busy)")
+        return "\n".join(lines)
+
+
+def suggest_cluster(
+    bytes_per_step: float,
+    compute_seconds: float,
+    num_workers: int,
+    *,
+    bandwidth: float = GIGABIT,
+    ps_bandwidth: float | None = None,
+    imbalance: float = 1.0,
+    utilization: float = 0.8,
+    model_bytes: float = 0.0,
+    ps_memory: float = math.inf,
+) -> ClusterSuggestion:
+    """Says how many ps keep up with so many workers that do not wait for each other.
+
+    Half of the bytes of a step, d, travel from the ps to the worker, then it computes
+    for c seconds, then as many travel back. A worker alone takes
+
+        t = c + 2 d / bandwidth
+
+    a step, and W of them ask the P ps for W d / t bytes a second in each direction. Of
+    those the fullest link carries `imbalance / P`, and is in use for the part
+
+        busy = W d imbalance / (P t ps_bandwidth)
+
+    of the time. P is the least number that keeps it below `utilization`, and holds
+    `model_bytes`. With c = 0 and equal links that is a ps for every 1.6 workers; with a
+    long c, one ps for all: the rule of thumb is in between. That P be even is an advice
+    against round robin, where it does harm: kernels and biases alternate, and so the
+    kernels end on every second ps. A plan is as even on any number.
+
+    Assumes that ps and workers have a host each. Does not know latency, nor the time
+    that a ps computes.
+
+    >>> resnet50 = 205e6  # sum(plan.traffic_per_ps)
+    >>> print(suggest_cluster(resnet50, 0.5, num_workers=8, bandwidth=1.25e9))
+    2 ps for 8 workers: 12 steps/s, the links of the ps 49% busy
+    the rule of thumb, 1 : 3 and even, says 4, and is wrong: 2 do, and more only idle (25% busy)
+
+    Args:
+        bytes_per_step: What a step reads and writes, in bytes:
+            `sum(plan.traffic_per_ps)`.
+        compute_seconds: How long a worker computes for a step, as measured on one that
+            has its variables beside it.
+        num_workers: The number of workers.
+        bandwidth: Of a worker's link, in bytes a second in each direction.
+        ps_bandwidth: Of a ps's link; as a worker's unless given.
+        imbalance: The traffic of the busiest ps over the mean:
+            `plan.traffic_imbalance`.
+        utilization: How busy the link of a ps may be, from 0 to 1. Requests come by
+            chance, and queue up as it nears 1.
+        model_bytes: The bytes of all variables with their slots:
+            `sum(plan.bytes_per_ps)`.
+        ps_memory: The bytes that a ps has for them.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    ps_bandwidth = bandwidth if ps_bandwidth is None else ps_bandwidth
+    _check_at_least(0, bytes_per_step=bytes_per_step, compute_seconds=compute_seconds)
+    _check_at_least(0, model_bytes=model_bytes)
+    _check_at_least(1, num_workers=num_workers, imbalance=imbalance)
+    for name, value in (
+        ("bandwidth", bandwidth),
+        ("ps_bandwidth", ps_bandwidth),
+        ("ps_memory", ps_memory),
+        ("utilization", utilization),
+        ("bytes_per_step or compute_seconds", bytes_per_step + compute_seconds),
+    ):
+        if not value > 0:
+            raise ValueError(f"{name} is above 0; received {value!r}")
+    if utilization > 1:
+        raise ValueError(f"utilization is at most 1; received {utilization!r}")
+    one_way = bytes_per_step / 2
+    step_seconds = compute_seconds + 2 * one_way / bandwidth
+    asked = num_workers * one_way * imbalance / (step_seconds * ps_bandwidth)
+    memory_ps = max(1, math.ceil(model_bytes * imbalance / ps_memory))
+    num_ps = max(memory_ps, math.ceil(asked / utilization), 1)
+    rule = max(2, 2 * math.ceil(num_workers / 6))
+    return ClusterSuggestion(
+        num_ps=num_ps,
+        num_workers=num_workers,
+        step_seconds=step_seconds,
+        busy=asked / num_ps,
+        memory_ps=memory_ps,
+        rule_of_thumb=rule,
+        rule_busy=asked / rule,
+    )
+
+
+def _check_at_least(least: float, **values: float) -> None:
+    for name, value in values.items():
+        if not least <= value < math.inf:
+            raise ValueError(f"{name} is at least {least}; received {value!r}")
