@@ -75,9 +75,9 @@ def _sum_on_shard(
 
         return block, flat_gradient
 
-    if not isinstance(shard, tf.Variable):
-        return block_of(shard, *weights)
     with tf.device(shard.device):
+        if not isinstance(shard, tf.Variable):
+            return block_of(shard, *weights)
         # Reads nothing; it is how a tape learns that the variable is used.
         shard.sparse_read(tf.constant([], tf.int32))
         return block_of(shard.handle, *weights)

@@ -66,9 +66,13 @@ class Embedding(keras.layers.Embedding):
         """Looks up ids of any shape: a tensor, or a ragged one."""
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values))
-        if isinstance(_value(self._embeddings), tf.Variable | PartitionedVariable):
-            inputs = checks.ids_in_range(inputs, self.input_dim, self.path)
-        return super().call(inputs)
+        table = _value(self._embeddings)
+        is_on_ps = isinstance(table, ParameterServerVariable | PartitionedVariable)
+        if not is_on_ps or self.lora_enabled or self.quantization_mode:
+            return super().call(inputs)
+        # Keras would read the whole table on its ps, too, to ask for its shape.
+        ids = checks.ids_in_range(inputs, self.input_dim, self.path)
+        return tf.cast(table.sparse_read(ids), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable("tfdist")

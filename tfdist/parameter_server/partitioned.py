@@ -214,7 +214,7 @@ class PartitionedVariable:
             def gradient(upstream: tf.Tensor) -> PartitionedSlices:
                 parts = tf.dynamic_partition(upstream, owners, count)
                 slices = [
-                    tf.IndexedSlices(part, where, tf.shape(shard, tf.int64))
+                    tf.IndexedSlices(part, where, _static_shape(shard))
                     for part, where, shard in zip(
                         parts, rows, self._shards, strict=True
                     )
@@ -323,7 +323,7 @@ class PartitionedVariable:
         rows = tf.dynamic_partition(delta.indices, owners, len(starts))
         values = tf.dynamic_partition(delta.values, owners, len(starts))
         return [
-            tf.IndexedSlices(value, row - start, tf.shape(shard, tf.int64))
+            tf.IndexedSlices(value, row - start, _static_shape(shard))
             for value, row, start, shard in zip(
                 values, rows, starts, self._shards, strict=True
             )
@@ -374,6 +374,11 @@ class PartitionedVariable:
             extents[self.partition.axis] = f"{shard.start},{shard.size}"
             specs.append(f"{' '.join(map(str, shape))} {':'.join(extents)}")
         return specs
+
+
+def _static_shape(shard: ParameterServerVariable) -> tf.Tensor:
+    # `tf.shape` would read the shard.
+    return tf.constant(shard.shape.as_list(), tf.int64)
 
 
 def _unchanged(upstream: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,354 @@
+"""Embeddings whose rows are spread over the ps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+
+layers = keras.layers
+
+ROWS, DIM, BAGS, SIZE = 23, 4, 32, 6
+
+
+class DenseLookup(layers.Layer):
+    """What an embedding computes, with a dense gradient."""
+
+    def build(self, input_shape):
+        self.table = self.add_weight((ROWS, DIM), "uniform", name="embeddings")
+
+    def call(self, ids):
+        return keras.ops.matmul(keras.ops.one_hot(ids, ROWS), self.table)
+
+
+@pytest.fixture
+def ids():
+    return np.random.default_rng(0).integers(0, ROWS, (BAGS, SIZE))
+
+
+@pytest.fixture
+def targets():
+    return np.random.default_rng(1).normal(size=(BAGS, 1)).astype("float32")
+
+
+def model_of(lookup, optimizer, options=None):
+    model = keras.Sequential(
+        [
+            keras.Input((SIZE,), dtype="int64"),
+            lookup,
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer(**options or {}), "mse")
+    return model
+
+
+def train(model, ids, targets, epochs=3):
+    model.fit(ids, targets, batch_size=BAGS, epochs=epochs, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def shards(variable):
+    return variable._value.shards
+
+
+@pytest.mark.feature("`tfdist.Embedding`: rows and slots spread over the ps")
+def test_rows_and_slots_are_spread(strategy):
+    with strategy.scope():
+        table = tfdist.Embedding(ROWS, DIM)
+        model = model_of(table, keras.optimizers.Adam)
+        model.optimizer.build(model.trainable_variables)
+    devices = [shard.device for shard in shards(table.embeddings)]
+    assert [int(shard.shape[0]) for shard in shards(table.embeddings)] == [12, 11]
+    assert len(set(devices)) == 2
+    slots = [v for v in model.optimizer.variables if v.shape == (ROWS, DIM)]
+    assert len(slots) == 2
+    for slot in slots:
+        assert [shard.device for shard in shards(slot)] == devices
+    values = model.get_weights()[0]
+    assert not np.allclose(values[:11], values[12:]), "the shards began alike"
+    assert np.abs(values).max() <= 0.05
+
+
+DENSE_ALIKE = [
+    pytest.param(keras.optimizers.SGD, {"learning_rate": 0.5}, id="SGD"),
+    pytest.param(keras.optimizers.Adagrad, {"learning_rate": 0.5}, id="Adagrad"),
+]
+
+
+@pytest.mark.feature("Updates by row that are those of a dense gradient: SGD, Adagrad")
+@pytest.mark.parametrize(("optimizer", "options"), DENSE_ALIKE)
+def test_update_by_row_is_that_of_a_dense_gradient(
+    strategy, ids, targets, optimizer, options
+):
+    with strategy.scope():
+        model = model_of(tfdist.Embedding(ROWS, DIM), optimizer, options)
+    plain = model_of(DenseLookup(), optimizer, options)
+    plain.set_weights(model.get_weights())
+    before = model.get_weights()[0]
+    after, expected = train(model, ids, targets), train(plain, ids, targets)
+    for ours, theirs in zip(after, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert np.abs(after[0] - before).max() > 0.01
+
+
+LAZY = [
+    pytest.param(keras.optimizers.Adam, {}, id="Adam"),
+    pytest.param(keras.optimizers.SGD, {"momentum": 0.9}, id="momentum"),
+    pytest.param(keras.optimizers.RMSprop, {}, id="RMSprop"),
+]
+
+
+@pytest.mark.feature(
+    "Updates by row: Adam, momentum, RMSprop",
+    "approximate",
+    "a row that is not looked up stays as it is, with its slots",
+)
+@pytest.mark.parametrize(("optimizer", "options"), LAZY)
+def test_rows_not_looked_up_stay(strategy, ids, targets, optimizer, options):
+    with strategy.scope():
+        model = model_of(tfdist.Embedding(ROWS, DIM), optimizer, options)
+    plain = model_of(DenseLookup(), optimizer, options)
+    plain.set_weights(model.get_weights())
+    before = model.get_weights()[0]
+    every = np.arange(BAGS * SIZE).reshape(BAGS, SIZE) % ROWS
+    # While every row is looked up in each step, nothing differs.
+    for ours, theirs in zip(
+        train(model, every, targets), train(plain, every, targets), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    tables = [v for v in model.optimizer.variables if v.shape == (ROWS, DIM)]
+    kept = [np.array(v)[10:] for v in (model.weights[0], *tables)]
+    assert all(np.abs(each).max() > 0 for each in kept)
+    train(model, ids % 10, targets)
+    for variable, rows in zip((model.weights[0], *tables), kept, strict=True):
+        np.testing.assert_array_equal(np.array(variable)[10:], rows)
+    assert not np.allclose(model.get_weights()[0][:10], before[:10])
+
+
+def done_to(shard, function):
+    """The operations that a step applies to a shard."""
+    inside = [i for o, i in function.graph.captures if o is shard.handle]
+    return {op.type for handle in inside for op in handle.consumers()}
+
+
+@pytest.mark.feature("No step reads a whole table or slot: `tfdist.Embedding`")
+@pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_no_step_reads_a_whole_table(strategy, ids, targets, sent, optimizer):
+    with strategy.scope():
+        model = model_of(tfdist.Embedding(ROWS, DIM), optimizer)
+    train(model, ids, targets)
+    (function,) = sent.functions
+    tables = [model.weights[0]]
+    tables += [v for v in model.optimizer.variables if v.shape == (ROWS, DIM)]
+    for shard in (shard for table in tables for shard in shards(table)):
+        done = done_to(shard, function)
+        assert "ResourceGather" in done
+        assert done & {"ResourceScatterNdAdd", "ResourceScatterNdSub"}
+        assert "ReadVariableOp" not in done
+
+
+@pytest.mark.feature("The sum of gradients by row is exact: `tfdist.Embedding`")
+def test_sum_of_gradients_is_exact(strategy):
+    def total(y, y_pred):
+        return tf.reduce_sum(y_pred, axis=[1, 2])
+
+    steps, rate = 96, 2.0**-10
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((SIZE,), dtype="int64"),
+                tfdist.Embedding(ROWS, DIM, embeddings_initializer="zeros"),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(rate), total)
+    x = np.random.default_rng(2).integers(0, ROWS, (4 * steps, SIZE))
+    before = strategy.worker_report().steps
+    model.fit(x, np.zeros(4 * steps), batch_size=4, verbose=0)
+    assert min(np.subtract(strategy.worker_report().steps, before)) > 0
+    times = np.bincount(x.ravel(), minlength=ROWS)[:, None]
+    expected = np.broadcast_to(-times * rate / 4, (ROWS, DIM))
+    np.testing.assert_array_equal(model.get_weights()[0], expected)
+
+
+def combined(table, bags, weights, combiner):
+    rows = []
+    for ids, each in zip(bags, weights, strict=True):
+        total = (table[ids] * each[:, None]).sum(0)
+        divisor = {
+            "sum": 1.0,
+            "mean": each.sum() or 1.0,
+            "sqrtn": np.sqrt((each**2).sum()) or 1.0,
+        }
+        rows.append(total / divisor[combiner])
+    return np.array(rows)
+
+
+@pytest.fixture
+def bags():
+    random = np.random.default_rng(3)
+    bags = [random.integers(0, ROWS, random.integers(0, SIZE)) for _ in range(BAGS)]
+    bags[3] = np.array([], int)
+    bags[4] = np.array([7, 7, 7])
+    return bags
+
+
+def as_ragged(values):
+    return tf.ragged.constant([list(each) for each in values])
+
+
+def as_sparse(values):
+    return as_ragged(values).to_sparse()
+
+
+def as_dense(values):
+    fill = -1 if values[4].dtype.kind == "i" else -1.0
+    return as_ragged(values).to_tensor(fill)
+
+
+KINDS = {"ragged": as_ragged, "sparse": as_sparse, "dense": as_dense}
+
+
+def bag_model(layer, kind, weighted, **compile):
+    options = {"ragged": kind == "ragged", "sparse": kind == "sparse"}
+    shape = (SIZE - 1,) if kind == "dense" else (None,)
+    ids = keras.Input(shape, dtype="int64", **options)
+    inputs, arguments = [ids], {}
+    if weighted:
+        inputs.append(keras.Input(shape, **options))
+        arguments["weights"] = inputs[1]
+    output = layers.Dense(1)(layer(ids, **arguments))
+    model = keras.Model(inputs, output)
+    model.compile(keras.optimizers.SGD(0.1), "mse", **compile)
+    return model
+
+
+@pytest.mark.feature("`tfdist.EmbeddingBag` of ragged, sparse and filled-up ids")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_bags(strategy, bags, kind, combiner):
+    with strategy.scope():
+        layer = tfdist.EmbeddingBag(ROWS, DIM, combiner)
+        model = bag_model(layer, kind, weighted=False)
+    data = tf.data.Dataset.from_tensors(KINDS[kind](bags))
+    ones = [np.ones(len(ids)) for ids in bags]
+    table, kernel, bias = model.get_weights()
+    expected = combined(table, bags, ones, combiner) @ kernel + bias
+    predicted = model.predict(data, verbose=0)
+    np.testing.assert_allclose(predicted, expected, atol=1e-6)
+
+
+@pytest.mark.feature("Weights of the ids, and `max_norm`: `tfdist.EmbeddingBag`")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("aggregate", [True, False, None])
+def test_bags_train(strategy, bags, targets, kind, aggregate):
+    random = np.random.default_rng(5)
+    weights = [random.random(len(ids)).astype("float32") + 0.1 for ids in bags]
+    with strategy.scope():
+        layer = tfdist.EmbeddingBag(ROWS, DIM, max_norm=0.05, aggregate=aggregate)
+        counter = layer.count_bytes()
+        model = bag_model(layer, kind, weighted=True)
+    table, kernel, bias = model.get_weights()
+    inputs = (KINDS[kind](bags), KINDS[kind](weights))
+    data = tf.data.Dataset.from_tensors((inputs, targets))
+    model.fit(data, epochs=3, verbose=0)
+    assert counter.total().moved > 0
+
+    table, kernel, bias = map(tf.Variable, (table, kernel, bias))
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            rows = tf.compat.v1.nn.embedding_lookup_sparse(
+                table,
+                as_sparse(bags),
+                as_sparse(weights),
+                combiner="mean",
+                max_norm=0.05,
+            )
+            rows = tf.pad(rows, [[0, BAGS - tf.shape(rows)[0]], [0, 0]])
+            loss = tf.reduce_mean((rows @ kernel + bias - targets) ** 2)
+        variables = [table, kernel, bias]
+        for each, by in zip(variables, tape.gradient(loss, variables), strict=True):
+            each.assign_sub(0.1 * tf.convert_to_tensor(by))
+    for ours, theirs in zip(model.get_weights(), variables, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
+
+
+@pytest.mark.feature("Weights of `tfdist.Embedding` load into Keras's, and back")
+def test_weights_of_keras_and_back(strategy, ids, targets, tmp_path):
+    with strategy.scope():
+        model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.Adam)
+    trained = train(model, ids, targets)
+    model.save_weights(tmp_path / "ours.weights.h5")
+    plain = model_of(layers.Embedding(ROWS, DIM), keras.optimizers.Adam)
+    plain.load_weights(tmp_path / "ours.weights.h5")
+    np.testing.assert_array_equal(plain.get_weights()[0], trained[0])
+    plain.set_weights([2 * each for each in trained])
+    plain.save_weights(tmp_path / "theirs.weights.h5")
+    model.load_weights(tmp_path / "theirs.weights.h5")
+    np.testing.assert_array_equal(model.get_weights()[0], 2 * trained[0])
+
+
+@pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded where tfdist is not")
+def test_keras_file_without_tfdist(strategy, ids, tmp_path, run_python):
+    with strategy.scope():
+        model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.SGD)
+    model.save(tmp_path / "model.keras")
+    program = """
+import sys, keras, numpy as np
+model = keras.models.load_model(
+    sys.argv[1], custom_objects={"tfdist>Embedding": keras.layers.Embedding})
+assert "tfdist" not in sys.modules
+np.save(sys.argv[2], model.get_weights()[0])
+"""
+    said = run_python(program, str(tmp_path / "model.keras"), str(tmp_path / "t.npy"))
+    assert said.returncode == 0, said.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "t.npy"), model.get_weights()[0])
+
+
+@pytest.mark.feature("`tfdist.EmbeddingBag` saved as `.keras`, and loaded in the scope")
+def test_bag_is_loaded_in_the_scope(strategy, bags, tmp_path):
+    with strategy.scope():
+        model = bag_model(tfdist.EmbeddingBag(ROWS, DIM, "sqrtn"), "dense", False)
+        model.save(tmp_path / "model.keras")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert len(shards(loaded.layers[1].embeddings)) == 2
+    x = as_dense(bags)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, atol=1e-6)
+
+
+@pytest.mark.feature("An id that is not a row", "no", "names the table and the ids")
+@pytest.mark.parametrize("wrong", [ROWS, -2])
+@pytest.mark.parametrize("kind", ["embedding", "bag"])
+def test_id_out_of_range(strategy, ids, targets, kind, wrong):
+    with strategy.scope():
+        if kind == "bag":
+            layer = tfdist.EmbeddingBag(ROWS, DIM)
+            model = keras.Sequential(
+                [keras.Input((SIZE,), dtype="int64"), layer, layers.Dense(1)]
+            )
+            model.compile("sgd", "mse")
+        else:
+            model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.SGD)
+    ids[3, 2] = wrong
+    words = rf"ids of the table .*embedding.* are from 0 to {ROWS - 1}.*\[{wrong}"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        train(model, ids, targets)
+
+
+@pytest.mark.feature(
+    "A bag of a rank or a combiner that there is not", "no", "says what there is"
+)
+def test_arguments_of_a_bag(strategy):
+    with pytest.raises(ValueError, match="combiner is one of mean, sqrtn, sum"):
+        tfdist.EmbeddingBag(ROWS, DIM, "max")
+    with pytest.raises(ValueError, match="input_dim is a whole number from 1"):
+        tfdist.EmbeddingBag(0, DIM)
+    with strategy.scope():
+        layer = tfdist.EmbeddingBag(ROWS, DIM)
+    with pytest.raises(ValueError, match=r"tensor \[batch, any\]"):
+        layer(tf.constant([1, 2]))
+    with pytest.raises(ValueError, match="weights are of the shape of the ids"):
+        layer(tf.constant([[1, 2]]), weights=tf.ones([1, 3]))
