@@ -175,8 +175,8 @@ def test_no_variable_is_allocated(run_python):
     planned, resident, traced = json.loads(done.stdout)
     assert planned["vgg16"] == pytest.approx(3 * 4 * 138_357_544, rel=1e-6)
     assert planned["table"] == pytest.approx(2 * 4 * 20_000_000 * 16, rel=1e-6)
-    # The smallest of the two weighs 553 MB without slots.
-    assert resident < 100e6
+    # VGG16's largest kernel alone weighs 411 MB; Keras's own code is loaded meanwhile.
+    assert resident < 200e6
     assert traced < 100e6
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tfdist import PlacedVariable, PlacementReport, VariableSpec
 from tfdist.parameter_server.partition import Partition, PartitionError
 from tfdist.parameter_server.placement import GreedyLoadBalancing
-from tfdist.parameter_server.plan import Plan, PlanFileError, Weight
+from tfdist.parameter_server.plan import Plan, Weight
+from tfdist.parameter_server.plan_file import PlanFileError
 from tfdist.parameter_server.planned import PlanMismatchError, Planned
 from tfdist.parameter_server.planner import plan_variables
 
@@ -233,6 +234,7 @@ def broken(**changes) -> str:
         (broken(version=2), PlanFileError, "version 2.*reads version 1"),
         (broken(num_ps="two"), PlanFileError, "not a plan"),
         (broken(num_ps=0), PlanFileError, "0 ps"),
+        (broken(balance="speed"), PlanFileError, "not a plan"),
         (broken(row={"ps": 2}), PlanFileError, "has 2 ps and puts v on ps 2"),
         (broken(row={"ps": -1}), PlanFileError, "on ps -1"),
         (broken(row={}), PlanFileError, "'ps'"),

@@ -4,14 +4,12 @@ A plan is made by `tfdist.parameter_server.planner`, saved as JSON, shown, and f
 by `tfdist.Planned`.
 """
 
-import dataclasses
 import functools
-import json
 import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfdist.parameter_server.partition import Partition
 from tfdist.parameter_server.placement import VariableSpec
@@ -20,12 +18,7 @@ if TYPE_CHECKING:
     from tfdist.parameter_server.receipt import Receipt
     from tfdist.parameter_server.report import PlacementReport
 
-VERSION = 1
 BALANCES = ("memory", "traffic", "both")
-
-
-class PlanFileError(ValueError):
-    """A file that holds no plan."""
 
 
 @dataclass(frozen=True)
@@ -211,14 +204,9 @@ class Plan:
 
     def to_json(self) -> str:
         """Returns the plan as JSON, one variable a line."""
-        rows = ",\n  ".join(json.dumps(_to_row(v)) for v in self.variables)
-        head = {
-            "version": VERSION,
-            "num_ps": self.num_ps,
-            "target": self.target,
-            "balance": self.balance,
-        }
-        return f'{json.dumps(head)[:-1]}, "variables": [\n  {rows}\n]}}\n'
+        from tfdist.parameter_server import plan_file
+
+        return plan_file.to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -228,33 +216,15 @@ class Plan:
             PlanFileError: If it is none, or a variable lives on no ps.
             PartitionError: If shards do not cover their variable.
         """
-        try:
-            data = json.loads(text)
-            if data["version"] != VERSION:
-                raise PlanFileError(
-                    f"the plan has version {data['version']}, and this tfdist reads "
-                    f"version {VERSION}: plan again"
-                )
-            variables = tuple(_from_row(row) for row in data["variables"])
-            plan = cls(
-                int(data["num_ps"]),
-                variables,
-                float(data["target"]),
-                str(data["balance"]),
-            )
-        except PlanFileError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanFileError(
-                "this is not a plan that tfdist.Plan.save has written: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        plan._check_homes()
-        return plan
+        from tfdist.parameter_server import plan_file
+
+        return plan_file.from_json(text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file, whole or not at all."""
-        write_whole(path, self.to_json().encode())
+        from tfdist.parameter_server import plan_file
+
+        plan_file.write_whole(path, self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
@@ -266,39 +236,12 @@ class Plan:
         """
         return cls.from_json(Path(path).read_text())
 
-    def _check_homes(self) -> None:
-        if self.num_ps < 1:
-            raise PlanFileError(f"the plan has {self.num_ps} ps; it has at least 1")
-        for each in self.variables:
-            if isinstance(each.home, Partition):
-                each.home.check(each.spec, self.num_ps)
-            elif not 0 <= each.home < self.num_ps:
-                raise PlanFileError(
-                    f"the plan has {self.num_ps} ps and puts {each.spec.name} on ps "
-                    f"{each.home}"
-                )
-
     def _weights(self) -> "map[Weight]":
         return map(_weight_of, self.variables)
 
     def _over_mean(self, least: float) -> float:
         mean = sum(self.bytes_per_ps) / self.num_ps
         return max(1.0, least / mean) if mean else 1.0
-
-
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file, whole or not at all.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _weight_of(variable: PlannedVariable) -> Weight:
@@ -308,33 +251,3 @@ def _weight_of(variable: PlannedVariable) -> Weight:
 def _imbalance(loads: tuple[float, ...]) -> float:
     total = math.fsum(loads)
     return max(loads) * len(loads) / total if total else 1.0
-
-
-def _to_row(variable: PlannedVariable) -> dict[str, Any]:
-    row = {**dataclasses.asdict(variable.spec), "slots": list(variable.weight.slots)}
-    if variable.weight.lookups is not None:
-        row["lookups"] = variable.weight.lookups
-    if not variable.weight.divisible:
-        row["divisible"] = False
-    if isinstance(variable.home, Partition):
-        return {**row, "axis": variable.home.axis, "shards": variable.home.bounds}
-    return {**row, "ps": variable.home}
-
-
-def _from_row(row: dict[str, Any]) -> PlannedVariable:
-    spec = VariableSpec(
-        str(row["name"]),
-        tuple(map(int, row["shape"])),
-        str(row["dtype"]),
-        int(row["itemsize"]),
-    )
-    lookups = row.get("lookups")
-    weight = Weight(
-        spec,
-        tuple(map(str, row["slots"])),
-        None if lookups is None else int(lookups),
-        bool(row.get("divisible", True)),
-    )
-    if "shards" in row:
-        return PlannedVariable(weight, Partition(int(row["axis"]), row["shards"]))
-    return PlannedVariable(weight, int(row["ps"]))

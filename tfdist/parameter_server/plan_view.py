@@ -8,7 +8,8 @@ import rich.console
 import rich.table
 
 from tfdist.parameter_server.partition import Partition
-from tfdist.parameter_server.plan import Plan, PlannedVariable, write_whole
+from tfdist.parameter_server.plan import Plan, PlannedVariable
+from tfdist.parameter_server.plan_file import write_whole
 
 BAR = 30  # characters
 
