@@ -19,6 +19,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager.tape import variable_accessed as watch
+from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 from tensorflow.python.training.saving.saveable_object_util import (
     ResourceVariableSaveable,
 )
@@ -38,6 +39,9 @@ __all__ = [
     "ShardedVariable",
     # Saves a variable as a slice of a larger tensor; public only for TF1's own.
     "ResourceVariableSaveable",
+    # The same, of rows that have to be put in order first.
+    "SaveableObject",
+    "SaveSpec",
     # A dataset's graph, and a dataset from it: TensorFlow serializes datasets in its
     # own service and checkpoints, and has no public function for it.
     "dataset_from_graph",

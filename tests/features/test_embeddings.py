@@ -22,6 +22,11 @@ class DenseLookup(layers.Layer):
         return keras.ops.matmul(keras.ops.one_hot(ids, ROWS), self.table)
 
 
+@pytest.fixture(params=["div", "mod"])
+def partition_strategy(request):
+    return request.param
+
+
 @pytest.fixture
 def ids():
     return np.random.default_rng(0).integers(0, ROWS, (BAGS, SIZE))
@@ -81,10 +86,11 @@ DENSE_ALIKE = [
 @pytest.mark.feature("Updates by row that are those of a dense gradient: SGD, Adagrad")
 @pytest.mark.parametrize(("optimizer", "options"), DENSE_ALIKE)
 def test_update_by_row_is_that_of_a_dense_gradient(
-    strategy, ids, targets, optimizer, options
+    strategy, ids, targets, optimizer, options, partition_strategy
 ):
     with strategy.scope():
-        model = model_of(tfdist.Embedding(ROWS, DIM), optimizer, options)
+        table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
+        model = model_of(table, optimizer, options)
     plain = model_of(DenseLookup(), optimizer, options)
     plain.set_weights(model.get_weights())
     before = model.get_weights()[0]
@@ -228,9 +234,11 @@ def bag_model(layer, kind, weighted, **compile):
 @pytest.mark.feature("`tfdist.EmbeddingBag` of ragged, sparse and filled-up ids")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-def test_bags(strategy, bags, kind, combiner):
+def test_bags(strategy, bags, kind, combiner, partition_strategy):
     with strategy.scope():
-        layer = tfdist.EmbeddingBag(ROWS, DIM, combiner)
+        layer = tfdist.EmbeddingBag(
+            ROWS, DIM, combiner, partition_strategy=partition_strategy
+        )
         model = bag_model(layer, kind, weighted=False)
     data = tf.data.Dataset.from_tensors(KINDS[kind](bags))
     ones = [np.ones(len(ids)) for ids in bags]
@@ -276,9 +284,12 @@ def test_bags_train(strategy, bags, targets, kind, aggregate):
 
 
 @pytest.mark.feature("Weights of `tfdist.Embedding` load into Keras's, and back")
-def test_weights_of_keras_and_back(strategy, ids, targets, tmp_path):
+def test_weights_of_keras_and_back(
+    strategy, ids, targets, tmp_path, partition_strategy
+):
     with strategy.scope():
-        model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.Adam)
+        table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
+        model = model_of(table, keras.optimizers.Adam)
     trained = train(model, ids, targets)
     model.save_weights(tmp_path / "ours.weights.h5")
     plain = model_of(layers.Embedding(ROWS, DIM), keras.optimizers.Adam)
@@ -288,6 +299,55 @@ def test_weights_of_keras_and_back(strategy, ids, targets, tmp_path):
     plain.save_weights(tmp_path / "theirs.weights.h5")
     model.load_weights(tmp_path / "theirs.weights.h5")
     np.testing.assert_array_equal(model.get_weights()[0], 2 * trained[0])
+
+
+@pytest.mark.feature("`mod`: rows dealt out one by one, of both layers")
+def test_rows_are_dealt_out(strategy):
+    with strategy.scope():
+        table = tfdist.Embedding(ROWS, DIM, partition_strategy="mod")
+        table.build()
+    whole = np.array(table.embeddings)
+    for first, shard in enumerate(shards(table.embeddings)):
+        np.testing.assert_array_equal(shard.numpy(), whole[first::2])
+    names = [v.spec.name for v in strategy.placement_report().variables]
+    assert f"{table.embeddings.path}[1::2]" in names
+
+
+@pytest.mark.feature("A checkpoint of `mod` restores into `div`, and back")
+@pytest.mark.parametrize("after", ["div", "mod", "whole", "thirds"])
+def test_reshard_on_restore(
+    strategy, ids, targets, tmp_path, partition_strategy, after
+):
+    def table(after):
+        options = {"partition_strategy": after}
+        if after == "whole":
+            return layers.Embedding(ROWS, DIM)
+        if after == "thirds":
+            three = tfdist.FixedShardsPartitioner(3)
+            options = {"partition_strategy": "mod", "partitioner": three}
+        return tfdist.Embedding(ROWS, DIM, **options)
+
+    with strategy.scope():
+        saved = model_of(table(partition_strategy), keras.optimizers.Adam)
+        model = model_of(table(after), keras.optimizers.Adam)
+        model.optimizer.build(model.trainable_variables)
+    train(saved, ids, targets)
+    for source, target in ((saved, model), (model, saved)):
+        path = tf.train.Checkpoint(model=source).save(str(tmp_path / "checkpoint"))
+        assert dict(tf.train.list_variables(path))[
+            "model/optimizer/_trainable_variables/0/.ATTRIBUTES/VARIABLE_VALUE"
+        ] == [ROWS, DIM]
+        for each in [*target.weights, *target.optimizer.variables]:
+            each.assign(tf.zeros(each.shape, each.dtype))
+        tf.train.Checkpoint(model=target).restore(path).assert_consumed()
+        pairs = zip(
+            [*source.weights, *source.optimizer.variables],
+            [*target.weights, *target.optimizer.variables],
+            strict=True,
+        )
+        for theirs, ours in pairs:
+            np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    assert np.abs(np.array(model.optimizer.variables[2])).max() > 0
 
 
 @pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded where tfdist is not")
@@ -344,6 +404,8 @@ def test_id_out_of_range(strategy, ids, targets, kind, wrong):
 def test_arguments_of_a_bag(strategy):
     with pytest.raises(ValueError, match="combiner is one of mean, sqrtn, sum"):
         tfdist.EmbeddingBag(ROWS, DIM, "max")
+    with pytest.raises(ValueError, match="partition_strategy is one of mod, div"):
+        tfdist.Embedding(ROWS, DIM, partition_strategy="rows")
     with pytest.raises(ValueError, match="input_dim is a whole number from 1"):
         tfdist.EmbeddingBag(0, DIM)
     with strategy.scope():

@@ -102,20 +102,27 @@ def table(params: Any, partition_strategy: str) -> Table:
 
 
 def _partitioned(variable: PartitionedVariable, partition_strategy: str) -> Table:
-    if (
-        partition_strategy != "div"
-        or variable.partition.axis
-        or variable.shape.rank != 2
-    ):
+    if variable.partition.axis or variable.shape.rank != 2:
         raise ValueError(
             f"{variable.name} of shape {tuple(variable.shape)} is split along axis "
-            f"{variable.partition.axis}, and its shards have neighbouring indices: a "
-            "lookup needs a matrix that is split along axis 0, and "
-            f"partition_strategy='div'; received {partition_strategy!r}"
+            f"{variable.partition.axis}: a lookup needs a matrix that is split by rows"
+        )
+    if partition_strategy != variable.layout.partition_strategy:
+        raise ValueError(
+            f"{variable.name} is split with partition_strategy="
+            f"{variable.layout.partition_strategy!r}; received {partition_strategy!r}"
         )
     sizes = list(variable.partition.sizes)
-    dim, name = variable.shape[1], variable.name
-    return Table(variable, sizes, dim, variable.dtype, name)
+    return Table(variable, sizes, variable.shape[1], variable.dtype, variable.name)
+
+
+def partition_strategy(name: str) -> str:
+    """Returns the strategy, `"div"` or `"mod"`.
+
+    Raises:
+        ValueError: If there is no such strategy.
+    """
+    return _one_of("partition_strategy", name, routing.STRATEGIES)
 
 
 def combiner(name: str | None) -> str:

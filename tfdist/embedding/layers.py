@@ -11,6 +11,7 @@ from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation,
 )
 from tfdist.parameter_server.creation import partition_variables
+from tfdist.parameter_server.layout import DIV
 from tfdist.parameter_server.partitioned import PartitionedVariable
 from tfdist.parameter_server.partitioners import FixedShardsPartitioner, Partitioner
 from tfdist.parameter_server.variable import ParameterServerVariable
@@ -38,11 +39,13 @@ class Embedding(keras.layers.Embedding):
         input_dim: Rows of the table.
         output_dim: Width of a row.
         partitioner: How to split the rows; evenly over all ps unless given.
+        partition_strategy: `"div"` gives each ps neighbours, `"mod"` deals the rows out
+            one by one: rows that are looked up often because they are first, as words
+            sorted by frequency are, then load all ps alike.
         **kwargs: As of `keras.layers.Embedding`.
 
     Raises:
-        ValueError: If there is a constraint, which would read the whole table in each
-            step.
+        ValueError: If there is no such strategy.
     """
 
     def __init__(
@@ -51,14 +54,16 @@ class Embedding(keras.layers.Embedding):
         output_dim: int,
         *args: Any,
         partitioner: Partitioner | None = None,
+        partition_strategy: str = DIV,
         **kwargs: Any,
     ) -> None:
-        self._partitioner = partitioner
+        self._partitioner = partitioner or _over_all_ps
+        self._partition_strategy = checks.partition_strategy(partition_strategy)
         super().__init__(input_dim, output_dim, *args, **kwargs)
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        with partition_variables(self._partitioner or _over_all_ps):
+        with partition_variables(self._partitioner, self._partition_strategy):
             super().build(input_shape)
         _update_by_row(self._embeddings)
 
@@ -97,6 +102,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings_initializer: As of `keras.layers.Embedding`.
         aggregate: Whether each ps sums; None to choose in each step by the bytes.
         partitioner: How to split the rows; evenly over all ps unless given.
+        partition_strategy: As of `tfdist.Embedding`.
         **kwargs: As of `keras.layers.Layer`.
 
     Raises:
@@ -114,6 +120,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings_initializer: Any = "uniform",
         aggregate: bool | None = None,
         partitioner: Partitioner | None = None,
+        partition_strategy: str = DIV,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -126,12 +133,13 @@ class EmbeddingBag(keras.layers.Layer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.aggregate = aggregate
         self.autocast = False
-        self._partitioner = partitioner
+        self._partitioner = partitioner or _over_all_ps
+        self._partition_strategy = checks.partition_strategy(partition_strategy)
         self._counter: LookupBytesCounter | None = None
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        with partition_variables(self._partitioner or _over_all_ps):
+        with partition_variables(self._partitioner, self._partition_strategy):
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim),
                 initializer=self.embeddings_initializer,
@@ -159,11 +167,13 @@ class EmbeddingBag(keras.layers.Layer):
             `[batch, output_dim]`. A bag without ids gives zeros.
         """
         ids, weights = checks.bags(inputs, weights, self.padding)
+        table = _value(self.embeddings)
+        is_split = isinstance(table, PartitionedVariable)
         combined = embedding_lookup_sparse_with_distributed_aggregation(
-            _value(self.embeddings),
+            table,
             ids,
             weights,
-            partition_strategy="div",
+            partition_strategy=table.layout.partition_strategy if is_split else DIV,
             combiner=self.combiner,
             max_norm=self.max_norm,
             aggregate=self.aggregate,
@@ -178,7 +188,7 @@ class EmbeddingBag(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, but for the partitioner: it is the cluster's."""
+        """Returns the arguments, but for how rows are split: that is the cluster's."""
         return {
             **super().get_config(),
             "input_dim": self.input_dim,

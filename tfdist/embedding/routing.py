@@ -9,12 +9,12 @@ the plain route it holds each row once.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.embedding import cost
+from tfdist.parameter_server.layout import DIV, MOD, locate
 
-STRATEGIES = ("mod", "div")
+STRATEGIES = (MOD, DIV)
 
 
 def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
@@ -25,29 +25,6 @@ def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
     """
     size, larger = divmod(num_rows, num_shards)
     return [size + (shard < larger) for shard in range(num_shards)]
-
-
-def locate(
-    ids: tf.Tensor, sizes: Sequence[int], partition_strategy: str
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Says where ids live.
-
-    Args:
-        ids: From 0 up to the sum of the sizes, of any shape.
-        sizes: The rows of each shard.
-        partition_strategy: `"mod"` deals the rows out one by one; `"div"` gives each
-            shard neighbours.
-
-    Returns:
-        The shard of each id, and its row in that shard.
-    """
-    if partition_strategy == "mod":
-        return ids % len(sizes), ids // len(sizes)
-    starts = np.cumsum([0, *sizes[:-1]])
-    starts = tf.constant(starts, ids.dtype)
-    shards = tf.searchsorted(starts[1:], tf.reshape(ids, [-1]), side="right")
-    shards = tf.reshape(shards, tf.shape(ids))
-    return shards, ids - tf.gather(starts, shards)
 
 
 class Entries(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.partition import Shard
+from tfdist.parameter_server.layout import DIV, MOD, Layout
 from tfdist.parameter_server.placement import VariableSpec
 
 variable_path: contextvars.ContextVar[str | None] = contextvars.ContextVar(
@@ -25,13 +25,15 @@ variable_initializer: contextvars.ContextVar[Any] = contextvars.ContextVar(
 )
 """Its Keras initializer, where it has one."""
 
-_partitioner: contextvars.ContextVar[Any] = contextvars.ContextVar(
-    "partitioner", default=None
+_requested: contextvars.ContextVar[tuple[Any, str]] = contextvars.ContextVar(
+    "requested", default=(None, DIV)
 )
 
 
 @contextlib.contextmanager
-def partition_variables(partitioner: Any) -> Iterator[None]:
+def partition_variables(
+    partitioner: Any, partition_strategy: str = DIV
+) -> Iterator[None]:
     """Splits the Keras variables that are created in this scope over several ps.
 
     It takes the place of the strategy's own partitioner; a `Planned` placement, which
@@ -41,22 +43,34 @@ def partition_variables(partitioner: Any) -> Iterator[None]:
     Args:
         partitioner: One of `tf.distribute.experimental.partitioners`, of tfdist's own,
             or any function as these.
+        partition_strategy: `"div"` gives each shard neighbours; `"mod"` deals rows out
+            one by one.
+
+    Raises:
+        ValueError: If there is no such strategy.
     """
-    token = _partitioner.set(partitioner)
+    if partition_strategy not in (DIV, MOD):
+        raise ValueError(
+            f"partition_strategy is {DIV} or {MOD}; received {partition_strategy!r}"
+        )
+    token = _requested.set((partitioner, partition_strategy))
     try:
         yield
     finally:
-        _partitioner.reset(token)
+        _requested.reset(token)
 
 
-def requested_partitioner() -> Any:
-    """The partitioner of the innermost `partition_variables`, if there is one."""
-    return _partitioner.get()
+def requested_partitioner() -> tuple[Any, str]:
+    """The partitioner, if any, and the strategy of the scope we are in."""
+    return _requested.get()
 
 
-def shard_name(name: str, axis: int, shard: Shard) -> str:
-    """Names a shard by its indices: `table[0:500]`, `kernel[:, 8:16]`."""
-    return f"{name}[{':, ' * axis}{shard.start}:{shard.stop}]"
+def shard_name(name: str, layout: Layout, index: int) -> str:
+    """Names a shard by its indices: `table[0:500]`, `kernel[:, 8:16]`, `table[1::2]`."""
+    if layout.partition_strategy == MOD:
+        return f"{name}[{index}::{len(layout.partition.bounds)}]"
+    shard = layout.partition.bounds[index]
+    return f"{name}[{':, ' * layout.partition.axis}{shard.start}:{shard.stop}]"
 
 
 def spec_before_creation(kwargs: dict[str, Any]) -> VariableSpec:

@@ -18,7 +18,7 @@ from tfdist.parameter_server.creation import (
     variable_path,
 )
 from tfdist.parameter_server.initial_value import of_shards
-from tfdist.parameter_server.partition import Partition
+from tfdist.parameter_server.layout import Layout, layout_of
 from tfdist.parameter_server.partitioned import PartitionedVariable
 from tfdist.parameter_server.partitioners import partition_of
 from tfdist.parameter_server.placement import (
@@ -78,42 +78,43 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             spec = spec_before_creation(kwargs)
             if spec.shape == tuple(beside.shape):
                 return self._create_shards(
-                    next_creator, beside.partition, spec, beside.shards, kwargs
+                    next_creator, beside.layout, spec, beside.shards, kwargs
                 )
             kwargs["colocate_with"] = beside.shards[0]
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)
-            partition = self._partition(spec)
-            if partition is not None:
-                return self._create_shards(next_creator, partition, spec, (), kwargs)
+            layout = self._layout(spec)
+            if layout is not None:
+                return self._create_shards(next_creator, layout, spec, (), kwargs)
             # TensorFlow's own partitioned variable is for users' `tf.Variable`s.
             creator = self._create_var_creator(next_creator)
             return self._create_variable_round_robin(creator, **kwargs)
         return super()._create_variable(next_creator, **kwargs)
 
-    def _partition(self, spec: VariableSpec) -> Partition | None:
+    def _layout(self, spec: VariableSpec) -> Layout | None:
         """How to split a Keras variable; None leaves it in one piece."""
+        requested, partition_strategy = requested_partitioner()
         if isinstance(self._placement, PartitioningPlacement):
             partition = self._placement.partition(spec, self._num_ps)
         else:
-            partitioner = requested_partitioner() or self._variable_partitioner
+            partitioner = requested or self._variable_partitioner
             if partitioner is None:
                 return None
             partition = partition_of(partitioner, spec, self._num_ps, self._placement)
         if partition is None or len(partition.bounds) == 1:
             return None
         partition.check(spec, self._num_ps)
-        return partition
+        return layout_of(partition, partition_strategy)
 
     def _create_shards(
         self,
         next_creator: Callable[..., tf.Variable],
-        partition: Partition,
+        layout: Layout,
         spec: VariableSpec,
         beside: tuple[ParameterServerVariable, ...],
         kwargs: dict[str, Any],
     ) -> PartitionedVariable:
-        """Creates a variable in shards, each where `partition` says or beside another.
+        """Creates a variable in shards, each on the ps of the layout or beside another.
 
         The shards are not trainable: gradients flow to the whole, which is.
         """
@@ -124,15 +125,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             variable_initializer.get(),
             spec.shape,
             spec.dtype,
-            partition,
+            layout,
         )
         shards = []
         for i, (bound, value) in enumerate(
-            zip(partition.bounds, initial_values, strict=True)
+            zip(layout.partition.bounds, initial_values, strict=True)
         ):
             shard = {**kwargs, "initial_value": value, "trainable": False}
-            shard["shape"] = partition.shard_shape(spec.shape, i)
-            token = variable_path.set(shard_name(spec.name, partition.axis, bound))
+            shard["shape"] = layout.partition.shard_shape(spec.shape, i)
+            token = variable_path.set(shard_name(spec.name, layout, i))
             try:
                 if beside:
                     shard["colocate_with"] = beside[i]
@@ -144,7 +145,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                 variable_path.reset(token)
             shards.append(created)
         return PartitionedVariable(
-            shards, partition, spec.name, trainable, self._num_workers
+            shards, layout, spec.name, trainable, self._num_workers
         )
 
     def _update(

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.parameter_server.partition import Partition
+from tfdist.parameter_server.layout import Layout
 
 _CONSTANT = (keras.initializers.Zeros, keras.initializers.Ones)
 _RANDOM = (
@@ -22,7 +22,7 @@ def of_shards(
     initializer: Any,
     shape: tuple[int, ...],
     dtype: str,
-    partition: Partition,
+    layout: Layout,
 ) -> list[Callable[[], tf.Tensor]]:
     """Returns what computes each shard's initial value.
 
@@ -37,8 +37,9 @@ def of_shards(
         initializer: The Keras initializer behind it, if there is one.
         shape: Of the whole.
         dtype: Of its elements.
-        partition: Of the whole.
+        layout: Of the whole.
     """
+    partition = layout.partition
     shapes = [partition.shard_shape(shape, i) for i in range(len(partition.bounds))]
     # Subclasses may look at the shape: these classes themselves do not.
     if type(initializer) in _CONSTANT:
@@ -50,9 +51,7 @@ def of_shards(
         ]
     with tf.device("CPU:0"):
         whole = initial_value() if callable(initial_value) else initial_value
-        parts = tf.split(
-            tf.convert_to_tensor(whole, dtype), partition.sizes, partition.axis
-        )
+        parts = layout.split(tf.convert_to_tensor(whole, dtype))
     return [functools.partial(tf.identity, part) for part in parts]
 
 

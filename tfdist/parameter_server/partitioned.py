@@ -16,7 +16,9 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.parameter_server import update
 from tfdist.parameter_server.increment import increment
+from tfdist.parameter_server.layout import Layout, locate
 from tfdist.parameter_server.partition import Partition
+from tfdist.parameter_server.saveable import saveables
 from tfdist.parameter_server.variable import ParameterServerVariable
 
 
@@ -29,20 +31,17 @@ class PartitionedSlices(tf.IndexedSlices):
 
     Args:
         shards: The slices of each shard.
-        starts: The first row of each shard.
+        layout: Of the variable.
         dense_shape: Of the whole variable.
     """
 
     def __init__(
         self,
         shards: Sequence[tf.IndexedSlices],
-        starts: Sequence[int],
+        layout: Layout,
         dense_shape: Sequence[int],
     ) -> None:
-        rows = [
-            slices.indices + tf.cast(start, slices.indices.dtype)
-            for slices, start in zip(shards, starts, strict=True)
-        ]
+        rows = [layout.indices(i, slices.indices) for i, slices in enumerate(shards)]
         super().__init__(
             values=tf.concat([slices.values for slices in shards], axis=0),
             indices=tf.concat(rows, axis=0),
@@ -61,7 +60,7 @@ class PartitionedVariable:
 
     Args:
         shards: In their order along the axis.
-        partition: Of the variable.
+        layout: Which indices of the whole each of them has.
         name: Of the whole.
         trainable: Whether gradients flow to it.
         num_workers: How many workers may write at the same time.
@@ -70,18 +69,18 @@ class PartitionedVariable:
     def __init__(
         self,
         shards: Sequence[ParameterServerVariable],
-        partition: Partition,
+        layout: Layout,
         name: str,
         trainable: bool,
         num_workers: int,
     ) -> None:
         self._shards = tuple(shards)
-        self.partition = partition
+        self.layout = layout
         self.name = name
         self.trainable = trainable
         self._num_workers = num_workers
         shape = self._shards[0].shape.as_list()
-        shape[partition.axis] = sum(partition.sizes)
+        shape[self.partition.axis] = sum(self.partition.sizes)
         self._shape = tf.TensorShape(shape)
         self._view: tf.Tensor | None = None
 
@@ -91,6 +90,11 @@ class PartitionedVariable:
             f"dtype={self.dtype.name} shards={self.partition.sizes} "
             f"ps={self.partition.ps}>"
         )
+
+    @property
+    def partition(self) -> Partition:
+        """The sizes and the ps of the shards."""
+        return self.layout.partition
 
     @property
     def shards(self) -> tuple[ParameterServerVariable, ...]:
@@ -165,7 +169,7 @@ class PartitionedVariable:
 
     def _read(self) -> tf.Tensor:
         def read(_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-            return self._join([s.read_value() for s in self._shards]), _unchanged
+            return self.layout.join([s.read_value() for s in self._shards]), _unchanged
 
         return self.differentiable(read)
 
@@ -192,17 +196,9 @@ class PartitionedVariable:
         return result
 
     def _look_up(self, unique: tf.Tensor) -> tf.Tensor:
-        starts = [shard.start for shard in self.partition.bounds]
-        owners = tf.searchsorted(
-            tf.constant(starts[1:], unique.dtype), unique, side="right"
-        )
+        owners, local = self._locate(unique)
         count = len(self._shards)
-        rows = [
-            part - start
-            for part, start in zip(
-                tf.dynamic_partition(unique, owners, count), starts, strict=True
-            )
-        ]
+        rows = tf.dynamic_partition(local, owners, count)
 
         def look_up(_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
             order = tf.dynamic_partition(tf.range(tf.size(unique)), owners, count)
@@ -243,8 +239,13 @@ class PartitionedVariable:
 
     def slices(self, shards: Sequence[tf.IndexedSlices]) -> PartitionedSlices:
         """Returns a gradient of rows, from those of each shard."""
-        starts = [shard.start for shard in self.partition.bounds]
-        return PartitionedSlices(shards, starts, self._shape.as_list())
+        return PartitionedSlices(shards, self.layout, self._shape.as_list())
+
+    def _locate(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        owners, local = locate(
+            rows, self.partition.sizes, self.layout.partition_strategy
+        )
+        return tf.cast(owners, tf.int32), local
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
         """Sets the value, or adds what changed since this step read it."""
@@ -257,7 +258,7 @@ class PartitionedVariable:
         if added is not None:
             self.assign_add(added)
             return
-        for shard, part in zip(self._shards, self._split(value), strict=True):
+        for shard, part in zip(self._shards, self.layout.split(value), strict=True):
             shard.assign(part)
 
     def _increment(self, value: tf.Tensor) -> tf.Tensor | None:
@@ -312,33 +313,23 @@ class PartitionedVariable:
         if isinstance(delta, PartitionedSlices):
             return list(delta.shards)
         if not isinstance(delta, tf.IndexedSlices):
-            return self._split(tf.convert_to_tensor(delta))
+            return self.layout.split(tf.convert_to_tensor(delta))
         if self.partition.axis:
             values = tf.split(delta.values, self.partition.sizes, self.partition.axis)
             return [tf.IndexedSlices(each, delta.indices) for each in values]
-        starts = [shard.start for shard in self.partition.bounds]
-        owners = tf.searchsorted(
-            tf.constant(starts[1:], delta.indices.dtype), delta.indices, side="right"
-        )
-        rows = tf.dynamic_partition(delta.indices, owners, len(starts))
-        values = tf.dynamic_partition(delta.values, owners, len(starts))
+        owners, local = self._locate(delta.indices)
+        count = len(self._shards)
+        rows = tf.dynamic_partition(local, owners, count)
+        values = tf.dynamic_partition(delta.values, owners, count)
         return [
-            tf.IndexedSlices(value, row - start, _static_shape(shard))
-            for value, row, start, shard in zip(
-                values, rows, starts, self._shards, strict=True
-            )
+            tf.IndexedSlices(value, row, _static_shape(shard))
+            for value, row, shard in zip(values, rows, self._shards, strict=True)
         ]
-
-    def _split(self, value: tf.Tensor) -> list[tf.Tensor]:
-        return tf.split(value, self.partition.sizes, axis=self.partition.axis)
-
-    def _join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.concat(parts, axis=self.partition.axis)
 
     def numpy(self) -> np.ndarray:
         """Returns the value of the whole."""
         parts = [shard.numpy() for shard in self._shards]
-        return np.concatenate(parts, axis=self.partition.axis)
+        return self.layout.join_arrays(parts)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -360,20 +351,7 @@ class PartitionedVariable:
         Args:
             name: Of the tensor in the checkpoint.
         """
-        slices = zip(self._slice_specs(), self._shards, strict=True)
-        return [
-            _tf.ResourceVariableSaveable(shard, spec, name) for spec, shard in slices
-        ]
-
-    def _slice_specs(self) -> list[str]:
-        """The shards, in the words of TensorFlow's checkpoints: `6 4 0,3:0,4`."""
-        shape = self._shape.as_list()
-        specs = []
-        for shard in self.partition.bounds:
-            extents = [f"0,{size}" for size in shape]
-            extents[self.partition.axis] = f"{shard.start},{shard.size}"
-            specs.append(f"{' '.join(map(str, shape))} {':'.join(extents)}")
-        return specs
+        return saveables(self._shards, self.layout, self._shape.as_list(), name)
 
 
 def _static_shape(shard: ParameterServerVariable) -> tf.Tensor:
