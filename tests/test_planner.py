@@ -99,6 +99,19 @@ def test_what_is_even_without_a_cut_is_not_cut():
     assert plan.imbalance == 1.0
 
 
+def test_what_is_within_the_target_is_not_cut_to_be_more_even():
+    plan = plan_variables(of_sizes([1015, 985]), 2)
+    assert plan.cuts == 0
+    assert plan.imbalance == pytest.approx(1.015)
+
+
+def test_what_remains_of_a_cut_takes_its_turn_by_size():
+    # After the small ones, the remainder of 20,000 would have to be cut again.
+    plan = plan_variables(of_sizes([12_000, 20_000, 2_000, 2_000, 12_000]), 3)
+    assert plan.cuts == 1
+    assert plan.imbalance <= 1.001
+
+
 def test_a_cut_no_more_than_needed_is_as_even_as_it_can_be():
     plan = plan_variables(of_sizes([1_000_000, 10, 10]), 4)
     assert plan.cuts == 3
@@ -157,11 +170,11 @@ def test_memory_traffic_or_both_are_balanced(num_ps):
 
 
 def test_what_is_small_and_busy_goes_where_there_is_little_traffic():
-    quiet = [weight(100_000, 8, name=f"t{i}", lookups=10) for i in range(4)]
+    quiet = [weight(100_000 - i, 8, name=f"t{i}", lookups=10) for i in range(4)]
     busy = [weight(100, name=f"b{i}") for i in range(8)]
     plan = plan_variables(quiet + busy, 4)
     assert plan.traffic_imbalance == 1.0
-    # The least of memory alone would be the same ps for all: they weigh nothing.
+    # By memory alone they would all join the last table, which is the smallest.
     assert sorted(v.home for v in plan.variables[4:]) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
