@@ -170,7 +170,7 @@ def test_memory_traffic_or_both_are_balanced(num_ps):
 
 
 def test_what_is_small_and_busy_goes_where_there_is_little_traffic():
-    quiet = [weight(100_000 - i, 8, name=f"t{i}", lookups=10) for i in range(4)]
+    quiet = [weight(100_000 - 200 * i, 8, name=f"t{i}", lookups=10) for i in range(4)]
     busy = [weight(100, name=f"b{i}") for i in range(8)]
     plan = plan_variables(quiet + busy, 4)
     assert plan.traffic_imbalance == 1.0
