@@ -132,6 +132,7 @@ def test_the_public_names():
     assert tfdist.__all__ == sorted(tfdist.__all__)
     assert set(tfdist.__all__) == {
         "AsynchronousTrainingError",
+        "ClusterSuggestion",
         "Embedding",
         "EmbeddingBag",
         "FixedShardsPartitioner",
@@ -147,16 +148,26 @@ def test_the_public_names():
         "PlacedVariable",
         "Placement",
         "PlacementReport",
+        "Plan",
+        "PlanFileError",
+        "PlanMismatchError",
+        "Planned",
+        "PlannedVariable",
+        "Receipt",
         "RoundRobin",
         "Shard",
         "StartupTimeoutError",
         "TargetSizePartitioner",
         "VariableSpec",
+        "Weight",
         "WorkerReport",
         "byte_size_load_fn",
         "embedding_lookup_sparse_with_distributed_aggregation",
         "fixed_size_partitioner",
         "partition_variables",
+        "plan",
+        "plan_variables",
+        "suggest_cluster",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)
 

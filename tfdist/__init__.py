@@ -28,15 +28,23 @@ from tfdist.parameter_server.placement import (
     VariableSpec,
     byte_size_load_fn,
 )
+from tfdist.parameter_server.plan import Plan, PlannedVariable, Weight
+from tfdist.parameter_server.plan_file import PlanFileError
+from tfdist.parameter_server.plan_model import plan
+from tfdist.parameter_server.planned import PlanMismatchError, Planned
+from tfdist.parameter_server.planner import plan_variables
+from tfdist.parameter_server.receipt import Receipt
 from tfdist.parameter_server.report import (
     PlacedVariable,
     PlacementReport,
     WorkerReport,
 )
 from tfdist.parameter_server.strategy import ParameterServerStrategy
+from tfdist.parameter_server.suggest import ClusterSuggestion, suggest_cluster
 
 __all__ = [
     "AsynchronousTrainingError",
+    "ClusterSuggestion",
     "Embedding",
     "EmbeddingBag",
     "FixedShardsPartitioner",
@@ -52,14 +60,24 @@ __all__ = [
     "PlacedVariable",
     "Placement",
     "PlacementReport",
+    "Plan",
+    "PlanFileError",
+    "PlanMismatchError",
+    "Planned",
+    "PlannedVariable",
+    "Receipt",
     "RoundRobin",
     "Shard",
     "StartupTimeoutError",
     "TargetSizePartitioner",
     "VariableSpec",
+    "Weight",
     "WorkerReport",
     "byte_size_load_fn",
     "embedding_lookup_sparse_with_distributed_aggregation",
     "fixed_size_partitioner",
     "partition_variables",
+    "plan",
+    "plan_variables",
+    "suggest_cluster",
 ]

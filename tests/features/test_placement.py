@@ -137,3 +137,73 @@ def test_partitioned_keras_variable(own_placement):
     # ByName puts both shards on ps 0.
     assert len(own_placement["kernel"]) == 2
     assert all("/job:ps/replica:0/task:0" in d for d in own_placement["kernel"])
+
+
+PLANNED = """
+import json, sys
+import keras, numpy as np
+import tfdist
+
+def build_model(units=40):
+    model = keras.Sequential([
+        keras.Input((6,), dtype="int64"),
+        keras.layers.Embedding(50, 8, name="table"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(units, activation="relu", name="large"),
+        keras.layers.Dense(1, name="last"),
+    ])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+plan = tfdist.plan(build_model, num_ps=2)
+plan.save(sys.argv[1])
+plan = tfdist.Plan.load(sys.argv[1])
+strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
+said = {"planned": plan.imbalance}
+with strategy.scope():
+    model = build_model()
+x = np.arange(64 * 6).reshape(64, 6) % 50
+said["loss"] = model.fit(x, np.ones(64), batch_size=8, epochs=3, verbose=0).history["loss"]
+report = strategy.placement_report()
+receipt = plan.receipt(report)
+said["receipt"] = str(receipt)
+said["matches"] = receipt.matches
+said["actual"] = report.imbalance
+said["shards"] = [len(w.value.shards) for w in model.weights if hasattr(w.value, "shards")]
+said["steps"] = strategy.worker_report().steps
+with strategy.scope():
+    try:
+        build_model(units=30)
+    except ValueError as error:
+        said["other"] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def planned(run_python, tmp_path_factory):
+    log_dir = tmp_path_factory.mktemp("servers")
+    with launch.servers(num_ps=2, num_workers=2, log_dir=str(log_dir)) as servers:
+        path = str(log_dir / "plan.json")
+        result = run_python(PLANNED, path, config=servers.tf_config)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.feature("`tfdist.plan` and `Planned`: balanced to 1.02, and as predicted")
+def test_planned(planned):
+    assert planned["planned"] <= 1.02
+    assert planned["matches"], planned["receipt"]
+    assert planned["actual"] == pytest.approx(planned["planned"])
+    assert planned["shards"], "nothing had to be split"
+    assert planned["loss"][-1] < planned["loss"][0]
+    assert sum(planned["steps"]) == 24
+
+
+@pytest.mark.feature(
+    "A model that is not the one of the plan", "no", "names the first difference"
+)
+def test_model_that_is_not_planned(planned):
+    assert planned["other"].startswith("other shape: ")
+    assert "large/kernel has the shape (48, 30)" in planned["other"]
+    assert "(48, 40)" in planned["other"]

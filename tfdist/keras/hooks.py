@@ -106,6 +106,7 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
     strategy.in_flight.join()
     if model.train_function is None or force:
         checks.check_model(model)
+        strategy.check_placement_is_complete()
 
         def train_step(batch: Any) -> Any:
             strategy.count_step()

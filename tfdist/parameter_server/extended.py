@@ -52,6 +52,11 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             placed for variable, placed in self._placed if variable() is not None
         )
 
+    def check_placement_is_complete(self) -> None:
+        """Checks, before the first step, that a planned model has been built."""
+        if isinstance(self._placement, PartitioningPlacement):
+            self._placement.check_complete()
+
     def _create_var_creator(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Callable[..., tf.Variable]:

@@ -52,6 +52,10 @@ class PartitioningPlacement(Placement, Protocol):
         """Returns how the variable is split, or None to have it placed whole."""
         ...
 
+    def check_complete(self) -> None:
+        """Checks, before the first step, that what was expected has been created."""
+        ...
+
 
 class RoundRobin:
     """Deals variables out in turn, whatever their size: TensorFlow's own default.

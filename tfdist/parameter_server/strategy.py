@@ -132,6 +132,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             return WorkerReport((0,) * self.num_workers)
         return WorkerReport(tuple(int(s) for s in self._worker_steps.read_all()))
 
+    def check_placement_is_complete(self) -> None:
+        """Checks, before the first step, that the model is the one that was planned.
+
+        Raises:
+            PlanMismatchError: If a variable of the plan is missing.
+        """
+        self._extended.check_placement_is_complete()
+
     def placement_report(self) -> PlacementReport:
         """Says where every variable lives that still exists."""
         return PlacementReport(self.num_ps, self._extended.placed_variables())
