@@ -53,6 +53,7 @@ def step_of(look_up, shards, max_norm=None, **options):
 def test_workers_train_as_one_process_does(strategy, shards, aggregate):
     with strategy.scope():
         counter = LookupBytesCounter()
+    assert counter.total().moved == 0
     alone = [tf.Variable(shard.numpy()) for shard in shards]
     step = tf.function(
         step_of(lookup, shards, max_norm=1.5, aggregate=aggregate, counter=counter)
@@ -116,7 +117,8 @@ def updates_of(step, strategy):
 def test_sums_and_gradients_are_computed_on_the_ps(strategy, shards, max_norm):
     updates = updates_of(step_of(lookup, shards, max_norm=max_norm), strategy)
     assert sorted(map(place, updates)) == ["ps:0", "ps:1"]
-    crossed = crossings(ancestors(updates))
+    needed = ancestors(updates)
+    crossed = crossings(needed)
     for ps in ("ps:0", "ps:1"):
         sent = [ref.deref() for ref, _, to in crossed if to == ps]
         # A message, weights, and the gradient of the block.
@@ -128,6 +130,9 @@ def test_sums_and_gradients_are_computed_on_the_ps(strategy, shards, max_norm):
         (block,) = [ref.deref() for ref, start, _ in crossed if start == ps]
         assert block.shape.as_list() == [None, DIM]
         assert "ResourceGather" in kinds_beside(block.op)
+        # TensorFlow would take its shape on the ps, and send that too.
+        used = {op.type for op in block.consumers() if op in needed}
+        assert used & {"Shape", "Size"} == set()
     for update in updates:
         assert "UnsortedSegmentSum" in kinds_beside(update)
 

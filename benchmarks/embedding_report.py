@@ -1,0 +1,261 @@
+"""Tables of what embedding_traffic.py measured: pure functions of its JSON.
+
+    python benchmarks/embedding_report.py           # into docs/embeddings.md
+    python benchmarks/embedding_report.py --check   # exits with status 1 if they differ
+
+So no number there is typed by hand.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "benchmarks" / "measured" / "embedding_traffic.json"
+DOCUMENT = ROOT / "docs" / "embeddings.md"
+BEGIN, END = "<!-- embedding-traffic:begin -->", "<!-- embedding-traffic:end -->"
+
+Row = dict[str, Any]
+Point = tuple[int, int, int, float]
+
+
+def markdown(done: dict[str, Any]) -> str:
+    """Returns the tables of the parts that were measured, in Markdown."""
+    measured, about = done["measured"], done["environment"]
+    parts: dict[str, Callable[[list[Row]], str]] = {
+        "bytes": _bytes_table,
+        "speed": lambda rows: _speed_table(rows, done["rate"]),
+        "grid": _grid_table,
+    }
+    tables = [
+        table(rows)
+        for part, table in parts.items()
+        if (rows := [row for row in measured if row["part"] == part])
+    ]
+    if measured:
+        tables.append(_model_error(measured))
+    if "model" in done:
+        tables.append(_model_summary(done["model"]))
+    versions = f"Python {about['python']}, TensorFlow {about['tensorflow']}"
+    tables.append(f"{versions}, {about['cores']} cores.\n\n    {about['command']}\n")
+    return "\n".join(tables)
+
+
+def summary(points: Sequence[Row], routes: Sequence[str]) -> Row:
+    """Returns what a sweep of the cost model says: `stock`, `chosen`... by point."""
+    better = [min(point["stock"], point["aggregated"]) for point in points]
+    ratios = [
+        point["chosen"] / least for point, least in zip(points, better, strict=True)
+    ]
+    axes = [name for name in points[0] if name not in routes]
+    return {
+        "axes": {name: sorted({point[name] for point in points}) for name in axes},
+        "points": len(points),
+        "worse": sum(ratio > 1 for ratio in ratios),
+        "better_than_both": sum(
+            point["chosen"] < min(point["plain"], point["aggregated"])
+            for point in points
+        ),
+        "chosen_over_better": [min(ratios), max(ratios)],
+        "stock_over_chosen": [
+            min(point["stock"] / point["chosen"] for point in points),
+            max(point["stock"] / point["chosen"] for point in points),
+        ],
+    }
+
+
+def _bytes_table(rows: list[Row]) -> str:
+    lines = []
+    for point, routes in _by_point(rows).items():
+        per_step = {
+            route: _per_step(each, "ps_bytes") for route, each in routes.items()
+        }
+        lines.append(
+            [
+                f"{point[1]}",
+                *(_mega(per_step[r]) for r in ("stock", "aggregated", "chosen")),
+                f"{per_step['stock'] / per_step['chosen']:.1f}",
+            ]
+        )
+    about = rows[0]["workload"]
+    return (
+        f"Bytes a training step at the interfaces of {about['num_ps']} ps, in and out: "
+        f"batch {about['batch_size']}, {about['ids_per_row']} ids a row, uniform from "
+        f"{about['num_rows']:,} rows.\n\n"
+        + _table(
+            [
+                "dim",
+                "`embedding_lookup_sparse`, MB",
+                "aggregated, MB",
+                "chosen, MB",
+                "times fewer",
+            ],
+            lines,
+        )
+    )
+
+
+def _speed_table(rows: list[Row], rate: str) -> str:
+    lines = []
+    for point, routes in _by_point(rows).items():
+        speeds = {
+            route: [
+                row["workload"]["batch_size"] * row["steps"] / row["seconds"]
+                for row in sorted(each, key=lambda row: row["repeat"])
+            ]
+            for route, each in routes.items()
+        }
+        pairs = zip(speeds["chosen"], speeds["stock"], strict=True)
+        lines.append(
+            [
+                f"{point[1]}",
+                *(_spread(speeds[r], ",.0f") for r in ("stock", "plain", "chosen")),
+                _spread([ours / theirs for ours, theirs in pairs], ".1f"),
+            ]
+        )
+    repeats = 1 + max(row["repeat"] for row in rows)
+    return (
+        f"Examples a second, the same batches, every link shaped to {rate}: medians "
+        f"(least to greatest) of {repeats} repeats, ratios of pairs.\n\n"
+        + _table(
+            ["dim", "`embedding_lookup_sparse`", "plain", "chosen", "times faster"],
+            lines,
+        )
+    )
+
+
+def _grid_table(rows: list[Row]) -> str:
+    lines, ratios, above = [], [], []
+    for (num_ps, _, ids, zipf), routes in sorted(_by_point(rows).items()):
+        per_step = {
+            route: _per_step(each, "ps_bytes") for route, each in routes.items()
+        }
+        better = min(per_step["stock"], per_step["aggregated"])
+        ratios.append(per_step["chosen"] / better)
+        if ratios[-1] > 1:
+            model = {r: _per_step(each, "model_bytes") for r, each in routes.items()}
+            least = min(model["stock"], model["aggregated"])
+            above.append(model["chosen"] - least)
+        lines.append(
+            [
+                *(f"{each:g}" for each in (num_ps, ids, zipf)),
+                *(_mega(per_step[r]) for r in ("stock", "aggregated", "chosen")),
+                f"{ratios[-1]:.4f}",
+            ]
+        )
+    return (
+        f"The choice, measured at {len(lines)} points of the grid (dim "
+        f"{rows[0]['workload']['dim']}). Of the better of the two, the choice moved "
+        f"{statistics.median(ratios):.4f} in the median and {max(ratios):.4f} at most."
+        f" It was above 1 at {len(above)} points; at {sum(each <= 0 for each in above)} "
+        "of these its tensors were no larger, and the rest is TCP."
+        "\n\n<details><summary>Every point</summary>\n\n"
+        + _table(
+            [
+                "ps",
+                "ids a row",
+                "Zipf",
+                "`embedding_lookup_sparse`, MB",
+                "aggregated, MB",
+                "chosen, MB",
+                "chosen / better",
+            ],
+            lines,
+        )
+        + "\n</details>\n"
+    )
+
+
+def _model_error(rows: list[Row]) -> str:
+    beside = [
+        (row["ps_bytes"] - row["model_bytes"])
+        / row["steps"]
+        / row["workload"]["num_ps"]
+        for row in rows
+    ]
+    share = [row["ps_bytes"] / row["model_bytes"] - 1 for row in rows]
+    large = [s for s, row in zip(share, rows, strict=True) if _megabyte_a_step(row)]
+    counted = [row for row in rows if row["route"] != "stock"]
+    exact = sum(row["counted_bytes"] == row["model_bytes"] for row in counted)
+    return (
+        f"Beside the tensors that the cost model counts, the interfaces saw "
+        f"{min(beside):,.0f} to {max(beside):,.0f} bytes a step and ps (messages, TCP, "
+        f"acknowledgements); of steps that move a megabyte or more, at most "
+        f"{max(large, default=0):.1%}. The lookup's own counter said what the model "
+        f"says in {exact} of {len(counted)} runs.\n"
+    )
+
+
+def _model_summary(model: Row) -> str:
+    axes = model["axes"]
+    low, high = model["chosen_over_better"]
+    least, most = model["stock_over_chosen"]
+    return (
+        f"By the cost model, on {model['points']:,} points (ps "
+        f"{_ends(axes['num_ps'])}, dim {_ends(axes['dim'])}, ids a row "
+        f"{_ends(axes['ids_per_row'])}, Zipf {_ends(axes['zipf'])}), the choice moves "
+        f"more than the better of the two on {model['worse']}, and less than both "
+        f"of ours on {model['better_than_both']:,}, where shards differ. It moves "
+        f"{low:.3f} to {high:.3f} of the better one, and {least:.2f} to {most:.1f} "
+        "times fewer bytes than `embedding_lookup_sparse`.\n"
+    )
+
+
+def _by_point(rows: Iterable[Row]) -> dict[Point, dict[str, list[Row]]]:
+    found: dict[Point, dict[str, list[Row]]] = {}
+    for row in rows:
+        workload = row["workload"]
+        names = ("num_ps", "dim", "ids_per_row", "zipf")
+        point: Any = tuple(workload[name] for name in names)
+        found.setdefault(point, {}).setdefault(row["route"], []).append(row)
+    return found
+
+
+def _per_step(rows: Sequence[Row], name: str) -> float:
+    return sum(row[name] for row in rows) / sum(row["steps"] for row in rows)
+
+
+def _megabyte_a_step(row: Row) -> bool:
+    return bool(row["model_bytes"] / row["steps"] >= 1e6)
+
+
+def _mega(value: float) -> str:
+    return f"{value / 1e6:,.3f}"
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    median, least, most = statistics.median(values), min(values), max(values)
+    return f"{median:{form}} ({least:{form}} to {most:{form}})"
+
+
+def _ends(values: Sequence[float]) -> str:
+    return f"{values[0]:g} to {values[-1]:g}"
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the document, or checks it.
+
+    Returns:
+        The exit status: 1 if the document is not what was measured.
+    """
+    text = DOCUMENT.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    tables = markdown(json.loads(MEASURED.read_text()))
+    written = f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
+    if "--check" in argv:
+        return int(text != written)
+    DOCUMENT.write_text(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

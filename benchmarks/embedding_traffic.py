@@ -1,0 +1,360 @@
+"""What a sparse lookup moves over the network: summed on the ps, or not.
+
+    sudo .venv/bin/python benchmarks/embedding_traffic.py --json=embedding.json \
+        --markdown=embedding.md
+
+Each ps, the worker and the chief is a process in a network namespace of its own; the
+bytes are those that the interfaces of the ps count, in and out, over whole training
+steps (forward, backward, and an update by SGD on the ps). The routes are:
+
+    stock       tf.compat.v1.nn.embedding_lookup_sparse on the same shards
+    plain       ours, where rows travel
+    aggregated  ours, where each ps sums its rows
+    chosen      ours, where each shard takes the cheaper of the two
+
+Four parts: `bytes` (batches of many different ids), `grid` (few points of a grid,
+measured), `model` (the whole grid, by the cost model that the points verify) and
+`speed` (links shaped to --rate).
+"""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import itertools
+import json
+import os
+import platform
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+from embedding_report import markdown, summary
+from lookup_workload import ROUTES, Workload
+from netns import Network, NetworkError, network
+
+import tf_config
+
+PORT = 2222
+DEADLINE = 300.0  # seconds, for any answer of the chief
+PARTS = ("bytes", "grid", "model", "speed")
+_OUTPUTS = ("--json", "--markdown")
+HERE = Path(__file__).resolve().parent
+
+
+def define_flags() -> None:
+    """Defines the command-line flags."""
+    flags.DEFINE_list("parts", list(PARTS), f"What to do, of {', '.join(PARTS)}.")
+    flags.DEFINE_integer("num_rows", 1_000_000, "Rows of the table.", lower_bound=8)
+    flags.DEFINE_integer("batch_size", 256, "Examples a step.", lower_bound=1)
+    flags.DEFINE_integer("steps", 4, "Steps that are measured.", lower_bound=1)
+    flags.DEFINE_integer("repeats", 5, "Repeats of `speed`.", lower_bound=1)
+    flags.DEFINE_string("rate", "1gbit", "Of every link in `speed`, as tc says it.")
+    flags.DEFINE_list("dims", ["64", "256", "512", "1024"], "For `bytes`, `speed`.")
+    flags.DEFINE_list("grid_ids", ["1", "10", "100", "200"], "Ids a row of `grid`.")
+    flags.DEFINE_list("grid_zipf", ["0", "1", "1.5"], "Exponents of `grid`.")
+    flags.DEFINE_list("grid_ps", ["1", "4", "8"], "Numbers of ps of `grid`.")
+    flags.DEFINE_string("json", None, "Write every measurement to this file.")
+    flags.DEFINE_string("markdown", None, "Write tables to this file.")
+    flags.register_validator(
+        "parts",
+        lambda values: values and set(values) <= set(PARTS),
+        f"must be some of {','.join(PARTS)}",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One run of some steps on one route.
+
+    Attributes:
+        part: Of the benchmark.
+        repeat: From 0.
+        workload: What was looked up.
+        route: One of `ROUTES`.
+        steps: That were run.
+        seconds: That they took.
+        ps_bytes: Received and sent by all ps, in all steps.
+        worker_bytes: Received and sent by the worker, the chief's messages included.
+        model_bytes: By the cost model.
+        counted_bytes: By the lookup's own counter; 0 for `stock`.
+    """
+
+    part: str
+    repeat: int
+    workload: Workload
+    route: str
+    steps: int
+    seconds: float
+    ps_bytes: int
+    worker_bytes: int
+    model_bytes: int
+    counted_bytes: int
+
+
+class ChiefError(RuntimeError):
+    """The chief has ended, or does not answer."""
+
+
+class Cluster:
+    """Some ps, a worker and a chief, each on a host.
+
+    Args:
+        hosts: That are theirs, by the names of `host_names`.
+        num_ps: How many ps.
+        log_dir: Where the tasks write.
+    """
+
+    def __init__(self, hosts: Network, num_ps: int, log_dir: Path) -> None:
+        self._hosts = hosts
+        self._ps = host_names(num_ps)[2:]
+        self._log_dir = log_dir
+        self._processes: list[subprocess.Popen[str]] = []
+        self._cluster = tf_config.Cluster(
+            chief=self._addresses(["chief"]),
+            worker=self._addresses(["worker"]),
+            ps=self._addresses(self._ps),
+        )
+        for index, name in enumerate(self._ps):
+            self._start(name, "ps", index, ["-m", "tfdist.server"])
+        self._start("worker", "worker", 0, ["-m", "tfdist.server"])
+        self._chief = self._start("chief", "chief", 0, [str(HERE / "lookup_chief.py")])
+        self._answer()
+
+    def ask(self, **request: Any) -> dict[str, float]:
+        """Sends the chief a request, and returns its answer.
+
+        Raises:
+            ChiefError: If there is none.
+        """
+        assert self._chief.stdin
+        print(json.dumps(request), file=self._chief.stdin, flush=True)
+        return self._answer()
+
+    def bytes(self) -> tuple[int, int]:
+        """Returns the bytes in and out of all ps, and of the worker, until now."""
+        return (
+            sum(sum(self._hosts.bytes(name)) for name in self._ps),
+            sum(self._hosts.bytes("worker")),
+        )
+
+    def close(self) -> None:
+        """Ends every process."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def _addresses(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(f"{self._hosts.address(name)}:{PORT}" for name in names)
+
+    def _start(
+        self, name: str, job: str, index: int, program: Sequence[str]
+    ) -> "subprocess.Popen[str]":
+        task = tf_config.TFConfig(self._cluster, tf_config.Task(job, index))
+        env = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            **os.environ,
+            "TF_CONFIG": task.to_json(),
+        }
+        with (self._log_dir / f"{name}.log").open("w") as log:
+            process = subprocess.Popen(
+                self._hosts.command(name, [sys.executable, *program]),
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if job == "chief" else log,
+                stderr=log,
+                text=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def _answer(self) -> dict[str, float]:
+        assert self._chief.stdout
+        ready, _, _ = select.select([self._chief.stdout], [], [], DEADLINE)
+        line = self._chief.stdout.readline() if ready else ""
+        if line:
+            return json.loads(line)
+        log = (self._log_dir / "chief.log").read_text()[-2000:]
+        why = "has ended" if ready else f"did not answer within {DEADLINE:g} s"
+        raise ChiefError(f"the chief {why}:\n{log}")
+
+
+def host_names(num_ps: int) -> list[str]:
+    """The hosts of a cluster."""
+    return ["chief", "worker", *(f"ps{index}" for index in range(num_ps))]
+
+
+@contextlib.contextmanager
+def cluster(hosts: Network, num_ps: int) -> Iterator[Cluster]:
+    """Starts a cluster; ends it on leaving."""
+    with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
+        # An error while it starts has to end what has been started.
+        started = Cluster.__new__(Cluster)
+        started._processes = []
+        stack.callback(started.close)
+        started.__init__(hosts, num_ps, Path(log_dir))  # type: ignore[misc]
+        yield started
+
+
+def measure(
+    started: Cluster, part: str, repeat: int, workload: Workload, route: str, steps: int
+) -> Measurement:
+    """Runs steps and reads the interfaces before and after them."""
+    before = started.bytes()
+    answer = started.ask(do="run", steps=steps)
+    after = started.bytes()
+    model = sum(workload.bytes(batch)[route] for batch in workload.batches(steps))
+    return Measurement(
+        part=part,
+        repeat=repeat,
+        workload=workload,
+        route=route,
+        steps=steps,
+        seconds=answer["seconds"],
+        ps_bytes=after[0] - before[0],
+        worker_bytes=after[1] - before[1],
+        model_bytes=model,
+        counted_bytes=int(answer["counted"]),
+    )
+
+
+def prepared(started: Cluster, workload: Workload, route: str, steps: int) -> None:
+    """Makes the table and the step, and runs the first steps."""
+    started.ask(
+        do="prepare",
+        route=route,
+        steps=steps,
+        workload=dataclasses.asdict(workload),
+    )
+
+
+def each_route(
+    started: Cluster, part: str, workload: Workload, steps: int
+) -> Iterator[Measurement]:
+    """Measures every route once."""
+    for route in ROUTES:
+        prepared(started, workload, route, steps)
+        yield measure(started, part, 0, workload, route, steps)
+
+
+def in_turns(
+    started: Cluster, workload: Workload, steps: int, repeats: int
+) -> Iterator[Measurement]:
+    """Lets the routes take turns, so that slow minutes slow all of them down."""
+    for repeat, route in itertools.product(range(repeats), ROUTES):
+        prepared(started, workload, route, steps)
+        yield measure(started, "speed", repeat, workload, route, steps)
+
+
+def sweep(num_rows: int, batch_size: int, steps: int) -> list[dict[str, Any]]:
+    """Returns the bytes of every route on the whole grid, by the cost model."""
+    points = []
+    for num_ps, dim, ids, zipf in itertools.product(
+        range(1, 9),
+        (64, 256, 1024),
+        (1, 2, 3, 5, 10, 20, 50, 100, 150, 200),
+        (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5),
+    ):
+        workload = Workload(num_ps, dim, ids, zipf, num_rows, batch_size)
+        totals = [workload.bytes(batch) for batch in workload.batches(steps)]
+        points.append(
+            dataclasses.asdict(workload)
+            | {route: sum(each[route] for each in totals) for route in ROUTES}
+        )
+    return points
+
+
+def measurements(values: flags.FlagValues) -> Iterator[Measurement]:
+    """Measures the parts that are asked for."""
+
+    def workload(num_ps: int, dim: int, ids: int, zipf: float) -> Workload:
+        return Workload(num_ps, dim, ids, zipf, values.num_rows, values.batch_size)
+
+    grid_ps = [int(each) for each in values.grid_ps] if "grid" in values.parts else []
+    four = [4] if {"bytes", "speed"} & set(values.parts) else []
+    with network(host_names(max([*grid_ps, *four], default=0))) as hosts:
+        for num_ps in sorted({*grid_ps, *four}):
+            with cluster(hosts, num_ps) as started:
+                if num_ps in grid_ps:
+                    for ids, zipf in itertools.product(
+                        values.grid_ids, values.grid_zipf
+                    ):
+                        point = workload(num_ps, 64, int(ids), float(zipf))
+                        yield from each_route(started, "grid", point, values.steps)
+                if num_ps not in four:
+                    continue
+                for dim in map(int, values.dims):
+                    point = workload(num_ps, dim, 100, 0.0)
+                    if "bytes" in values.parts:
+                        yield from each_route(started, "bytes", point, values.steps)
+                    if "speed" in values.parts:
+                        hosts.shape(values.rate)
+                        yield from in_turns(
+                            started, point, values.steps, values.repeats
+                        )
+                        hosts.shape(None)
+
+
+def environment() -> dict[str, Any]:
+    """Returns what the numbers depend on."""
+    return {
+        "python": platform.python_version(),
+        "tensorflow": importlib.metadata.version("tensorflow"),
+        "cores": os.cpu_count(),
+        "command": _command(sys.argv),
+    }
+
+
+def _command(argv: Sequence[str]) -> str:
+    """What was measured: where it was written says nothing of that."""
+    flags_of_it = [each for each in argv[1:] if not each.startswith(_OUTPUTS)]
+    return " ".join(["python", f"benchmarks/{Path(argv[0]).name}", *flags_of_it])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the benchmark.
+
+    Returns:
+        The exit status: 2 if this machine lets us make no network.
+    """
+    if len(argv) > 1:
+        raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
+    values = flags.FLAGS
+    done: dict[str, Any] = {"environment": environment(), "rate": values.rate}
+    done["measured"] = []
+    try:
+        for measured in measurements(values):
+            done["measured"].append(dataclasses.asdict(measured))
+            print(
+                f"{measured.part} {measured.workload.num_ps} ps, dim "
+                f"{measured.workload.dim}, {measured.workload.ids_per_row} ids, zipf "
+                f"{measured.workload.zipf:g}, {measured.route}: "
+                f"{measured.ps_bytes / measured.steps:,.0f} B a step, model "
+                f"{measured.model_bytes / measured.steps:,.0f}, "
+                f"{measured.seconds / measured.steps:.3f} s",
+                flush=True,
+            )
+    except (NetworkError, ChiefError) as error:
+        print(f"embedding_traffic: {error}", file=sys.stderr)
+        return 2
+    if "model" in values.parts:
+        points = sweep(values.num_rows, values.batch_size, steps=1)
+        done["model"] = summary(points, ROUTES)
+    for path, text in (
+        (values.json, json.dumps(done)),
+        (values.markdown, markdown(done)),
+    ):
+        if path:
+            Path(path).write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

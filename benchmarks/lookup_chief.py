@@ -1,0 +1,154 @@
+"""The chief of embedding_traffic.py, which starts it on a host of its own.
+
+It reads a request a line from its standard input, JSON, and answers with a line. A
+`prepare` makes the table and runs the first steps; a `run` runs steps.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from lookup_workload import Workload
+
+import tfdist
+from tfdist.embedding.aggregated_lookup import (
+    LookupBytesCounter,
+    embedding_lookup_sparse_with_distributed_aggregation,
+)
+
+AGGREGATE = {"plain": False, "aggregated": True, "chosen": None}
+LEARNING_RATE = 0.1
+
+
+class OneOnEach:
+    """Puts the shards on the ps in turn, from the first."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def place(self, variable: tfdist.VariableSpec, num_ps: int) -> int:
+        """Returns the next ps."""
+        self.next += 1
+        return (self.next - 1) % num_ps
+
+
+class Bench:
+    """A table on the ps, and a step a route that trains it."""
+
+    def __init__(self, strategy: tfdist.ParameterServerStrategy, placement: OneOnEach):
+        self._strategy = strategy
+        self._placement = placement
+        self._shards: list[tf.Variable] = []
+        self._table: tuple[int, int] | None = None
+        self._steps: dict[tuple[str, int], Callable[..., Any]] = {}
+        with strategy.scope():
+            self._counter = LookupBytesCounter()
+
+    def prepare(self, workload: Workload, route: str, steps: int) -> None:
+        """Makes what `run` needs, and runs each batch once."""
+        self._make_table(workload)
+        # TensorFlow cannot trace a function again that uses a worker's own variable.
+        key = (route, workload.ids_per_row)
+        if key not in self._steps:
+            self._steps[key] = tf.function(self._step_of(route))
+        self._step = self._steps[key]
+        batches = workload.batches(steps)
+        data = self._strategy.coordinator.create_per_worker_dataset(
+            lambda: tf.data.Dataset.from_tensor_slices(batches).repeat()
+        )
+        self._iterator = iter(data)
+        self.run(steps)
+
+    def run(self, steps: int) -> dict[str, float]:
+        """Runs steps on the worker, over the next batches.
+
+        Returns:
+            The seconds, the bytes by the lookup's own count, and the loss.
+        """
+        coordinator = self._strategy.coordinator
+        before = self._counter.total()
+        start = time.perf_counter()
+        for _ in range(steps):
+            loss = coordinator.schedule(self._step, args=(self._iterator,))
+        coordinator.join()
+        seconds = time.perf_counter() - start
+        return {
+            "seconds": seconds,
+            "counted": self._counter.total().moved - before.moved,
+            "loss": float(loss.fetch()),
+        }
+
+    def _make_table(self, workload: Workload) -> None:
+        table = (workload.num_rows, workload.dim)
+        if table == self._table:
+            return
+        # The old table goes before the new one comes: both may not fit.
+        self._shards, self._steps = [], {}
+        self._table = table
+        self._placement.next = 0
+        size, larger = divmod(workload.num_rows, workload.num_ps)
+        with self._strategy.scope():
+            for shard in range(workload.num_ps):
+                shape = [size + (shard < larger), workload.dim]
+                self._shards.append(tf.Variable(lambda s=shape: tf.zeros(s)))
+        tasks = [tf.DeviceSpec.from_string(each.device).task for each in self._shards]
+        assert tasks == list(range(workload.num_ps)), tasks
+
+    def _step_of(self, route: str) -> Callable[..., Any]:
+        shards = self._shards
+
+        def step(iterator: Any) -> tf.Tensor:
+            sp_ids = tf.RaggedTensor.from_tensor(next(iterator)).to_sparse()
+            with tf.GradientTape() as tape:
+                if route == "stock":
+                    rows = tf.compat.v1.nn.embedding_lookup_sparse(
+                        shards, sp_ids, None, combiner="mean"
+                    )
+                else:
+                    rows = embedding_lookup_sparse_with_distributed_aggregation(
+                        shards,
+                        sp_ids,
+                        None,
+                        combiner="mean",
+                        aggregate=AGGREGATE[route],
+                        counter=self._counter,
+                    )
+                loss = tf.reduce_mean(tf.square(rows - 1.0))
+            gradients = tape.gradient(loss, shards)
+            for shard, by_rows in zip(shards, gradients, strict=True):
+                with tf.device(shard.device):
+                    change = tf.IndexedSlices(
+                        LEARNING_RATE * by_rows.values, by_rows.indices
+                    )
+                    shard.scatter_sub(change)
+            return loss
+
+        return step
+
+
+def main() -> None:
+    """Answers requests until there is none."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    placement = OneOnEach()
+    bench = Bench(tfdist.ParameterServerStrategy(placement=placement), placement)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        steps = request["steps"]
+        if request["do"] == "prepare":
+            workload = Workload(**request["workload"])
+            bench.prepare(workload, request["route"], steps)
+            answer: dict[str, float] = {}
+        else:
+            answer = bench.run(steps)
+            assert np.isfinite(answer["loss"])
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Hosts on this machine: a network namespace each, joined by one bridge.
+
+Nothing outside reaches them: neither the bridge nor this machine has an address in
+their network. Every interface counts its bytes, and may be shaped.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_PREFIX = "tfd"
+_SUBNET = "10.87.0"
+_MAX_HOSTS = 200
+# A packet of the kernel's own may be 64 KiB, and a bucket must hold one at least.
+_BURST = "256kb"
+_QUEUE = "100ms"
+
+
+class NetworkError(RuntimeError):
+    """This machine does not let us make a network."""
+
+
+class Network:
+    """Namespaces that exist within `network`.
+
+    Args:
+        names: One for each host.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        if len(names) > _MAX_HOSTS:
+            raise ValueError(f"at most {_MAX_HOSTS} hosts; received {len(names)}")
+        self._tag = f"{_PREFIX}{os.getpid()}"
+        self._index = {name: index for index, name in enumerate(names)}
+
+    def address(self, name: str) -> str:
+        """The IPv4 address of a host."""
+        return f"{_SUBNET}.{self._index[name] + 1}"
+
+    def command(self, name: str, command: Sequence[str]) -> list[str]:
+        """Returns the command that runs another on a host, and ends when we do."""
+        inside = ["ip", "netns", "exec", self._namespace(name)]
+        return [*inside, "setpriv", "--pdeathsig", "KILL", *command]
+
+    def bytes(self, name: str) -> tuple[int, int]:
+        """Returns the bytes that a host has received and has sent, since it is."""
+        counters = Path("/sys/class/net", self._outside(name), "statistics")
+        # What this end of the cable has sent, the host's end has received.
+        received, sent = (
+            int((counters / f"{each}_bytes").read_text()) for each in ("tx", "rx")
+        )
+        return received, sent
+
+    def shape(self, rate: str | None) -> None:
+        """Limits what each host sends and receives.
+
+        Args:
+            rate: In the terms of `tc`, such as `1gbit`; None for no limit.
+        """
+        for name in self._index:
+            inside = ["ip", "netns", "exec", self._namespace(name)]
+            for prefix, device in ((inside, "eth0"), ([], self._outside(name))):
+                if rate is None:
+                    command = ["tc", "qdisc", "del", "dev", device, "root"]
+                    subprocess.run(
+                        [*prefix, *command], check=False, stderr=subprocess.DEVNULL
+                    )
+                    continue
+                bucket = ["tbf", "rate", rate, "burst", _BURST, "latency", _QUEUE]
+                _run(*prefix, "tc", "qdisc", "replace", "dev", device, "root", *bucket)
+
+    def create(self) -> None:
+        """Makes the bridge and the hosts."""
+        _run("ip", "link", "add", self._bridge, "type", "bridge")
+        _run("ip", "link", "set", self._bridge, "up")
+        for name in self._index:
+            namespace, outside = self._namespace(name), self._outside(name)
+            _run("ip", "netns", "add", namespace)
+            _run(
+                *("ip", "link", "add", outside, "type", "veth"),
+                *("peer", "name", "eth0", "netns", namespace),
+            )
+            _run("ip", "link", "set", outside, "master", self._bridge, "up")
+            inside = ("ip", "-n", namespace)
+            _run(*inside, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            _run(*inside, "link", "set", "eth0", "up")
+            _run(*inside, "link", "set", "lo", "up")
+
+    def remove(self) -> None:
+        """Removes what there is of them. The processes on them have to be gone."""
+        for name in self._index:
+            _try("ip", "netns", "del", self._namespace(name))
+            _try("ip", "link", "del", self._outside(name))
+        _try("ip", "link", "del", self._bridge)
+
+    @property
+    def _bridge(self) -> str:
+        return f"{self._tag}br"
+
+    def _namespace(self, name: str) -> str:
+        return f"{self._tag}-{name}"
+
+    def _outside(self, name: str) -> str:
+        return f"{self._tag}v{self._index[name]}"
+
+
+@contextlib.contextmanager
+def network(names: Sequence[str]) -> Iterator[Network]:
+    """Makes hosts, and removes them on leaving, however that comes about.
+
+    Raises:
+        NetworkError: If this process may not, or a tool is missing.
+    """
+    _remove_strays()
+    made = Network(names)
+    with _signals_raise():
+        try:
+            made.create()
+            yield made
+        finally:
+            made.remove()
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Lets a SIGTERM unwind the stack, as a SIGINT does."""
+
+    def end(signum: int, frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _remove_strays() -> None:
+    """Removes what a process left behind that was killed."""
+    listed = subprocess.run(
+        ["ip", "-o", "link"], check=False, capture_output=True, text=True
+    ).stdout
+    namespaces = Path("/run/netns")
+    names = [path.name for path in namespaces.iterdir()] if namespaces.exists() else []
+    for name in names:
+        if _is_stray(name):
+            _try("ip", "netns", "del", name)
+    for name in re.findall(rf"^\d+: ({_PREFIX}\d+\w+)[@:]", listed, re.MULTILINE):
+        if _is_stray(name):
+            _try("ip", "link", "del", name)
+
+
+def _is_stray(name: str) -> bool:
+    found = re.match(rf"{_PREFIX}(\d+)(-|v|br)", name)
+    return bool(found) and not Path("/proc", found[1]).exists()
+
+
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise NetworkError(
+            f"there is no `{error.filename}`: apt-get install iproute2"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise NetworkError(
+            f"`{' '.join(command)}` failed: {error.stderr.strip()}. Network namespaces "
+            "are for root, with the capabilities NET_ADMIN and SYS_ADMIN"
+        ) from None
+
+
+def _try(*command: str) -> None:
+    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
