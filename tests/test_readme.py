@@ -17,7 +17,7 @@ def code_blocks(text: str, language: str) -> list[str]:
 
 
 def test_the_script_of_the_readme_is_the_quickstart():
-    (script,) = code_blocks(README, "python")
+    script = code_blocks(README, "python")[0]
     quickstart = (ROOT / "examples" / "quickstart.py").read_text()
     assert script in quickstart
 
