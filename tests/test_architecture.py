@@ -158,6 +158,7 @@ def test_the_public_names():
         "Shard",
         "StartupTimeoutError",
         "TargetSizePartitioner",
+        "UnknownSizesError",
         "VariableSpec",
         "Weight",
         "WorkerReport",

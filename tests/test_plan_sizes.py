@@ -373,3 +373,17 @@ def test_sizes_of_a_model_of_keras_applications():
 
     weights = [each for each in weights_of(build) if each.divisible]
     assert sum(math.prod(each.spec.shape) for each in weights) == 3_538_984
+
+
+def test_a_layer_without_a_seed_works_after_a_plan():
+    class Noise(keras.layers.Layer):
+        def call(self, x):
+            return x + keras.random.normal(keras.ops.shape(x))
+
+    def build_model():
+        model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    weights_of(build_model)
+    build_model().fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)

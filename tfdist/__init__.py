@@ -39,6 +39,7 @@ from tfdist.parameter_server.report import (
     PlacementReport,
     WorkerReport,
 )
+from tfdist.parameter_server.sizes import UnknownSizesError
 from tfdist.parameter_server.strategy import ParameterServerStrategy
 from tfdist.parameter_server.suggest import ClusterSuggestion, suggest_cluster
 
@@ -70,6 +71,7 @@ __all__ = [
     "Shard",
     "StartupTimeoutError",
     "TargetSizePartitioner",
+    "UnknownSizesError",
     "VariableSpec",
     "Weight",
     "WorkerReport",

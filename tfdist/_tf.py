@@ -5,10 +5,13 @@ TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
 this file imports from `tensorflow.python` or `keras.src`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from tensorflow.python.data.ops.dataset_ops import _VariantDataset
@@ -56,6 +59,9 @@ __all__ = [
     # Tells the active tapes that something with a `handle` was read. Tapes that are
     # given by hand have a public `watch`; the active ones are known to TensorFlow.
     "watch",
+    # Keeps the generator that `keras.random` makes for whoever gives no seed. Made in a
+    # graph to throw away, it would be of no use after.
+    "global_seed_generator_kept",
     # Every layer inside a model; `Model.layers` gives the outermost alone.
     "flatten_layers",
 ]
@@ -67,6 +73,17 @@ def scratch_graph(name: str) -> tf.Graph:
     Unlike `tf.Graph`, it may capture eager tensors of its surroundings.
     """
     return tf.__internal__.FuncGraph(name)
+
+
+@contextmanager
+def global_seed_generator_kept() -> Iterator[None]:
+    """Leaves Keras's global seed generator as it was, absent if it was absent."""
+    name = "global_seed_generator"
+    kept = global_state.get_global_attribute(name)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(name, kept)
 
 
 def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:

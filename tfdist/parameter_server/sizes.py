@@ -145,7 +145,8 @@ def _random_state_kept() -> Iterator[None]:
     # Keras draws the seeds of layers and initializers from Python's generator.
     state, numpy_state = random.getstate(), np.random.get_state()
     try:
-        yield
+        with _tf.global_seed_generator_kept():
+            yield
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)
