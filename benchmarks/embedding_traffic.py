@@ -119,6 +119,13 @@ class Cluster:
             worker=self._addresses(["worker"]),
             ps=self._addresses(self._ps),
         )
+
+    def start(self) -> None:
+        """Starts every task, and waits until the chief has found the others.
+
+        Raises:
+            ChiefError: If it does not.
+        """
         for index, name in enumerate(self._ps):
             self._start(name, "ps", index, ["-m", "tfdist.server"])
         self._start("worker", "worker", 0, ["-m", "tfdist.server"])
@@ -194,11 +201,9 @@ def host_names(num_ps: int) -> list[str]:
 def cluster(hosts: Network, num_ps: int) -> Iterator[Cluster]:
     """Starts a cluster; ends it on leaving."""
     with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
-        # An error while it starts has to end what has been started.
-        started = Cluster.__new__(Cluster)
-        started._processes = []
+        started = Cluster(hosts, num_ps, Path(log_dir))
         stack.callback(started.close)
-        started.__init__(hosts, num_ps, Path(log_dir))  # type: ignore[misc]
+        started.start()
         yield started
 
 
