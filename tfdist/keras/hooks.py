@@ -22,6 +22,7 @@ from tfdist import _tf
 from tfdist.keras import checks
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.keras.step_error import shorten_the_coordinators_log
 from tfdist.parameter_server.creation import variable_initializer, variable_path
 from tfdist.parameter_server.partitioned import PartitionedVariable
 from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -55,6 +56,7 @@ def install() -> None:
         _tf.KerasVariable._initialize_with_initializer = _telling_the_initializer(
             _tf.KerasVariable._initialize_with_initializer
         )
+        shorten_the_coordinators_log()
         _installed = True
 
 

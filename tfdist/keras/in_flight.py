@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.keras.step_error import shortened
+
 _log = logging.getLogger("tfdist")
 
 # Each worker has one step to run and a few to follow. TensorFlow's own queue holds
@@ -62,11 +64,11 @@ class InFlight:
         output, on_result = self._pending.popleft()
         try:
             result = output.get()
-        except Exception:
+        except Exception as error:
             self._pending.clear()
             # A function cancelled because another failed: join says why.
-            self._coordinator.join()
-            raise
+            self._join()
+            raise _shortened(error) from None
         on_result(result)
 
     def join(self) -> None:
@@ -77,13 +79,16 @@ class InFlight:
         """
         if not self._pending:
             return
-        try:
-            self._coordinator.join()
-        except Exception:
-            self._pending.clear()
-            raise
+        self._join()
         while self._pending:
             self.finish_oldest()
+
+    def _join(self) -> None:
+        try:
+            self._coordinator.join()
+        except Exception as error:
+            self._pending.clear()
+            raise _shortened(error) from None
 
     def settle(self) -> None:
         """Waits for every function, when another error is already on its way."""
@@ -91,3 +96,7 @@ class InFlight:
             self.join()
         except Exception as error:
             _log.warning("while waiting for the steps under way: %s", error)
+
+
+def _shortened(error: Exception) -> Exception:
+    return shortened(error) if isinstance(error, tf.errors.OpError) else error

@@ -1,0 +1,87 @@
+"""What a user is told of a step that failed on a worker."""
+
+import logging
+
+import pytest
+import tensorflow as tf
+
+from tfdist.keras.in_flight import InFlight
+from tfdist.keras.step_error import CoordinatorLog, shortened, summary
+
+STACK = """Graph execution error:
+
+Detected at node model/bad/Assert defined at (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap
+
+  File "/home/me/train.py", line 12, in call
+
+  File "/venv/lib/python3.11/site-packages/keras/src/layers/layer.py", line 9, in f
+
+"""
+REASON = "assertion failed: [ids are from 0 to 49; received] [50]"
+END = """
+\t [[{{node model/bad/Assert}}]]
+Additional GRPC error information from remote target /job:worker/replica:0/task:1:
+:UNKNOWN:Error received from peer {grpc_message:" assertion"} [Op:__inference_run_7]"""
+SHORT = f"a step failed on worker 1: {REASON}\n  made in /home/me/train.py, line 12"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (STACK + REASON + END, SHORT),
+        (STACK + STACK.split("\n\n", 1)[1] + REASON + END, SHORT),
+        (
+            STACK.replace("/home/me", "/x/lib/python3") + REASON,
+            "a step failed: " + REASON,
+        ),
+        ("Worker 1 is down", "Worker 1 is down"),
+        (STACK, STACK),
+        ("", ""),
+    ],
+)
+def test_summary(text, short):
+    assert summary(text) == short
+
+
+def test_an_error_keeps_its_type():
+    error = tf.errors.InvalidArgumentError(None, None, STACK + REASON + END)
+    assert type(shortened(error)) is tf.errors.InvalidArgumentError
+    assert shortened(error).message == SHORT
+
+
+def test_the_coordinators_log_is_shortened():
+    def filtered(module, message):
+        record = logging.LogRecord(
+            "tensorflow", 40, f"/{module}.py", 1, message, (), None
+        )
+        assert CoordinatorLog().filter(record)
+        return record.getMessage()
+
+    long = "worker 1 failed: " + STACK + REASON + END
+    assert filtered("cluster_coordinator", long) == "worker 1 failed: " + SHORT
+    assert filtered("cluster_coordinator", "worker 1 is back") == "worker 1 is back"
+    assert filtered("another", long) == long
+
+
+class FailingCoordinator:
+    error = tf.errors.InvalidArgumentError(None, None, STACK + REASON + END)
+
+    def schedule(self, function, args):
+        return self
+
+    def get(self):
+        raise tf.errors.CancelledError(None, None, "cancelled")
+
+    def join(self):
+        raise self.error
+
+
+@pytest.mark.parametrize("wait", ["join", "finish_oldest"])
+def test_waiting_for_steps_raises_the_short_error(wait):
+    in_flight = InFlight(FailingCoordinator(), limit=2)
+    in_flight.submit(None, None)
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        getattr(in_flight, wait)()
+    assert raised.value.message == SHORT
+    assert raised.value.__suppress_context__

@@ -1,0 +1,75 @@
+"""What TensorFlow says of a step that failed on a worker, in a few lines.
+
+It prints the stack of every operation that the failed one was traced through, twice,
+and its coordinator logs all of it again for each worker. What a user needs is at the
+end: what went wrong, and in which line of the program the operation was made.
+"""
+
+import logging
+import re
+from pathlib import Path
+
+import tensorflow as tf
+
+_FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+), in .*$', re.M)
+_WORKER = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
+_AFTER_THE_REASON = re.compile(
+    r"\n\t \[\[|\nAdditional GRPC error|\n:UNKNOWN:| \[Op:|\n\nOriginal stack trace"
+)
+# Code that users do not write.
+_LIBRARIES = ("/site-packages/", "/lib/python", str(Path(__file__).parent.parent))
+
+
+def shortened(error: tf.errors.OpError) -> tf.errors.OpError:
+    """Returns the error, of its type, with what there is to know in its message."""
+    return type(error)(error.node_def, error.op, summary(str(error.message)))
+
+
+def summary(text: str) -> str:
+    """Says in a few lines what TensorFlow's message of a failed step says.
+
+    Args:
+        text: The message, of any form; one that is not understood is returned as it
+            is.
+    """
+    frames = list(_FRAME.finditer(text))
+    if not text.startswith("Graph execution error") or not frames:
+        return text
+    reason = _AFTER_THE_REASON.split(text[frames[-1].end() :].strip())[0].strip()
+    if not reason:
+        return text
+    worker = _WORKER.search(text)
+    ours = [each for each in frames if not _is_of_a_library(each["path"])]
+    return "".join(
+        (
+            "a step failed",
+            f" on worker {worker[1]}" if worker else "",
+            f": {reason}",
+            f"\n  made in {ours[-1]['path']}, line {ours[-1]['line']}" if ours else "",
+        )
+    )
+
+
+def _is_of_a_library(path: str) -> bool:
+    return any(part in path for part in _LIBRARIES)
+
+
+class CoordinatorLog(logging.Filter):
+    """Keeps one line of what TensorFlow's coordinator logs of a failed step."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Lets every record pass, and shortens those of the coordinator."""
+        if record.module == "cluster_coordinator":
+            before, found, after = record.getMessage().partition(
+                "Graph execution error"
+            )
+            if found:
+                record.msg, record.args = before + summary(found + after), ()
+        return True
+
+
+def shorten_the_coordinators_log() -> None:
+    """Makes TensorFlow's logger keep one line of a failed step; twice does no more."""
+    logger = tf.get_logger()
+    if not any(isinstance(each, CoordinatorLog) for each in logger.filters):
+        logger.addFilter(CoordinatorLog())
