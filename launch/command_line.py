@@ -95,7 +95,7 @@ def _describe(values: flags.FlagValues) -> str:
     lines = ["flags:"]
     for name in values:
         flag = values[name]
-        default = "" if flag.default is None else f" Default: {flag.default}."
+        default = "" if flag.default in (None, "") else f" Default: {flag.default}."
         text = textwrap.fill(flag.help + default, 80, initial_indent=" " * 6)
         lines += [f"  --{name}", textwrap.indent(text.strip(), " " * 6)]
     return "\n".join(lines)

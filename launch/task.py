@@ -1,4 +1,4 @@
-"""Starts one task of a cluster, on the host where it is run.
+r"""Starts one task of a cluster, on the host where it is run.
 
     python -m launch.task --job_name=ps --task_index=0 --chief_hosts=a:2222 \
         --ps_hosts=b:2222 --worker_hosts=c:2222,d:2222 train.py --epochs=5
