@@ -127,14 +127,14 @@ def scale(count: int = MILLION, num_ps: int = SCALE_NUM_PS) -> Scale:
 def measure() -> dict:
     # Imported late: only this needs Keras, and `--check` shall be quick.
     import keras
-    import models
+    import model_zoo
     import tensorflow as tf
 
     from tfdist.parameter_server.sizes import weights_of
 
     rows, weighed = [], []
-    for model, build in models.MODELS.items():
-        lookups = models.LOOKUPS.get(model)
+    for model, build in model_zoo.MODELS.items():
+        lookups = model_zoo.LOOKUPS.get(model)
         weights = weights_of(build, lookups=lookups)
         rows += [compare(model, weights, num_ps) for num_ps in NUM_PS]
         if lookups:

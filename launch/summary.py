@@ -37,8 +37,9 @@ def row(plan: TaskPlan, log: str, task: SupervisedTask | None) -> Row:
     if task.exit is None:
         return Row(plan.name, "still alive", "-", 0.0, 0.0, log)
     code = task.exit.code
-    # Of a task that was told to end, the status says nothing.
-    status = "-" if task.told_to_end else str(exit_status(code))
+    # A task that ended as it was told may have any status: it says nothing.
+    obeyed = task.told_to_end and code != -SIGKILL
+    status = "-" if obeyed else str(exit_status(code))
     ending = _describe_end(code, task.told_to_end)
     return Row(plan.name, ending, status, task.wall, task.exit.cpu, log)
 

@@ -5,7 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import GreedyLoadBalancing, RoundRobin, VariableSpec, byte_size_load_fn
-from tfdist.parameter_server.placement import check_placement, ps_for
+from tfdist.parameter_server.placement import (
+    check_placement,
+    ps_for,
+    ps_of_shards,
+)
 
 
 def variable(size: int, name: str = "v") -> VariableSpec:
@@ -106,3 +110,44 @@ def test_a_class_in_place_of_an_object_is_refused():
 def test_an_object_without_place_is_refused():
     with pytest.raises(TypeError, match=r"a method place\(variable, num_ps\)"):
         check_placement("round_robin")
+
+
+def shards(*sizes: int) -> list[VariableSpec]:
+    return [variable(size, f"v/part_{i}") for i, size in enumerate(sizes)]
+
+
+def test_shards_of_a_small_table_are_spread_after_a_large_variable():
+    greedy = GreedyLoadBalancing()
+    assert greedy.place(variable(1_000), 3) == 0
+    assert greedy.place_shards(shards(4, 4, 3), 3) == [1, 2, 0]
+
+
+def test_shards_of_a_placement_without_a_view_are_asked_for_in_turn():
+    assert ps_of_shards(RoundRobin(), shards(1, 1, 1), 2) == [0, 1, 0]
+
+
+def test_a_shard_on_no_ps_is_refused():
+    class Elsewhere(RoundRobin):
+        def place_shards(self, shards, num_ps):
+            return [num_ps for _ in shards]
+
+    with pytest.raises(ValueError, match="v/part_0: it returns the index of a ps"):
+        ps_of_shards(Elsewhere(), shards(1, 1), 2)
+
+
+@given(
+    variables=st.lists(
+        st.tuples(st.integers(1, 12), st.integers(0, 50)), min_size=1, max_size=20
+    ),
+    num_ps=st.integers(1, 5),
+)
+def test_spread_shards_keep_the_bound_of_the_largest_piece(variables, num_ps):
+    greedy, bytes_on = GreedyLoadBalancing(), [0] * num_ps
+    for count, size in variables:
+        placed = greedy.place_shards(shards(*[size] * count), num_ps)
+        for start in range(0, count, num_ps):
+            once = placed[start : start + num_ps]
+            assert len(set(once)) == len(once)
+        for ps in placed:
+            bytes_on[ps] += size
+    assert max(bytes_on) - min(bytes_on) <= max(size for _, size in variables)

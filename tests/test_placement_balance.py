@@ -62,12 +62,12 @@ def test_slots_follow_their_weight(benchmark):
 
 
 def test_the_measured_rows_are_those_of_today(benchmark, monkeypatch):
-    import models
+    import model_zoo
 
     from tfdist.parameter_server.sizes import weights_of
 
     measured = json.loads(benchmark.MEASURED.read_text())["rows"]
-    weights = weights_of(models.vgg16)
+    weights = weights_of(model_zoo.vgg16)
     today = benchmark.compare("VGG16", weights, 4)
     kept = next(r for r in measured if (r["model"], r["num_ps"]) == ("VGG16", 4))
     assert today == benchmark.Row(**kept)

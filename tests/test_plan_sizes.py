@@ -137,8 +137,8 @@ def test_weights_have_slots_and_can_be_split_and_nothing_else_can():
 
 
 NOT_ALLOCATED = """
-import json, sys, tracemalloc
-import psutil
+import json, tracemalloc
+from pathlib import Path
 import keras
 from tfdist.parameter_server.plan_model import plan
 
@@ -159,13 +159,17 @@ def warm_up():
     model.compile("adam", "mse")
     return model
 
+def resident(field):
+    # Not ru_maxrss: a process begins with what its parent had.
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split(field + ":")[1].split()[0])
+
 plan(warm_up, 2)
 tracemalloc.start()
-before = psutil.Process().memory_info().rss
+before = resident("VmRSS")
 planned = {build.__name__: sum(plan(build, 4).bytes_per_ps) for build in (vgg16, table)}
-import resource
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps([planned, peak - before, tracemalloc.get_traced_memory()[1]]))
+grown = resident("VmHWM") - before
+print(json.dumps([planned, grown, tracemalloc.get_traced_memory()[1]]))
 """
 
 

@@ -15,7 +15,7 @@ from tfdist.parameter_server.placement import (
     Placement,
     RoundRobin,
     VariableSpec,
-    ps_for,
+    ps_of_shards,
 )
 
 BYTES_PER_STRING = 16
@@ -214,8 +214,8 @@ def partition_of(
         partitioner: TensorFlow's, TF1's, one of these, or your own.
         variable: The variable.
         num_ps: The number of ps.
-        placement: Asked for each shard in order, as a variable of its own; shards go
-            round robin from the first ps unless given.
+        placement: Asked where the shards go; round robin from the first ps unless
+            given.
 
     Returns:
         The partition, or None if the variable stays whole.
@@ -236,11 +236,8 @@ def partition_of(
     rows, extra = divmod(variable.shape[axis], counts[axis])
     sizes = [rows + (i < extra) for i in range(counts[axis])]
     placement = RoundRobin() if placement is None else placement
-    ps = [
-        ps_for(placement, _shard(variable, axis, i, size), num_ps)
-        for i, size in enumerate(sizes)
-    ]
-    return Partition.of_sizes(axis, sizes, ps)
+    shards = [_shard(variable, axis, i, size) for i, size in enumerate(sizes)]
+    return Partition.of_sizes(axis, sizes, ps_of_shards(placement, shards, num_ps))
 
 
 def _shard(variable: VariableSpec, axis: int, index: int, size: int) -> VariableSpec:

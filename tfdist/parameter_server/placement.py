@@ -6,9 +6,9 @@ live beside the variable that they update.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from tfdist.parameter_server.partition import Partition
@@ -41,6 +41,15 @@ class Placement(Protocol):
 
     def place(self, variable: VariableSpec, num_ps: int) -> int:
         """Returns the index, from 0 to `num_ps - 1`, of the variable's ps."""
+        ...
+
+
+@runtime_checkable
+class ShardPlacement(Placement, Protocol):
+    """Decides where the shards of one variable live, with all of them in view."""
+
+    def place_shards(self, shards: Sequence[VariableSpec], num_ps: int) -> list[int]:
+        """Returns the index of each shard's ps."""
         ...
 
 
@@ -91,7 +100,7 @@ class GreedyLoadBalancing:
     least possible (R. L. Graham, "Bounds for Certain Multiprocessing Anomalies",
     Bell System Technical Journal 45(9), 1966, theorem 1).
 
-    Cost: O(num_ps) a variable.
+    Cost: O(num_ps log num_ps) a variable.
 
     >>> greedy = GreedyLoadBalancing()
     >>> sizes = [400, 100, 100, 300]
@@ -120,6 +129,19 @@ class GreedyLoadBalancing:
             ValueError: If the load is negative or not a number, or if earlier
                 variables were placed on another number of ps.
         """
+        return self.place_shards([variable], num_ps)[0]
+
+    def place_shards(self, shards: Sequence[VariableSpec], num_ps: int) -> list[int]:
+        """Returns the ps of each shard of one variable, in their order.
+
+        Every `num_ps` shards go to as many ps, the largest to the least loaded, so that
+        all ps share in serving the variable, even a small one after a large one. The
+        fullest and the emptiest ps differ by no more for it than the largest piece:
+        the bound above holds.
+
+        Raises:
+            ValueError: As `place` does.
+        """
         if not self._loads:
             self._loads = [0.0] * num_ps
         if len(self._loads) != num_ps:
@@ -127,15 +149,25 @@ class GreedyLoadBalancing:
                 f"this GreedyLoadBalancing has balanced {len(self._loads)} ps and is "
                 f"now asked for {num_ps}: make a new one for each cluster"
             )
+        loads = [self._load(shard) for shard in shards]
+        places = [0] * len(loads)
+        for start in range(0, len(loads), num_ps):
+            round_of = range(start, min(start + num_ps, len(loads)))
+            largest_first = sorted(round_of, key=lambda i: -loads[i])
+            emptiest_first = sorted(range(num_ps), key=self._loads.__getitem__)
+            for i, ps in zip(largest_first, emptiest_first, strict=False):
+                places[i] = ps
+                self._loads[ps] += loads[i]
+        return places
+
+    def _load(self, variable: VariableSpec) -> float:
         load = float(self._load_fn(variable))
         if not 0 <= load < math.inf:
             raise ValueError(
                 f"load_fn returned {load} for {variable}: a load is a finite number, "
                 "at least 0"
             )
-        index = self._loads.index(min(self._loads))
-        self._loads[index] += load
-        return index
+        return load
 
 
 def check_placement(placement: object) -> None:
@@ -162,11 +194,36 @@ def ps_for(placement: Placement, variable: VariableSpec, num_ps: int) -> int:
     Raises:
         ValueError: If the answer is not the index of a ps.
     """
-    index = placement.place(variable, num_ps)
+    return _checked(placement.place(variable, num_ps), placement, variable, num_ps)
+
+
+def ps_of_shards(
+    placement: Placement, shards: Sequence[VariableSpec], num_ps: int
+) -> list[int]:
+    """Asks a placement where the shards of one variable live, and checks the answer.
+
+    One that is not a `ShardPlacement` is asked for each in order, as a variable.
+
+    Raises:
+        ValueError: If an answer is not the index of a ps.
+    """
+    if not isinstance(placement, ShardPlacement):
+        return [ps_for(placement, shard, num_ps) for shard in shards]
+    return [
+        _checked(index, placement, shard, num_ps)
+        for shard, index in zip(
+            shards, placement.place_shards(shards, num_ps), strict=True
+        )
+    ]
+
+
+def _checked(
+    index: Any, placement: Placement, variable: VariableSpec, num_ps: int
+) -> int:
     if isinstance(index, bool) or not hasattr(index, "__index__"):
         index_is_valid = False
     else:
-        index = index.__index__()
+        index = int(index.__index__())
         index_is_valid = 0 <= index < num_ps
     if not index_is_valid:
         raise ValueError(

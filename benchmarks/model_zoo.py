@@ -1,6 +1,6 @@
 """Well-known models, as functions that build and compile them.
 
-    python -m tfdist.plan benchmarks/models.py:vgg16 --num_ps=4
+    python -m tfdist.plan benchmarks/model_zoo.py:vgg16 --num_ps=4
 
 Adam trains all of them, so that a weight weighs three times its size. None has values:
 they are for measuring.
