@@ -136,7 +136,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         for i, (bound, value) in enumerate(
             zip(layout.partition.bounds, initial_values, strict=True)
         ):
-            shard = {**kwargs, "initial_value": value, "trainable": False}
+            shard = {**kwargs, "initial_value": value.initial, "trainable": False}
             shard["shape"] = layout.partition.shard_shape(spec.shape, i)
             token = variable_path.set(shard_name(spec.name, layout, i))
             try:
@@ -148,6 +148,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                     created = super()._create_variable_round_robin(creator, **shard)
             finally:
                 variable_path.reset(token)
+            value.assign_pieces(created)
             shards.append(created)
         return PartitionedVariable(
             shards, layout, spec.name, trainable, self._num_workers

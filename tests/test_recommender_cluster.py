@@ -1,0 +1,81 @@
+"""The recommender on a cluster: as good as in one process, and in no process whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EXAMPLE = REPOSITORY / "examples" / "recommender.py"
+MOVIELENS = REPOSITORY.parent / "shared" / "data" / "movielens-latest-small"
+
+pytestmark = pytest.mark.cluster
+
+
+def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "launch.local", "--num_ps=2", "--num_workers=2"),
+            *(f"--log_dir={tmp_path / 'logs'}", str(EXAMPLE), *flags),
+        ],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=270,
+    )
+
+
+@pytest.fixture
+def ratings_dir(tmp_path) -> Path:
+    """MovieLens itself, or, where nobody has put it there, ratings of its form."""
+    if MOVIELENS.exists():
+        return MOVIELENS
+    random = np.random.default_rng(0)
+    users, movies = random.normal(size=[200, 2]), random.normal(size=[300, 2])
+    lines = ["userId,movieId,rating"]
+    for user, movie in random.integers((200, 300), size=[20_000, 2]):
+        stars = np.clip(3.5 + users[user] @ movies[movie] / 2, 0.5, 5)
+        lines.append(f"{user},{movie},{stars:.1f}")
+    (tmp_path / "ratings.csv").write_text("\n".join(lines))
+    genres = [f"{movie},{movie % 7}|{movie % 5}" for movie in range(300)]
+    (tmp_path / "movies.csv").write_text("\n".join(["movieId,genres", *genres]))
+    return tmp_path
+
+
+def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir):
+    done = run(tmp_path, f"--ratings_dir={ratings_dir}", "--compare", "--epochs=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rmse = float(re.search(r"\] +Validation RMSE: ([\d.]+)", done.stdout)[1])
+    alone = float(re.search(r"of a single process: ([\d.]+)", done.stdout)[1])
+    guessed = float(re.search(r"guessing the mean: ([\d.]+)", done.stdout)[1])
+    assert abs(rmse / alone - 1) <= 0.02
+    assert rmse < 0.95 * guessed
+    # Each worker had its share of the steps, and both ps of the tables.
+    assert len(re.findall(r"│ [01]      │ +[1-9]\d* │", done.stdout)) == 2
+    assert len(re.findall(r"│ [01]  │ (?:users|items)/embeddings", done.stdout)) == 4
+
+
+def test_no_process_holds_a_whole_table(tmp_path):
+    rows = 8_000_000
+    done = run(
+        tmp_path,
+        *("--dataset=zipf", f"--rows={rows}", "--steps_per_epoch=20", "--epochs=1"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = rows * 16 * 4 / 1e6
+    grown = {
+        task: int(number.replace(",", ""))
+        for task, number in re.findall(r"│ (\w+:\d) +│.*│ +([\d,]+) │\n", done.stdout)
+    }
+    assert grown.keys() == {"chief:0", "ps:0", "ps:1", "worker:0", "worker:1"}
+    # Half of the table, half of its Adagrad slots, and what making them takes.
+    assert table <= grown["ps:0"] <= 1.5 * table
+    assert table <= grown["ps:1"] <= 1.5 * table
+    # Tracing takes some; half a table would take more.
+    assert max(grown["chief:0"], grown["worker:0"], grown["worker:1"]) < table / 2
