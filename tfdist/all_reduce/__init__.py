@@ -1,0 +1,1 @@
+"""All-reduce: how the gradients of all replicas meet, and what that costs."""

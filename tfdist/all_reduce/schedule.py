@@ -1,0 +1,279 @@
+"""Who sends which part of a tensor to whom, and when: all-reduce as plain data.
+
+Every device has a tensor of the same shape, and in the end each has the sum of all. A
+schedule says how: the tensor is split into chunks, and the transfers of one step move
+chunks at once. Each chunk is summed on its way to one device, its *owner*, and copied
+from there, so that all devices end with the same bits.
+
+What schedules cost is in `tfdist.all_reduce.cost`.
+
+>>> for transfer in ring(2).transfers:
+...     print(*transfer)
+0 0 1 1 True
+0 1 0 0 True
+1 0 1 0 False
+1 1 0 1 False
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not exist: the message says which there are."""
+
+
+class Transfer(NamedTuple):
+    """One chunk that goes from one device to another.
+
+    Attributes:
+        step: When: the transfers of one step happen at once, each with what its sender
+            held when the step began.
+        sender: Index of the device that sends.
+        receiver: Index of the device that receives.
+        chunk: Index of the chunk.
+        reduces: Whether the receiver adds the chunk to its own, or replaces its own.
+    """
+
+    step: int
+    sender: int
+    receiver: int
+    chunk: int
+    reduces: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The transfers of one all-reduce.
+
+    No device receives, in one step, a chunk that it also sends. A device that is sent
+    the same chunk by several in one step adds them in the order of `transfers`.
+
+    Attributes:
+        algorithm: Its name in `SCHEDULES`.
+        num_devices: Devices that take part.
+        num_chunks: Parts of (nearly) equal size that the tensor is split into.
+        transfers: Sorted by step, then by sender.
+    """
+
+    algorithm: str
+    num_devices: int
+    num_chunks: int
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def steps(self) -> tuple[tuple[Transfer, ...], ...]:
+        """The transfers, step by step."""
+        return tuple(
+            tuple(step) for _, step in groupby(self.transfers, attrgetter("step"))
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps there are: none for one device."""
+        return self.transfers[-1].step + 1 if self.transfers else 0
+
+    def owner(self, chunk: int) -> int:
+        """Returns the device that has a chunk's final sum first.
+
+        Raises:
+            ScheduleError: If there is no such chunk.
+        """
+        if not 0 <= chunk < self.num_chunks:
+            raise ScheduleError(
+                f"there is no chunk {chunk}: {self.algorithm} for {self.num_devices} "
+                f"devices has {self.num_chunks}, counted from 0"
+            )
+        for transfer in reversed(self.transfers):
+            if transfer.chunk == chunk and transfer.reduces:
+                return transfer.receiver
+        return 0
+
+    def sent(self, device: int) -> Fraction:
+        """Returns what a device sends, in sizes of the tensor."""
+        return self._size(each.sender == device for each in self.transfers)
+
+    def received(self, device: int) -> Fraction:
+        """Returns what a device receives, in sizes of the tensor."""
+        return self._size(each.receiver == device for each in self.transfers)
+
+    @property
+    def busiest_sent(self) -> Fraction:
+        """The most that any device sends, in sizes of the tensor."""
+        return max(map(self.sent, range(self.num_devices)))
+
+    @property
+    def busiest_received(self) -> Fraction:
+        """The most that any device receives, in sizes of the tensor."""
+        return max(map(self.received, range(self.num_devices)))
+
+    @property
+    def links(self) -> dict[tuple[int, int], Fraction]:
+        """What goes from each sender to each receiver, in sizes of the tensor."""
+        chunks = Counter((each.sender, each.receiver) for each in self.transfers)
+        return {link: Fraction(n, self.num_chunks) for link, n in chunks.items()}
+
+    def _size(self, counted: Iterable[bool]) -> Fraction:
+        return Fraction(sum(counted), self.num_chunks)
+
+
+def ring(num_devices: int) -> Schedule:
+    """Every device sends to the next one only: reduce-scatter, then all-gather.
+
+    `n` chunks, `2(n - 1)` steps. The sum of a chunk grows along the ring until it
+    arrives at its owner, and is then passed on, once around.
+
+    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+    workstations", Journal of Parallel and Distributed Computing 69(2), 2009.
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
+    n = _checked(num_devices)
+    return _schedule(
+        "ring",
+        n,
+        n,
+        (
+            Transfer(step, d, (d + 1) % n, (d - 1 - step) % n, step < n - 1)
+            for step in range(2 * (n - 1))
+            for d in range(n)
+        ),
+    )
+
+
+def reduce_then_broadcast(num_devices: int) -> Schedule:
+    """All send to device 0, which sums and sends the sum to all: a star.
+
+    One chunk, two steps.
+
+    Source: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication:
+    theory, practice, and experience", Concurrency and Computation: Practice and
+    Experience 19(13), 2007 (reduce, then broadcast; there along trees).
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
+    n = _checked(num_devices)
+    reductions = [Transfer(0, d, 0, 0, True) for d in range(1, n)]
+    return _schedule("reduce_then_broadcast", n, 1, _there_and_back(reductions))
+
+
+def all_to_all(num_devices: int) -> Schedule:
+    """Every device owns a chunk: it is sent all others' at once, and sends the sum.
+
+    `n` chunks, two steps.
+
+    Source: the direct exchange in Thakur, Rabenseifner and Gropp, "Optimization of
+    collective communication operations in MPICH", International Journal of High
+    Performance Computing Applications 19(1), 2005, all pairs in one step.
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
+    n = _checked(num_devices)
+    reductions = [
+        Transfer(0, d, owner, owner, True)
+        for d in range(n)
+        for owner in range(n)
+        if d != owner
+    ]
+    return _schedule("all_to_all", n, n, _there_and_back(reductions))
+
+
+def halving_doubling(num_devices: int) -> Schedule:
+    """Pairs exchange halves, then halves of these halves, and so on, and back.
+
+    `p` chunks and `2 log2(p)` steps, where `p` is the largest power of two that is not
+    above `n`. Where `n` is above `p`, each of the extra devices gives its whole tensor
+    to one of the `p` first, and is sent the whole sum last: two steps more.
+
+    Source: Rabenseifner's algorithm, in Thakur, Rabenseifner and Gropp, "Optimization
+    of collective communication operations in MPICH", International Journal of High
+    Performance Computing Applications 19(1), 2005.
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
+    n = _checked(num_devices)
+    p = 1 << (n.bit_length() - 1)
+    reductions = [
+        Transfer(0, extra, extra - p, chunk, True)
+        for extra in range(p, n)
+        for chunk in range(p)
+    ]
+    distance = p // 2
+    step = int(n > p)
+    while distance:
+        for d in range(p):
+            peer = d ^ distance
+            first = peer - peer % distance
+            reductions += [
+                Transfer(step, d, peer, chunk, True)
+                for chunk in range(first, first + distance)
+            ]
+        distance //= 2
+        step += 1
+    return _schedule("halving_doubling", n, p, _there_and_back(reductions))
+
+
+SCHEDULES: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
+    {
+        "ring": ring,
+        "reduce_then_broadcast": reduce_then_broadcast,
+        "all_to_all": all_to_all,
+        "halving_doubling": halving_doubling,
+    }
+)
+
+
+def build(algorithm: str, num_devices: int) -> Schedule:
+    """Returns the schedule of an algorithm, by its name in `SCHEDULES`.
+
+    Raises:
+        ScheduleError: If there is no such algorithm, or no device.
+    """
+    checked_algorithm(algorithm)
+    return SCHEDULES[algorithm](num_devices)
+
+
+def checked_algorithm(algorithm: str) -> str:
+    """Returns the name of an algorithm that exists.
+
+    Raises:
+        ScheduleError: If there is no such algorithm.
+    """
+    if algorithm not in SCHEDULES:
+        raise ScheduleError(
+            f"there is no all-reduce algorithm {algorithm!r}: choose one of "
+            f"{', '.join(map(repr, SCHEDULES))}"
+        )
+    return algorithm
+
+
+def _checked(num_devices: int) -> int:
+    if num_devices < 1:
+        raise ScheduleError(
+            f"an all-reduce needs at least 1 device, and was given {num_devices}"
+        )
+    return num_devices
+
+
+def _there_and_back(reductions: list[Transfer]) -> Iterable[Transfer]:
+    """Yields reductions, then copies of the sums along the same ways, backwards."""
+    yield from reductions
+    last = 2 * max((each.step for each in reductions), default=0) + 1
+    for step, sender, receiver, chunk, _ in reductions:
+        yield Transfer(last - step, receiver, sender, chunk, False)
+
+
+def _schedule(
+    algorithm: str, num_devices: int, num_chunks: int, transfers: Iterable[Transfer]
+) -> Schedule:
+    return Schedule(algorithm, num_devices, num_chunks, tuple(sorted(transfers)))
