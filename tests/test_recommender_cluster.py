@@ -37,10 +37,10 @@ def ratings_dir(tmp_path) -> Path:
     if MOVIELENS.exists():
         return MOVIELENS
     random = np.random.default_rng(0)
-    users, movies = random.normal(size=[200, 2]), random.normal(size=[300, 2])
+    users, movies = random.normal(0, 0.5, size=200), random.normal(0, 0.8, size=300)
     lines = ["userId,movieId,rating"]
     for user, movie in random.integers((200, 300), size=[20_000, 2]):
-        stars = np.clip(3.5 + users[user] @ movies[movie] / 2, 0.5, 5)
+        stars = np.clip(3 + users[user] + movies[movie], 0.5, 5)
         lines.append(f"{user},{movie},{stars:.1f}")
     (tmp_path / "ratings.csv").write_text("\n".join(lines))
     genres = [f"{movie},{movie % 7}|{movie % 5}" for movie in range(300)]
