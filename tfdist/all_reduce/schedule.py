@@ -135,7 +135,7 @@ def ring(num_devices: int) -> Schedule:
     Raises:
         ScheduleError: If there is no device.
     """
-    n = _checked(num_devices)
+    n = checked_devices(num_devices)
     return _schedule(
         "ring",
         n,
@@ -160,7 +160,7 @@ def reduce_then_broadcast(num_devices: int) -> Schedule:
     Raises:
         ScheduleError: If there is no device.
     """
-    n = _checked(num_devices)
+    n = checked_devices(num_devices)
     reductions = [Transfer(0, d, 0, 0, True) for d in range(1, n)]
     return _schedule("reduce_then_broadcast", n, 1, _there_and_back(reductions))
 
@@ -170,14 +170,14 @@ def all_to_all(num_devices: int) -> Schedule:
 
     `n` chunks, two steps.
 
-    Source: the direct exchange in Thakur, Rabenseifner and Gropp, "Optimization of
+    Source: the pairwise exchange in Thakur, Rabenseifner and Gropp, "Optimization of
     collective communication operations in MPICH", International Journal of High
     Performance Computing Applications 19(1), 2005, all pairs in one step.
 
     Raises:
         ScheduleError: If there is no device.
     """
-    n = _checked(num_devices)
+    n = checked_devices(num_devices)
     reductions = [
         Transfer(0, d, owner, owner, True)
         for d in range(n)
@@ -201,7 +201,7 @@ def halving_doubling(num_devices: int) -> Schedule:
     Raises:
         ScheduleError: If there is no device.
     """
-    n = _checked(num_devices)
+    n = checked_devices(num_devices)
     p = 1 << (n.bit_length() - 1)
     reductions = [
         Transfer(0, extra, extra - p, chunk, True)
@@ -257,7 +257,12 @@ def checked_algorithm(algorithm: str) -> str:
     return algorithm
 
 
-def _checked(num_devices: int) -> int:
+def checked_devices(num_devices: int) -> int:
+    """Returns a number of devices that there can be.
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
     if num_devices < 1:
         raise ScheduleError(
             f"an all-reduce needs at least 1 device, and was given {num_devices}"

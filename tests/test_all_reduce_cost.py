@@ -1,0 +1,211 @@
+"""The formulas of cost are what is counted in the schedules."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdist.all_reduce import cost
+from tfdist.all_reduce.cost import COSTS, Cost, CostError, Network
+from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, build, ring
+
+MB = 1_000_000
+DEVICES = range(1, 18)
+# 200 Mbit/s, and messages that follow each other faster than they arrive.
+SLOW = Network(1e-3, 25e6, 2e-10, 1e-4)
+
+networks = st.builds(
+    lambda latency, share, bandwidth, reduced: Network(
+        latency, bandwidth, reduced, latency * share
+    ),
+    st.floats(0, 1e-2),
+    st.floats(0, 1),
+    st.floats(1e6, 1e10),
+    st.floats(0, 1e-8),
+)
+sizes = st.integers(0, 10**9)
+
+
+def counted(schedule: Schedule) -> Cost:
+    """Counts, transfer by transfer, what the formulas say."""
+    chunk = Fraction(1, schedule.num_chunks)
+    messages = busiest_messages = 0
+    busiest_size = reduced = Fraction(0)
+    for transfers in schedule.steps:
+        links = {(each.sender, each.receiver) for each in transfers}
+        messages += len(links)
+        busiest_messages += most([s for s, _ in links], [r for _, r in links])
+        busiest_size += chunk * most(
+            [each.sender for each in transfers], [each.receiver for each in transfers]
+        )
+        reduced += chunk * most([e.receiver for e in transfers if e.reduces])
+    busiest_link = max(schedule.busiest_sent, schedule.busiest_received)
+    return Cost(
+        schedule.num_steps,
+        messages,
+        busiest_messages,
+        busiest_size,
+        busiest_link,
+        reduced,
+    )
+
+
+def most(*users: list[int]) -> int:
+    return max(max(Counter(each).values(), default=0) for each in users)
+
+
+def pipelined(num_devices: int, network: Network, size: int, segments: int) -> float:
+    """Sends the ring's segments one by one, and returns when the last has arrived."""
+    segment = size / num_devices / segments
+    taken = network.gap + segment / network.bandwidth
+    flight = network.latency - network.gap
+    ready: dict[tuple[int, int, int], float] = {}
+    free = [0.0] * num_devices
+    for _, sender, receiver, chunk, reduces in ring(num_devices).transfers:
+        for k in range(segments):
+            start = max(free[sender], ready.get((sender, chunk, k), 0.0))
+            free[sender] = start + taken
+            added = segment * network.seconds_per_reduced_byte if reduces else 0.0
+            ready[receiver, chunk, k] = start + taken + flight + added
+    return max(ready.values(), default=0.0)
+
+
+def test_every_schedule_has_a_cost():
+    assert list(COSTS) == list(SCHEDULES)
+
+
+@pytest.mark.parametrize("num_devices", DEVICES)
+@pytest.mark.parametrize("name", COSTS)
+def test_formulas_are_what_is_counted(name, num_devices):
+    schedule = build(name, num_devices)
+    assert COSTS[name](num_devices) == counted(schedule)
+    assert counted(schedule).busiest_link >= cost.lower_bound(num_devices)
+
+
+def test_the_rings_load_does_not_grow_with_the_devices():
+    loads = [cost.ring(n).busiest_link for n in (2, 4, 8, 1000)]
+    assert loads == [1, Fraction(3, 2), Fraction(7, 4), Fraction(1998, 1000)]
+    assert loads == [cost.lower_bound(n) for n in (2, 4, 8, 1000)]
+    assert cost.reduce_then_broadcast(1000).busiest_link == 999
+
+
+def test_seconds_by_hand():
+    network = Network(
+        latency=1.0,
+        bandwidth=10.0,
+        seconds_per_reduced_byte=0.01,
+        seconds_per_message=0.25,
+    )
+    by_hand = {
+        "ring": 6 * 1 + 150 / 10 + 75 * 0.01,
+        "reduce_then_broadcast": 2 * 1 + 4 * 0.25 + 600 / 10 + 300 * 0.01,
+        "all_to_all": 2 * 1 + 4 * 0.25 + 150 / 10 + 75 * 0.01,
+        "halving_doubling": 4 * 1 + 150 / 10 + 75 * 0.01,
+    }
+    for name, seconds in by_hand.items():
+        assert COSTS[name](4).seconds(100, network) == pytest.approx(seconds)
+        if name != "ring":
+            assert cost.seconds(name, 100, 4, network) == pytest.approx(seconds)
+
+
+def test_an_interface_has_one_message_at_a_time_unless_told():
+    assert Network(1e-3, 25e6, 0.0).gap == 1e-3
+    assert Network(1e-3, 25e6, 0.0, 0.0).gap == 0.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(networks, sizes, st.integers(1, 9), st.integers(1, 9))
+def test_the_pipeline_is_what_its_segments_do(network, size, num_devices, segments):
+    formula = cost.pipelined_ring_seconds(size, num_devices, network, segments)
+    assert formula == pytest.approx(
+        pipelined(num_devices, network, size, segments), rel=1e-9, abs=1e-15
+    )
+    if segments == 1:
+        plain = cost.ring(num_devices).seconds(size, network)
+        assert formula == pytest.approx(plain, rel=1e-9, abs=1e-15)
+
+
+@settings(max_examples=100, deadline=None)
+@given(networks, sizes, st.integers(1, 40))
+def test_the_chosen_number_of_segments_is_the_best_and_fewest(network, size, n):
+    times = [cost.pipelined_ring_seconds(size, n, network, k) for k in range(1, 17)]
+    chosen = cost.choose_segments(size, n, network)
+    assert times[chosen - 1] <= min(times) * (1 + 1e-8)
+    assert all(time > times[chosen - 1] for time in times[: chosen - 1])
+
+
+def test_segments_hide_latency_and_addition_but_not_for_small_tensors():
+    assert cost.choose_segments(1_000, 4, SLOW) == 1
+    assert cost.choose_segments(25 * MB, 4, SLOW) == 2
+    adds_slowly = Network(1e-3, 25e6, 1e-7, 1e-4)
+    assert cost.choose_segments(25 * MB, 4, adds_slowly) > 2
+    no_gap = Network(1e-3, 25e6, 0.0, 0.0)
+    assert cost.choose_segments(4_000, 4, no_gap) == 16
+    assert cost.choose_segments(4_000, 4, no_gap, at_most=3) == 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(networks, sizes, st.integers(1, 40))
+def test_the_least_time_is_chosen(network, size, num_devices):
+    times = {name: cost.seconds(name, size, num_devices, network) for name in COSTS}
+    chosen = cost.choose(size, num_devices, network)
+    assert times[chosen] <= min(times.values()) * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("size", "num_devices", "chosen"),
+    [
+        (4_000, 4, "all_to_all"),
+        (4_000, 64, "halving_doubling"),
+        (100 * MB, 4, "ring"),
+        (100 * MB, 6, "ring"),
+        (100 * MB, 17, "ring"),
+    ],
+)
+def test_latency_rules_for_small_tensors_and_bandwidth_for_large(
+    size, num_devices, chosen
+):
+    assert cost.choose(size, num_devices, SLOW) == chosen
+
+
+@pytest.mark.parametrize("bandwidth", [25e6, 125e6, 1.25e9])
+@pytest.mark.parametrize("size", [0, 10, 1_000, 3 * MB])
+def test_the_ring_is_chosen_where_others_are_as_fast(bandwidth, size):
+    network = Network(1e-3, bandwidth, 2e-10)
+    assert cost.choose(size, 2, network) == "ring"
+    assert cost.choose(size, 1, network) == "ring"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"latency": -1.0}, "latency is at least 0 s, not -1.0"),
+        ({"bandwidth": 0.0}, "bandwidth is above 0 bytes/s, not 0.0"),
+        ({"bandwidth": float("nan")}, "bandwidth is above 0 bytes/s, not nan"),
+        ({"seconds_per_reduced_byte": -1.0}, "seconds_per_reduced_byte is at least 0"),
+        ({"seconds_per_message": 2.0}, "a part of the latency, 1.0 s, .* not 2.0"),
+        ({"seconds_per_message": -1.0}, "a part of the latency, 1.0 s, .* not -1.0"),
+    ],
+)
+def test_networks_that_cannot_be_are_refused(wrong, message):
+    right = {"latency": 1.0, "bandwidth": 1.0, "seconds_per_reduced_byte": 0.0}
+    with pytest.raises(CostError, match=message):
+        Network(**{**right, **wrong})
+
+
+def test_wrong_numbers_are_refused():
+    for name, formulas in COSTS.items():
+        with pytest.raises(ScheduleError, match="at least 1 device"):
+            formulas(0)
+        with pytest.raises(CostError, match="at least 0 bytes, not -1"):
+            cost.seconds(name, -1, 4, SLOW)
+    with pytest.raises(ScheduleError, match="'tree': choose one of 'ring', "):
+        cost.seconds("tree", 1, 4, SLOW)
+    with pytest.raises(ScheduleError, match="at least 1 device"):
+        cost.choose(1, 0, SLOW)
+    with pytest.raises(CostError, match="at least 1 segment, not 0"):
+        cost.pipelined_ring_seconds(1, 4, SLOW, 0)
+    with pytest.raises(CostError, match="at_most is at least 1 segment, not 0"):
+        cost.choose_segments(1, 4, SLOW, at_most=0)

@@ -1,0 +1,203 @@
+"""Schedules, carried out by NumPy: every device ends with the sum, bit by bit."""
+
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdist.all_reduce import schedule as schedules
+from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, Transfer
+
+DEVICES = range(1, 18)
+EVERY = [
+    pytest.param(build(num_devices), id=f"{name}-{num_devices}")
+    for name, build in SCHEDULES.items()
+    for num_devices in DEVICES
+]
+every_schedule = pytest.mark.parametrize("schedule", EVERY)
+
+
+def states(schedule: Schedule, values: np.ndarray):
+    """Yields, before and after each step, `held[device][chunk]` of such a tensor."""
+    held = [np.array_split(value, schedule.num_chunks) for value in values]
+    yield held
+    for transfers in schedule.steps:
+        began, held = held, [list(chunks) for chunks in held]
+        for _, sender, receiver, chunk, reduces in transfers:
+            own, arrived = held[receiver][chunk], began[sender][chunk]
+            held[receiver][chunk] = own + arrived if reduces else arrived
+        yield held
+
+
+def all_reduce(schedule: Schedule, values: np.ndarray) -> np.ndarray:
+    *_, held = states(schedule, values)
+    return np.stack([np.concatenate(chunks) for chunks in held])
+
+
+def whose_values(schedule: Schedule) -> np.ndarray:
+    """Values that say whose they are: `[d, c, e]` is 1 where device `d` is `e`."""
+    n = schedule.num_devices
+    return np.broadcast_to(np.eye(n, dtype=int)[:, None], (n, schedule.num_chunks, n))
+
+
+@every_schedule
+def test_every_device_ends_with_every_value_once(schedule):
+    assert (all_reduce(schedule, whose_values(schedule)) == 1).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    num_devices=st.sampled_from(DEVICES),
+    size=st.integers(0, 70),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_size_of_any_dtype_is_summed(name, num_devices, size, seed):
+    schedule = schedules.build(name, num_devices)
+    draw = np.random.default_rng(seed)
+    whole = draw.integers(-(2**40), 2**40, (num_devices, size))
+    assert (all_reduce(schedule, whole) == whole.sum(0)).all()
+    real = draw.standard_normal((num_devices, size)).astype(np.float32)
+    summed = all_reduce(schedule, real)
+    np.testing.assert_allclose(summed[0], real.sum(0), rtol=1e-4, atol=1e-5)
+    assert all(row.tobytes() == summed[0].tobytes() for row in summed)
+    assert all_reduce(schedule, real).tobytes() == summed.tobytes()
+
+
+@every_schedule
+def test_each_chunk_is_summed_on_its_owner_first_and_copied_from_there(schedule):
+    held_by_step = list(states(schedule, whose_values(schedule)))
+    for chunk in range(schedule.num_chunks):
+        has_the_sum = [
+            [d for d, chunks in enumerate(held) if (chunks[chunk] == 1).all()]
+            for held in held_by_step
+        ]
+        first = next(devices for devices in has_the_sum if devices)
+        assert first == [schedule.owner(chunk)]
+        summed = has_the_sum.index(first)
+        for transfer in schedule.transfers:
+            if transfer.chunk == chunk:
+                assert transfer.reduces == (transfer.step < summed)
+                if not transfer.reduces:
+                    assert transfer.sender in has_the_sum[transfer.step]
+                    assert transfer.receiver not in has_the_sum[transfer.step]
+
+
+@every_schedule
+def test_owners_share_the_chunks(schedule):
+    owners = [schedule.owner(chunk) for chunk in range(schedule.num_chunks)]
+    assert owners == list(range(schedule.num_chunks))
+
+
+@every_schedule
+def test_no_step_depends_on_the_order_of_its_transfers(schedule):
+    assert list(schedule.transfers) == sorted(set(schedule.transfers))
+    for number, transfers in enumerate(schedule.steps):
+        assert {each.step for each in transfers} == {number}
+        sent = {(each.sender, each.chunk) for each in transfers}
+        received = {(each.receiver, each.chunk) for each in transfers}
+        assert not sent & received
+        assert all(each.sender != each.receiver for each in transfers)
+        replaced = Counter(e[2:4] for e in transfers if not e.reduces)
+        assert set(replaced.values()) <= {1}
+
+
+@every_schedule
+def test_all_move_the_same_in_total(schedule):
+    total = sum(schedule.links.values(), Fraction(0))
+    assert total == 2 * (schedule.num_devices - 1)
+    devices = range(schedule.num_devices)
+    assert sum(map(schedule.sent, devices)) == total
+    assert sum(map(schedule.received, devices)) == total
+
+
+@pytest.mark.parametrize("n", DEVICES[1:])
+def test_the_ring_uses_every_link_to_a_neighbour_in_every_step(n):
+    ring = schedules.ring(n)
+    neighbours = {(d, (d + 1) % n) for d in range(n)}
+    assert ring.links == dict.fromkeys(neighbours, Fraction(2 * (n - 1), n))
+    assert ring.busiest_sent == ring.busiest_received == Fraction(2 * (n - 1), n)
+    assert ring.num_steps == len(ring.steps) == 2 * (n - 1)
+    for transfers in ring.steps:
+        assert {(each.sender, each.receiver) for each in transfers} == neighbours
+        assert len(transfers) == n
+
+
+@pytest.mark.parametrize("n", DEVICES[1:])
+def test_the_others_use_links_as_they_say(n):
+    star = schedules.reduce_then_broadcast(n)
+    assert star.links == {link: 1 for d in range(1, n) for link in ((0, d), (d, 0))}
+    assert (star.busiest_sent, star.busiest_received) == (n - 1, n - 1)
+    everyone = schedules.all_to_all(n)
+    assert everyone.links == {
+        (d, e): Fraction(2, n) for d in range(n) for e in range(n) if d != e
+    }
+    assert star.num_steps == everyone.num_steps == 2
+
+
+def test_halving_doubling_exchanges_halves_of_halves():
+    schedule = schedules.halving_doubling(8)
+    links = [
+        {(each.sender, each.receiver) for each in transfers}
+        for transfers in schedule.steps
+    ]
+    distances = [{abs(s - r) for s, r in pairs} for pairs in links]
+    assert distances == [{4}, {2}, {1}, {1}, {2}, {4}]
+    assert [len(transfers) for transfers in schedule.steps] == [32, 16, 8, 8, 16, 32]
+    assert schedule.busiest_sent == schedule.busiest_received == Fraction(7, 4)
+
+
+def test_halving_doubling_folds_the_extra_devices_in_and_out():
+    first, *_, last = schedules.halving_doubling(6).steps
+    assert {(e.sender, e.receiver, e.reduces) for e in first} == {
+        (4, 0, True),
+        (5, 1, True),
+    }
+    assert {(e.sender, e.receiver, e.reduces) for e in last} == {
+        (0, 4, False),
+        (1, 5, False),
+    }
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_one_device_has_nothing_to_do(name):
+    schedule = schedules.build(name, 1)
+    assert schedule == Schedule(name, 1, 1, ())
+    assert (schedule.num_steps, schedule.steps, schedule.links) == (0, (), {})
+    assert schedule.busiest_sent == schedule.busiest_received == 0
+    assert schedule.owner(0) == 0
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_two_devices_exchange_halves_or_meet_at_the_first(name):
+    schedule = schedules.build(name, 2)
+    if name == "reduce_then_broadcast":
+        assert schedule.transfers == (
+            Transfer(0, 1, 0, 0, True),
+            Transfer(1, 0, 1, 0, False),
+        )
+    else:
+        assert schedule.transfers == schedules.ring(2).transfers
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("num_devices", [0, -3])
+def test_no_devices_are_refused(name, num_devices):
+    message = f"at least 1 device, and was given {num_devices}"
+    with pytest.raises(ScheduleError, match=message):
+        schedules.build(name, num_devices)
+
+
+def test_an_unknown_algorithm_is_refused_with_those_that_exist():
+    message = "'tree': choose one of 'ring', 'reduce_then_broadcast', 'all_to_all', "
+    with pytest.raises(ScheduleError, match=message):
+        schedules.build("tree", 4)
+
+
+@pytest.mark.parametrize("chunk", [-1, 4])
+def test_an_owner_of_no_chunk_is_refused(chunk):
+    with pytest.raises(ScheduleError, match=f"no chunk {chunk}: ring for 4 devices"):
+        schedules.ring(4).owner(chunk)
