@@ -1,9 +1,12 @@
-"""The formulas of cost are what is counted in the schedules."""
+"""The formulas of cost are what is counted in the schedules, and what the page shows."""
 
+import importlib
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
+from absl import flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +14,7 @@ from tfdist.all_reduce import cost
 from tfdist.all_reduce.cost import COSTS, Cost, CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, build, ring
 
+ROOT = Path(__file__).resolve().parent.parent
 MB = 1_000_000
 DEVICES = range(1, 18)
 # 200 Mbit/s, and messages that follow each other faster than they arrive.
@@ -209,3 +213,63 @@ def test_wrong_numbers_are_refused():
         cost.pipelined_ring_seconds(1, 4, SLOW, 0)
     with pytest.raises(CostError, match="at_most is at least 1 segment, not 0"):
         cost.choose_segments(1, 4, SLOW, at_most=0)
+
+
+@pytest.fixture
+def algorithms(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("all_reduce_algorithms")
+
+
+def test_the_page_and_its_plot_show_what_is_computed(algorithms):
+    assert algorithms.differences(algorithms.NETWORK) == []
+    faster = Network(1e-4, 25e6, 2e-10, 1e-4)
+    assert algorithms.differences(faster) == [
+        "algorithms.md",
+        "all_reduce_algorithms.png",
+    ]
+
+
+def test_a_plot_keeps_what_it_shows(algorithms, tmp_path):
+    pytest.importorskip("matplotlib")
+    algorithms.plot(SLOW, tmp_path / "plot.png")
+    picture = (tmp_path / "plot.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert algorithms.digest(SLOW).encode() in picture
+
+
+def test_a_diagram_says_who_sends_what_to_whom(algorithms):
+    assert algorithms.diagram(build("halving_doubling", 4)).splitlines() == [
+        "               device 0   device 1   device 2   device 3",
+        "step 0: add    CD to 2    CD to 3    AB to 0    AB to 1",
+        "step 1: add    B to 1     A to 0     D to 3     C to 2",
+        "step 2: copy   A to 1     B to 0     C to 3     D to 2",
+        "step 3: copy   AB to 2    AB to 3    CD to 0    CD to 1",
+    ]
+
+
+def test_the_fastest_is_in_bold(algorithms):
+    rows = algorithms.seconds_table(SLOW).splitlines()[2:]
+    assert len(rows) == 12
+    for row in rows:
+        size, devices, *times = [cell.strip() for cell in row.strip("|").split("|")]
+        fastest = cost.choose(algorithms.TABLE_SIZES[size], int(devices), SLOW)
+        bold = [time.startswith("**") for time in times[: len(COSTS)]]
+        assert bold == [name == fastest for name in COSTS]
+
+
+def run(algorithms, *argv):
+    options = flags.FlagValues()
+    algorithms.define_flags(options)
+    options(["all_reduce_algorithms.py", *argv])
+    return algorithms.main(options)
+
+
+def test_the_benchmark_checks_prints_and_refuses(algorithms, capsys):
+    assert run(algorithms, "--check") == 0
+    assert run(algorithms, "--check", "--bandwidth=1e6") == 1
+    assert "algorithms.md is not what --markdown makes" in capsys.readouterr().err
+    assert run(algorithms, "--latency=0.25") == 0
+    assert "latency 250 ms" in capsys.readouterr().out
+    assert run(algorithms, "--latency=1e-6") == 1
+    assert "is a part of the latency, 1e-06 s" in capsys.readouterr().err
