@@ -5,7 +5,7 @@ TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
 this file imports from `tensorflow.python` or `keras.src`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,18 +14,32 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from keras.src.losses import loss as keras_loss
+from tensorflow.python.data.experimental.ops.distribute import (
+    _AutoShardDataset,
+    compute_batch_size,
+)
 from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+from tensorflow.python.data.ops.shuffle_op import _ShuffleDataset
+from tensorflow.python.distribute.collective_all_reduce_strategy import (
+    CollectiveAllReduceExtended,
+)
 from tensorflow.python.distribute.coordinator import coordinator_context
+from tensorflow.python.distribute.cross_device_ops import get_devices_from
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
 )
 from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
+from tensorflow.python.distribute.values import Mirrored
+from tensorflow.python.eager import context
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 from tensorflow.python.training.saving.saveable_object_util import (
     ResourceVariableSaveable,
 )
+
+import tf_config
 
 __all__ = [
     # Keras calls the strategy only while it traces its own step, on the chief. To
@@ -62,8 +76,30 @@ __all__ = [
     # Keeps the generator that `keras.random` makes for whoever gives no seed. Made in a
     # graph to throw away, it would be of no use after.
     "global_seed_generator_kept",
+    # A `CrossDeviceOps` is public, and so is that it may be written; what it returns,
+    # where it is asked to reduce to, and a gather are not.
+    "devices_of",
+    "gather",
+    "mirrored",
     # Every layer inside a model; `Model.layers` gives the outermost alone.
     "flatten_layers",
+    # The class behind `tf.distribute.MultiWorkerMirroredStrategy`: which devices of a
+    # process are replicas, and how it waits for its peers, are decided there alone.
+    "CollectiveAllReduceExtended",
+    "use_own_peer_watch",
+    "check_peer",
+    "abort_collectives",
+    # Keras divides a loss by the number of replicas, also where they have unequal
+    # numbers of examples. The two functions that do so belong to no class.
+    "keras_loss",
+    # Keras shuffles arrays with operations that have no seed, on each worker in
+    # another order. `tf.random.set_seed` cannot be taken back.
+    "seeded",
+    # The files of a dataset that belong to a worker; public only as a part of
+    # TensorFlow's own distribution, which divides batches otherwise.
+    "shard_files",
+    "batch_size_of",
+    "shuffles_without_seed",
 ]
 
 
@@ -110,6 +146,27 @@ def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
     return tf.DeviceSpec.from_string(dataset._variant_tensor.device).job == here.job
 
 
+def devices_of(destinations: Any) -> tuple[str, ...]:
+    """Returns the full names of the devices of a value, or of where it shall go."""
+    return tuple(get_devices_from(destinations))
+
+
+def mirrored(values: Sequence[Any]) -> Any:
+    """Returns equal values, one on each device, as one distributed value."""
+    return Mirrored(tuple(values))
+
+
+def gather(
+    ops: tf.distribute.CrossDeviceOps,
+    per_replica_value: Any,
+    destinations: Any,
+    axis: int,
+    options: Any,
+) -> Any:
+    """Concatenates the values of all replicas, by these ops."""
+    return ops._gather(per_replica_value, destinations, axis, options)
+
+
 def worker_index() -> tf.Tensor:
     """Returns, in a function being traced, the index of the worker that will run it."""
 
@@ -129,3 +186,63 @@ def iterator_spec(iterators: Any) -> tf.TypeSpec:
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns the model's layers, those inside of layers too."""
     return list(model._flatten_layers(include_self=False))
+
+
+def use_own_peer_watch() -> None:
+    """Turns off TensorFlow's coordination service, which ends the process of a peer.
+
+    It has to be called before the strategy starts the server of this process.
+    """
+    context.context().configure_coordination_service(service_type="")
+
+
+def check_peer(task: tf_config.Task, timeout: float) -> None:
+    """Asks another task's server for a sign of life, for at most `timeout` seconds.
+
+    Raises:
+        tf.errors.OpError: If it does not answer, or is not the one of before.
+    """
+    context.context().check_collective_ops_peer_health(
+        f"/job:{task.job}/replica:0/task:{task.index}", int(timeout * 1000)
+    )
+
+
+def abort_collectives(message: str) -> None:
+    """Makes every collective of this process fail, those to come as well."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Gives operations made meanwhile seeds that follow from this one."""
+    eager = context.context()
+    kept = eager._seed, getattr(eager, "_rng", None)
+    eager._set_global_seed(seed)
+    try:
+        yield
+    finally:
+        eager._seed, eager._rng = kept
+
+
+def shard_files(dataset: tf.data.Dataset, shards: int, index: int) -> tf.data.Dataset:
+    """Returns the part of a dataset that reads every `shards`-th file."""
+    return _AutoShardDataset(dataset, shards, index, shards)
+
+
+def batch_size_of(dataset: tf.data.Dataset) -> int | None:
+    """Returns the number of examples in a batch of a dataset, or None."""
+    size = int(compute_batch_size(dataset))
+    return None if size < 0 else size
+
+
+def shuffles_without_seed(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset, or one that its functions make, shuffles without a seed."""
+    if isinstance(dataset, _ShuffleDataset) and not (
+        int(dataset._seed) or int(dataset._seed2)
+    ):
+        return True
+    return any(
+        node.op.startswith("Shuffle")
+        for function in dataset._functions()
+        for node in function.function.graph.as_graph_def().node
+    ) or any(shuffles_without_seed(each) for each in dataset._inputs())
