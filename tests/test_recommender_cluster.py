@@ -51,7 +51,9 @@ def ratings_dir(tmp_path) -> Path:
 
 
 def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir):
-    done = run(tmp_path, f"--ratings_dir={ratings_dir}", "--compare", "--epochs=3")
+    # Small batches: many steps, of which a few are under way.
+    flags = ("--compare", "--epochs=3", "--batch_size=64")
+    done = run(tmp_path, f"--ratings_dir={ratings_dir}", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     rmse = float(re.search(r"\] +Validation RMSE: ([\d.]+)", done.stdout)[1])
     alone = float(re.search(r"of a single process: ([\d.]+)", done.stdout)[1])
