@@ -3,6 +3,7 @@
 Importing this package changes nothing in TensorFlow or Keras.
 """
 
+from tfdist.connect import StartupTimeoutError
 from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
     embedding_lookup_sparse_with_distributed_aggregation,
@@ -10,7 +11,9 @@ from tfdist.embedding.aggregated_lookup import (
 from tfdist.embedding.cost import LookupBytes
 from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
-from tfdist.parameter_server.connect import StartupTimeoutError
+from tfdist.multi_worker.extended import UnequalDevicesError
+from tfdist.multi_worker.peers import PeerLostError
+from tfdist.multi_worker.strategy import MultiWorkerMirroredStrategy
 from tfdist.parameter_server.creation import partition_variables
 from tfdist.parameter_server.increment import NotAdditiveError
 from tfdist.parameter_server.partition import Partition, PartitionError, Shard
@@ -54,11 +57,13 @@ __all__ = [
     "LookupBytesCounter",
     "MaxSizePartitioner",
     "MinSizePartitioner",
+    "MultiWorkerMirroredStrategy",
     "NotAdditiveError",
     "ParameterServerStrategy",
     "Partition",
     "PartitionError",
     "PlacedVariable",
+    "PeerLostError",
     "Placement",
     "PlacementReport",
     "Plan",
@@ -71,6 +76,7 @@ __all__ = [
     "Shard",
     "StartupTimeoutError",
     "TargetSizePartitioner",
+    "UnequalDevicesError",
     "UnknownSizesError",
     "VariableSpec",
     "Weight",

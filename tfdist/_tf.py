@@ -99,7 +99,7 @@ __all__ = [
     # TensorFlow's own distribution, which divides batches otherwise.
     "shard_files",
     "batch_size_of",
-    "shuffles_without_seed",
+    "shuffle_seeds",
 ]
 
 
@@ -235,14 +235,19 @@ def batch_size_of(dataset: tf.data.Dataset) -> int | None:
     return None if size < 0 else size
 
 
-def shuffles_without_seed(dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset, or one that its functions make, shuffles without a seed."""
-    if isinstance(dataset, _ShuffleDataset) and not (
-        int(dataset._seed) or int(dataset._seed2)
-    ):
-        return True
-    return any(
-        node.op.startswith("Shuffle")
-        for function in dataset._functions()
-        for node in function.function.graph.as_graph_def().node
-    ) or any(shuffles_without_seed(each) for each in dataset._inputs())
+def shuffle_seeds(dataset: tf.data.Dataset) -> list[int]:
+    """Returns the two seeds of each `shuffle` of a dataset: zeros if it has none.
+
+    Those of the datasets that its functions make are among them.
+    """
+    seeds = []
+    if isinstance(dataset, _ShuffleDataset):
+        seeds += [int(dataset._seed), int(dataset._seed2)]
+    for function in dataset._functions():
+        for op in function.function.graph.get_operations():
+            if op.type.startswith("Shuffle"):
+                values = [tf.get_static_value(op.inputs[i]) for i in (2, 3)]
+                seeds += [0 if value is None else int(value) for value in values]
+    for each in dataset._inputs():
+        seeds += shuffle_seeds(each)
+    return seeds

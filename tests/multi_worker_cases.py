@@ -1,0 +1,462 @@
+"""What the tests train on a cluster, and in one process to compare with.
+
+    python -m launch.local --num_ps=0 --num_workers=2 tests/multi_worker_cases.py \
+        DIRECTORY CASE...
+
+Each case returns numbers and arrays by name. Every worker writes its own to
+DIRECTORY/CASE-INDEX.pkl, with a hash of all variables under "hash".
+"""
+
+import contextlib
+import hashlib
+import os
+import pickle
+import sys
+import traceback
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+CASES = {}
+
+
+class Alone:
+    """Stands in for the strategy in the process to compare with."""
+
+    is_chief = True
+    num_replicas = 1
+
+    def scope(self):
+        return contextlib.nullcontext()
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def data(rows=45, columns=4, seed=0):
+    x = np.random.RandomState(seed).rand(rows, columns).astype("float32")
+    return x, (x.sum(1, keepdims=True) + x[:, :1] ** 2).astype("float32")
+
+
+def dense(*layers, inputs=4, outputs=1):
+    return keras.Sequential(
+        [
+            keras.layers.Input((inputs,)),
+            keras.layers.Dense(8, activation="tanh", kernel_initializer=ramp),
+            *layers,
+            keras.layers.Dense(outputs, kernel_initializer=ramp),
+        ]
+    )
+
+
+def ramp(shape, dtype=None):
+    values = np.sin(np.arange(np.prod(shape), dtype="float32")).reshape(shape)
+    return tf.cast(values * 0.5, dtype or "float32")
+
+
+def compiled(strategy, build=dense, optimizer=None, **options):
+    with strategy.scope():
+        model = build()
+        make = optimizer or (lambda: keras.optimizers.SGD(0.1, momentum=0.9))
+        model.compile(make(), **{"loss": "mse", "metrics": ["mae"], **options})
+    return model
+
+
+def state(model):
+    variables = [*model.variables, *model.optimizer.variables]
+    return [np.asarray(each.numpy()) for each in variables]
+
+
+def result(model, history=None, **more):
+    arrays = state(model)
+    digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
+    logs = {k: np.array(v) for k, v in (history.history if history else {}).items()}
+    weights = {f"w{i}": a for i, a in enumerate(model.get_weights())}
+    steps = model.optimizer.iterations.numpy()
+    return {"hash": digest, "steps": steps, **logs, **weights, **more}
+
+
+@case
+def uneven(strategy):
+    """Batches of 16, 16 and 13; a scheduled rate, clipping, decay."""
+
+    def optimizer():
+        rate = keras.optimizers.schedules.ExponentialDecay(0.2, 2, 0.7)
+        return keras.optimizers.AdamW(rate, global_clipnorm=0.5, weight_decay=0.01)
+
+    model = compiled(strategy, optimizer=optimizer)
+    x, y = data()
+    history = model.fit(
+        x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, validation_data=(x, y)
+    )
+    return result(model, history, predictions=model.predict(x, verbose=0))
+
+
+@case
+def last_batch_of_one(strategy):
+    model = compiled(strategy)
+    x, y = data(33)
+    history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    evaluated = model.evaluate(x, y, batch_size=16, verbose=0)
+    predictions = model.predict(x, batch_size=16, verbose=0)
+    return result(model, history, evaluated=evaluated, predictions=predictions)
+
+
+@case
+def several_steps_in_one(strategy):
+    model = compiled(strategy, steps_per_execution=3)
+    x, y = data(40)
+    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    predictions = model.predict(x, batch_size=8, verbose=0)
+    return result(model, history, predictions=predictions)
+
+
+@case
+def weights(strategy):
+    model = compiled(strategy, weighted_metrics=["mse"])
+    x, y = data()
+    sample_weight = np.linspace(0, 2, len(x)).astype("float32")
+    history = model.fit(
+        x, y, sample_weight=sample_weight, batch_size=16, shuffle=False, verbose=0
+    )
+    return result(model, history)
+
+
+@case
+def classes(strategy):
+    def optimizer():
+        return keras.optimizers.Adam(0.05, clipvalue=0.01)
+
+    model = compiled(
+        strategy,
+        lambda: dense(outputs=3),
+        optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    x, _ = data(50)
+    y = (x[:, 0] * 3).astype("int64")
+    options = {"batch_size": 16, "shuffle": False, "verbose": 0}
+    history = model.fit(x, y, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, **options)
+    return result(model, history)
+
+
+@case
+def summed_loss(strategy):
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    model = compiled(strategy, optimizer=lambda: keras.optimizers.SGD(0.01), loss=loss)
+    x, y = data()
+    return result(model, model.fit(x, y, batch_size=16, shuffle=False, verbose=0))
+
+
+@case
+def tf_data_of_unknown_length(strategy):
+    x, y = data(43)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    dataset = dataset.filter(lambda x, y: x[0] > 0.1).batch(8)
+    model = compiled(strategy, steps_per_execution=2)
+    history = model.fit(dataset, epochs=2, verbose=0, validation_data=dataset)
+    predictions = model.predict(dataset, verbose=0)
+    return result(model, history, predictions=predictions)
+
+
+@case
+def endless_tf_data(strategy):
+    x, y = data(40)
+    dataset = tf.data.Dataset.from_tensor_slices({"x": x, "y": y}).repeat().batch(8)
+    dataset = dataset.map(lambda row: (row["x"], row["y"]))
+    model = compiled(strategy)
+    history = model.fit(dataset, epochs=2, steps_per_epoch=4, verbose=0)
+    return result(model, history)
+
+
+@case
+def generator(strategy):
+    x, y = data(37)
+
+    def batches():
+        for i in range(0, len(x), 8):
+            yield x[i : i + 8], y[i : i + 8]
+
+    model = compiled(strategy)
+    return result(model, model.fit(batches(), verbose=0))
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, x, y, **options):
+        super().__init__(**options)
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return -(-len(self.x) // 8)
+
+    def __getitem__(self, i):
+        return self.x[i * 8 : i * 8 + 8], self.y[i * 8 : i * 8 + 8]
+
+
+@case
+def py_dataset(strategy):
+    model = compiled(strategy)
+    history = model.fit(Batches(*data(37)), shuffle=False, epochs=2, verbose=0)
+    return result(model, history)
+
+
+class Seen(keras.metrics.Metric):
+    """Counts how often each example, named by its target, was seen."""
+
+    def __init__(self, examples, **options):
+        super().__init__(name="seen", **options)
+        self.counts = self.add_variable((examples,), "zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        names = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+        self.counts.assign_add(
+            tf.reduce_sum(tf.one_hot(names, self.counts.shape[0]), 0)
+        )
+
+    def result(self):
+        once = tf.reduce_sum(tf.cast(self.counts == 1.0, tf.float32))
+        return {"once": once, "all": tf.reduce_sum(self.counts)}
+
+
+@case
+def shuffled(strategy):
+    """However the data is shuffled, an epoch sees every example once."""
+    x, _ = data(37)
+    names = np.arange(37, dtype="float32")[:, None]
+    sources = {
+        "arrays": lambda: ((x, names), {"batch_size": 8}),
+        "tf_data": lambda: (
+            (tf.data.Dataset.from_tensor_slices((x, names)).shuffle(40).batch(8),),
+            {},
+        ),
+        "py_dataset": lambda: ((Batches(x, names),), {}),
+        "threads": lambda: ((Batches(x, names, workers=2),), {}),
+    }
+    found = {}
+    for name, make in sources.items():
+        with strategy.scope():
+            model = dense()
+            model.compile("sgd", "mse", metrics=[Seen(37)])
+        args, options = make()
+        history = model.fit(*args, epochs=2, verbose=0, **options).history
+        found[name] = np.array([history["once"], history["all"]])
+    return {"hash": result(model)["hash"], **found}
+
+
+@case
+def dropout(strategy):
+    def build():
+        dropout = keras.layers.Dropout(0.5)
+        return dense(dropout, keras.layers.BatchNormalization())
+
+    model = compiled(strategy, build)
+    x, y = data()
+    history = model.fit(x, y, batch_size=16, epochs=3, verbose=0)
+    with strategy.scope():
+        inputs = keras.Input((64,))
+        outputs = keras.layers.Dropout(0.5)(inputs, training=True)
+        probe = keras.Model(inputs, outputs)
+    kept = probe.predict(np.ones((2, 64), "float32"), verbose=0) > 0
+    return result(model, history, masks_differ=bool((kept[0] != kept[1]).any()))
+
+
+@case
+def batch_norm(strategy):
+    """Synchronised, it is that of one process; not, it is the same on all workers."""
+
+    def build():
+        return dense(keras.layers.BatchNormalization(synchronized=True))
+
+    model = compiled(strategy, build, lambda: keras.optimizers.SGD(0.01))
+    x, y = data(40)
+    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return result(model, history)
+
+
+@case
+def moving_mean(strategy):
+    """Of uneven shares: that of the whole batch."""
+
+    def build():
+        return keras.Sequential(
+            [keras.layers.Input((4,)), keras.layers.BatchNormalization(momentum=0.5)]
+        )
+
+    model = compiled(strategy, build, lambda: keras.optimizers.SGD(0.0))
+    x, y = data(7)
+    model.fit(x, y, batch_size=7, verbose=0)
+    return {"hash": result(model)["hash"], "mean": model.layers[0].moving_mean.numpy()}
+
+
+@case
+def bfloat16(strategy):
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = compiled(strategy, optimizer=lambda: keras.optimizers.SGD(0.05))
+        x, y = data(32)
+        return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+@case
+def loss_scale(strategy):
+    def optimizer():
+        inner = keras.optimizers.SGD(0.05)
+        return keras.optimizers.LossScaleOptimizer(
+            inner, initial_scale=8.0, dynamic_growth_steps=2
+        )
+
+    model = compiled(strategy, optimizer=optimizer)
+    x, y = data(32)
+    return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+
+
+@case
+def accumulated(strategy):
+    def optimizer():
+        return keras.optimizers.Adam(
+            0.05, gradient_accumulation_steps=2, use_ema=True, clipnorm=0.1
+        )
+
+    model = compiled(strategy, optimizer=optimizer)
+    x, y = data(45)
+    return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+
+
+class CustomStep(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = dense()
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(
+            zip(gradients, self.trainable_variables, strict=True)
+        )
+        self.tracker.update_state(tf.reduce_mean(y), sample_weight=tf.shape(y)[0])
+        return {"tracked": self.tracker.result(), "rows": tf.reduce_mean(y)}
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+
+@case
+def custom_step(strategy):
+    model = compiled(strategy, CustomStep)
+    x, y = data(37)
+    return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+
+
+@case
+def two_inputs_and_outputs(strategy):
+    def build():
+        a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+        both = keras.layers.Concatenate()([a, b])
+        shared = keras.layers.Dense(6, kernel_initializer=ramp)(both)
+        outputs = {
+            name: keras.layers.Dense(1, kernel_initializer=ramp, name=name)(shared)
+            for name in ("p", "q")
+        }
+        return keras.Model({"a": a, "b": b}, outputs)
+
+    model = compiled(
+        strategy,
+        build,
+        loss={"p": "mse", "q": "mae"},
+        loss_weights={"p": 1.0, "q": 0.5},
+        metrics={"p": ["mae"], "q": ["mse"]},
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+    )
+    x, y = data(40)
+    inputs, targets = {"a": x, "b": x[::-1].copy()}, {"p": y, "q": -y}
+    options = {"batch_size": 8, "verbose": 0}
+    history = model.fit(inputs, targets, shuffle=False, **options)
+    predictions = model.predict(inputs, **options)
+    return result(
+        model, history, **{f"predicted_{k}": v for k, v in predictions.items()}
+    )
+
+
+@case
+def embedding(strategy):
+    def build():
+        return keras.Sequential(
+            [
+                keras.layers.Input((3,), dtype="int32"),
+                keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, kernel_initializer=ramp),
+            ]
+        )
+
+    model = compiled(strategy, build, lambda: keras.optimizers.Adagrad(0.1))
+    ids = np.random.RandomState(1).randint(0, 20, (37, 3))
+    y = ids.sum(1, keepdims=True).astype("float32") / 20
+    return result(model, model.fit(ids, y, batch_size=8, shuffle=False, verbose=0))
+
+
+@case
+def one_batch_at_a_time(strategy):
+    model = compiled(strategy)
+    x, y = data(21)
+    trained = [
+        model.train_on_batch(x[i : i + 7], y[i : i + 7], return_dict=True)
+        for i in (0, 7, 14)
+    ]
+    tested = model.test_on_batch(x[:5], y[:5])
+    predicted = model.predict_on_batch(x[:5])
+    losses = np.array([float(each["loss"]) for each in trained])
+    return result(model, losses=losses, tested=np.array(tested), predicted=predicted)
+
+
+@case
+def auc(strategy):
+    model = compiled(strategy)
+    with strategy.scope():
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        metrics = [keras.metrics.AUC(from_logits=True), "accuracy"]
+        model.compile("sgd", loss, metrics=metrics)
+    x, _ = data(37)
+    y = (x[:, :1] > 0.5).astype("float32")
+    return {
+        "hash": result(model)["hash"],
+        "evaluated": np.array(model.evaluate(x, y, batch_size=8, verbose=0)),
+    }
+
+
+def main(directory, *names):
+    import tfdist
+
+    if os.environ.get("LOCAL_DEVICES"):
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        count = int(os.environ["LOCAL_DEVICES"])
+        logical = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(cpu, logical)
+    strategy = tfdist.MultiWorkerMirroredStrategy(startup_timeout=60)
+    index = strategy.extended.worker_index
+    for name in names:
+        keras.utils.set_random_seed(index + 1)
+        try:
+            found = CASES[name](strategy)
+        except Exception:
+            found = {"error": traceback.format_exc()}
+            print(name, found["error"], flush=True)
+        with open(f"{directory}/{name}-{index}.pkl", "wb") as file:
+            pickle.dump(found, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,85 @@
+"""Waiting for other tasks, with a deadline and a name for each."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping
+
+import tf_config
+
+_log = logging.getLogger("tfdist")
+
+_PROBE_SECONDS = 1.0
+_RETRY_SECONDS = 0.2
+_NOTICE_SECONDS = 5.0
+
+
+class StartupTimeoutError(TimeoutError):
+    """A task of the cluster did not answer in time."""
+
+
+def wait_for(tasks: Mapping[tf_config.Task, str], timeout: float, advice: str) -> None:
+    """Waits until every task accepts connections.
+
+    TensorFlow itself connects without a deadline: a task that was never started
+    would hang the others for ever, and without a word.
+
+    Args:
+        tasks: The address of each task to wait for.
+        timeout: How long to wait for all of them together, in seconds.
+        advice: What to do about a task that does not answer: a sentence, which is
+            the end of the error.
+
+    Raises:
+        StartupTimeoutError: If one does not answer in time; names all such.
+    """
+    answers = {task: _Probe(address) for task, address in tasks.items()}
+    started = noticed = time.monotonic()
+    deadline = started + timeout
+    try:
+        while missing := [t for t, probe in answers.items() if not probe.answered()]:
+            names = ", ".join(f"{t} at {tasks[t]}" for t in missing)
+            if time.monotonic() >= deadline:
+                raise StartupTimeoutError(
+                    f"no server answered within {timeout:g} s for {names}. {advice}"
+                )
+            if time.monotonic() - noticed > _NOTICE_SECONDS:
+                noticed = time.monotonic()
+                _log.warning(
+                    "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
+                )
+            time.sleep(_RETRY_SECONDS)
+    finally:
+        for probe in answers.values():
+            probe.stop()
+
+
+class _Probe:
+    """Tries to connect to an address, again and again, in a thread of its own.
+
+    Looking up a host name has no time-out: in this thread it could outlast any
+    deadline.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = tf_config.split_address(address)
+        self._answered = threading.Event()
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                socket.create_connection(self._address, _PROBE_SECONDS).close()
+            except OSError:
+                self._stopped.wait(_RETRY_SECONDS)
+            else:
+                self._answered.set()
+                return
+
+    def answered(self) -> bool:
+        return self._answered.is_set()
+
+    def stop(self) -> None:
+        self._stopped.set()

@@ -1,0 +1,358 @@
+"""The functions that Keras's `fit`, `evaluate` and `predict` call for each step."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.keras.multi_worker_exchange import (
+    gather_rows,
+    of_first_replica,
+    settle_written,
+    sum_tensors,
+    undo_if_idle,
+)
+from tfdist.keras.multi_worker_input import (
+    BatchStructure,
+    ShardedIterator,
+    row_count,
+    slice_rows,
+)
+from tfdist.keras.multi_worker_replica import ReplicaStep, replica_step
+from tfdist.keras.step_error import shortened
+from tfdist.multi_worker.peers import PeerLostError
+
+_as_written = tf.autograph.experimental.do_not_convert
+
+
+class StepFunction:
+    """What Keras calls to train or to test: `steps_per_execution` steps at a time.
+
+    All workers trace the same functions the same number of times, whatever the sizes
+    of their shares: TensorFlow numbers the collectives as it traces them.
+
+    Args:
+        model: The Keras model.
+        strategy: Its `MultiWorkerMirroredStrategy`.
+        step: The model's `train_step` or `test_step`.
+    """
+
+    def __init__(self, model: Any, strategy: Any, step: Callable[[Any], Any]) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._step = step
+        self._traced: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, iterator: Any) -> Any:
+        """Runs the steps, and returns their logs: the same on every worker.
+
+        Raises:
+            StopIteration: If the data of all workers is at its end.
+            PeerLostError: If another task ended or does not answer.
+        """
+        with explained(self._strategy):
+            if not isinstance(iterator, ShardedIterator):
+                batches = itertools.islice(iterator, self._model.steps_per_execution)
+                return [self._on_batch(batch) for batch in batches][-1]
+            ran, logs = self._on_shares(iterator)(iterator.values)
+            if not int(ran):
+                raise StopIteration
+            return logs
+
+    def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
+        attempt = ShareFunction(
+            self._model,
+            self._strategy,
+            shares.structure,
+            shares.knows_totals,
+            self._run,
+        )
+
+        @_as_written
+        def execute(values: Any) -> tuple[tf.Tensor, Any]:
+            ran, outputs = attempt(values)
+            if self._model.steps_per_execution > 1:
+                ran, outputs = self._repeat(attempt, values, ran, outputs)
+            return ran, self._logs(outputs)
+
+        return self._function(
+            f"{shares.structure.specs} {shares.knows_totals}", execute
+        )
+
+    def _repeat(
+        self, attempt: "ShareFunction", values: Any, ran: tf.Tensor, outputs: Any
+    ) -> tuple[tf.Tensor, Any]:
+        """Runs the steps behind the first one, for as long as there is data."""
+
+        def proceed(step: tf.Tensor, goes_on: tf.Tensor, _: Any) -> tf.Tensor:
+            return (step < self._model.steps_per_execution) & goes_on
+
+        def run(step: tf.Tensor, _: Any, outputs: Any) -> tuple[Any, ...]:
+            goes_on, outputs = attempt(values, outputs)
+            return step + 1, goes_on, outputs
+
+        _, _, outputs = tf.while_loop(
+            proceed, _as_written(run), (tf.constant(1), ran, outputs)
+        )
+        return ran, outputs
+
+    def _on_batch(self, batch: Any) -> Any:
+        structure = BatchStructure.of_batch(batch)
+
+        @_as_written
+        def execute(*present: Any) -> Any:
+            return self._logs(on_batch(self._strategy, structure, present, self._run))
+
+        function = self._function(repr(structure.specs), execute, structure.present)
+        return function(*structure.flatten(batch))
+
+    def _function(
+        self, key: str, execute: Callable[..., Any], signature: Any = None
+    ) -> Callable[..., Any]:
+        if self._model.run_eagerly:
+            return execute
+        if key not in self._traced:
+            self._traced[key] = tf.function(execute, input_signature=signature)
+        return self._traced[key]
+
+    def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
+        """One replica's step; returns the part of the logs that is not of metrics."""
+        undo = undo_if_idle(step, self._model.metrics_variables)
+        logs = self._step(batch)
+        settle_written(step)
+        undo()
+        self._names = tuple(logs)
+        others = set(logs) - set(self._model.get_metrics_result())
+        return {
+            name: step.scaled(_as_float(logs[name])) for name in logs if name in others
+        }
+
+    @_as_written
+    def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
+        """The logs of all replicas: metrics of all examples, means of the others."""
+        variables = self._model.metrics_variables
+        others = sorted(outputs)
+
+        def add_up(outputs: Any) -> list[tf.Tensor]:
+            states = [_state(each) for each in variables]
+            return sum_tensors([*states, *(outputs[name] for name in others)])
+
+        sums = self._strategy.run(add_up, args=(outputs,))
+        sums = [self._strategy.experimental_local_results(each)[0] for each in sums]
+        states = sums[: len(variables)]
+        with keras.StatelessScope(
+            state_mapping=list(zip(variables, states, strict=True))
+        ):
+            results = self._model.get_metrics_result()
+        results |= dict(zip(others, sums[len(variables) :], strict=True))
+        return {name: results[name] for name in self._names}
+
+
+class PredictFunction:
+    """What Keras calls to predict; every worker gets the outputs of all.
+
+    Args:
+        model: The Keras model.
+        strategy: Its `MultiWorkerMirroredStrategy`.
+    """
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._traced: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, data: list[Any]) -> Any:
+        """Predicts some batches, and returns their outputs in one.
+
+        Raises:
+            StopIteration: If the data of all workers is at its end.
+            PeerLostError: If another task ended or does not answer.
+        """
+        with explained(self._strategy):
+            if not isinstance(data[0], ShardedIterator):
+                return _in_one([self._on_batch(batch) for batch in data])
+            outputs = list(self._outputs(data))
+        if not outputs:
+            raise StopIteration
+        return _in_one(outputs)
+
+    def _outputs(self, data: list[ShardedIterator]) -> Iterator[Any]:
+        for shares in data:
+            ran, outputs = self._on_shares(shares)(shares.values)
+            if not int(ran):
+                return
+            yield outputs
+
+    def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
+        attempt = ShareFunction(
+            self._model,
+            self._strategy,
+            shares.structure,
+            shares.knows_totals,
+            self._run,
+        )
+        key = f"{shares.structure.specs} {shares.knows_totals}"
+        return self._function(key, lambda values: self._local(attempt(values)))
+
+    def _on_batch(self, batch: Any) -> Any:
+        structure = BatchStructure.of_batch(batch)
+
+        def execute(*present: Any) -> Any:
+            return self._local(on_batch(self._strategy, structure, present, self._run))
+
+        function = self._function(repr(structure.specs), execute, structure.present)
+        return function(*structure.flatten(batch))
+
+    def _function(
+        self, key: str, execute: Callable[..., Any], signature: Any = None
+    ) -> Callable[..., Any]:
+        if self._model.run_eagerly:
+            return execute
+        if key not in self._traced:
+            execute = _as_written(execute)
+            self._traced[key] = tf.function(execute, input_signature=signature)
+        return self._traced[key]
+
+    def _run(self, step: ReplicaStep, batch: Any) -> Any:
+        outputs = self._model.predict_step(batch)
+        return keras.tree.map_structure(lambda each: gather_rows(step, each), outputs)
+
+    def _local(self, values: Any) -> Any:
+        return tf.nest.map_structure(
+            lambda each: self._strategy.experimental_local_results(each)[0], values
+        )
+
+
+class ShareFunction:
+    """Runs a step on each replica's next share, unless the data is at its end.
+
+    Args:
+        model: The Keras model.
+        strategy: Its `MultiWorkerMirroredStrategy`.
+        structure: Of the batches.
+        knows_totals: As of `ShardedIterator`.
+        run: A replica's step.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: Any,
+        structure: BatchStructure,
+        knows_totals: bool,
+        run: Callable[[ReplicaStep, Any], Any],
+    ) -> None:
+        self._strategy = strategy
+        self._structure = structure
+        self._knows_totals = knows_totals
+        self._run = run
+
+    @_as_written
+    def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
+        """Returns whether there was data, and what the step returned on each replica.
+
+        Args:
+            values: The iterator over the shares.
+            otherwise: What to return where there was none; zeros, unless given.
+        """
+        count, total, present = values.get_next()
+        if self._knows_totals:
+            total = self._strategy.experimental_local_results(total)[0]
+        else:
+            total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, count, axis=None)
+        if tf.executing_eagerly():
+            ran = bool(total > 0)
+            return ran, self._on_replicas(count, total, present) if ran else otherwise
+        outputs: Any = None
+
+        def step() -> list[tf.Tensor]:
+            nonlocal outputs
+            outputs = self._on_replicas(count, total, present)
+            return tf.nest.flatten(outputs, expand_composites=True)
+
+        def pass_by() -> list[tf.Tensor]:
+            flat = tf.nest.flatten(outputs, expand_composites=True)
+            if otherwise is not None:
+                return tf.nest.flatten(otherwise, expand_composites=True)
+            return [tf.zeros([n or 0 for n in t.shape], t.dtype) for t in flat]
+
+        ran = total > 0
+        flat = tf.cond(ran, _as_written(step), _as_written(pass_by))
+        flat = [flat] if isinstance(flat, tf.Tensor) else flat
+        return ran, tf.nest.pack_sequence_as(outputs, flat, expand_composites=True)
+
+    @_as_written
+    def _on_replicas(self, count: Any, total: tf.Tensor, present: Any) -> Any:
+        @_as_written
+        def on_replica(count: tf.Tensor, present: Any) -> Any:
+            with replica_step(_this_step(count, total)) as step:
+                return self._run(step, self._structure.pack(present))
+
+        return self._strategy.run(on_replica, args=(count, present))
+
+
+def on_batch(
+    strategy: Any,
+    structure: BatchStructure,
+    present: tuple[Any, ...],
+    run: Callable[[ReplicaStep, Any], Any],
+) -> Any:
+    """Runs a step on a batch that every worker was given in full."""
+
+    @_as_written
+    def on_replica(present: Any) -> Any:
+        total = row_count(present)
+        context = tf.distribute.get_replica_context()
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+        replicas = context.num_replicas_in_sync
+        count, total, rows = slice_rows(present, total, replicas, replica)
+        with replica_step(_this_step(count, total)) as step:
+            return run(step, structure.pack(rows))
+
+    return strategy.run(on_replica, args=(present,))
+
+
+def _this_step(count: tf.Tensor, total: tf.Tensor) -> ReplicaStep:
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return ReplicaStep(tf.cast(replica, tf.int64), count, total)
+
+
+@contextlib.contextmanager
+def explained(strategy: Any) -> Iterator[None]:
+    """Says in a few lines why a step failed, and names the task that is gone."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if lost := strategy.extended.peers.lost():
+            raise PeerLostError(
+                f"{', '.join(lost)} ended or does not answer, and every step needs all "
+                "workers. Start the whole cluster again; with the callback "
+                "keras.callbacks.BackupAndRestore, training goes on from its last "
+                "backup"
+            ) from None
+        raise shortened(error) from None
+
+
+def _state(variable: Any) -> tf.Tensor:
+    """What one replica adds to the value of a metric's variable."""
+    value = tf.convert_to_tensor(variable.value)
+    context = tf.distribute.get_replica_context()
+    if variable.aggregation == "sum":
+        return value
+    if variable.aggregation == "mean":
+        return value / tf.cast(context.num_replicas_in_sync, value.dtype)
+    return of_first_replica(value)
+
+
+def _as_float(value: Any) -> tf.Tensor:
+    value = tf.convert_to_tensor(value)
+    return value if value.dtype.is_floating else tf.cast(value, tf.float32)
+
+
+def _in_one(outputs: list[Any]) -> Any:
+    if len(outputs) == 1:
+        return outputs[0]
+    return keras.tree.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)

@@ -1,0 +1,1 @@
+"""Synchronous training on several workers, each with a copy of every variable."""

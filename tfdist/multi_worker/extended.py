@@ -1,0 +1,182 @@
+"""What TensorFlow's multi-worker strategy is asked to do otherwise."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tf_config
+from tfdist import _tf
+from tfdist.connect import wait_for
+from tfdist.keras.multi_worker_replica import current_step
+from tfdist.multi_worker.peers import PeerWatch
+
+
+class UnequalDevicesError(ValueError):
+    """The workers do not have the same number of devices."""
+
+
+class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
+    """The `extended` of `MultiWorkerMirroredStrategy`.
+
+    Args:
+        container_strategy: The strategy.
+        config: The cluster, and this process's task.
+        resolver: The same, as TensorFlow takes it.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions`.
+        startup_timeout: How long to wait for the other tasks, in seconds.
+        peer_timeout: How long a task may not answer later, in seconds.
+    """
+
+    def __init__(
+        self,
+        container_strategy: tf.distribute.Strategy,
+        config: tf_config.TFConfig,
+        resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        communication_options: Any,
+        startup_timeout: float,
+        peer_timeout: float,
+    ) -> None:
+        self._config = config
+        self._startup_timeout = startup_timeout
+        self._peer_timeout = peer_timeout
+        self._check_health_initial_timeout = startup_timeout
+        _tf.use_own_peer_watch()
+        super().__init__(
+            container_strategy,
+            cluster_resolver=resolver,
+            communication_options=communication_options,
+        )
+
+    @property
+    def peers(self) -> PeerWatch:
+        """The watch over the other tasks."""
+        return self._peer_watch
+
+    @property
+    def communication_options(self) -> Any:
+        """The `tf.distribute.experimental.CommunicationOptions` of the strategy."""
+        return self._communication_options
+
+    @property
+    def worker_index(self) -> int:
+        """The place of this process among the chief and the workers, from 0."""
+        return int(self._id_in_cluster)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes: the chief, or else worker 0."""
+        return bool(self._is_chief)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the replicas are GPUs."""
+        return bool(self._local_device_type == "GPU")
+
+    def gather_numbers(
+        self, numbers: Sequence[int], timeout: float | None = None
+    ) -> np.ndarray:
+        """Gathers some integers of each worker, in eager mode.
+
+        Args:
+            numbers: This worker's; every worker gives as many.
+            timeout: After how many seconds to fail; never, unless given.
+
+        Returns:
+            A matrix with a row of int64 for each worker.
+        """
+        matrix = np.zeros((self._num_workers, len(numbers)), np.int64)
+        matrix[self.worker_index] = numbers
+        # A new tensor: a constant may be one that was cached on another device.
+        value = tf.identity(tf.constant(matrix))
+        total = self._host_cross_device_ops.reduce(
+            tf.distribute.ReduceOp.SUM,
+            value,
+            value,
+            options=tf.distribute.experimental.CommunicationOptions(
+                timeout_seconds=timeout
+            ),
+        )
+        return np.asarray(self._local_results(total)[0])
+
+    def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
+        """Adds up values of one dtype over all replicas, in a replica's function.
+
+        Unlike `ReplicaContext.all_reduce`, the replicas of a worker need not meet.
+        """
+        reduce_op = tf.distribute.ReduceOp.SUM
+        return self._replica_ctx_all_reduce(reduce_op, list(values), options)
+
+    # TensorFlow knows one device of a process without GPUs, however many it has.
+    def _initialize_local_devices(
+        self, cluster_resolver: Any, worker_device: str
+    ) -> tuple[tuple[str, ...], str]:
+        here = tf.DeviceSpec.from_string(worker_device)
+        kinds = {
+            kind: [
+                device
+                for device in tf.config.list_logical_devices(kind)
+                if _is_of_task(device.name, here)
+            ]
+            for kind in ("GPU", "CPU")
+        }
+        kind = "GPU" if kinds["GPU"] else "CPU"
+        count = len(kinds[kind])
+        return tuple(f"{worker_device}/device:{kind}:{i}" for i in range(count)), kind
+
+    # Called once this process listens, and before anything asks the others.
+    def _start_check_health_thread(self) -> None:
+        cluster, here = self._config.cluster, self._config.task
+        peers = {
+            task: cluster.address(task)
+            for task in cluster.tasks()
+            if task.job in ("chief", "worker") and task != here
+        }
+        wait_for(
+            peers,
+            self._startup_timeout,
+            "Start this script on each of them (python -m launch.task, or python -m "
+            "launch.local for a whole cluster on one machine), check the addresses in "
+            "TF_CONFIG, or give MultiWorkerMirroredStrategy a longer startup_timeout",
+        )
+        self._check_device_counts()
+        self._peer_watch = PeerWatch(peers, self._peer_timeout)
+
+    def _stop_check_health_thread(self) -> None:
+        if hasattr(self, "_peer_watch"):
+            self._peer_watch.stop()
+
+    def _check_device_counts(self) -> None:
+        try:
+            counts = self.gather_numbers(
+                [self._num_devices_per_worker], self._startup_timeout
+            ).ravel()
+        except tf.errors.OpError as error:
+            raise TimeoutError(
+                f"the other tasks listen, and did not join within "
+                f"{self._startup_timeout:g} s ({error.message.splitlines()[0][:200]}). "
+                "Check that each runs this script with the same TF_CONFIG cluster, "
+                "and that no other program has their ports"
+            ) from None
+        if len(set(counts)) > 1:
+            tasks = [t for t in self._config.cluster.tasks() if t.job != "evaluator"]
+            listed = ", ".join(
+                f"{task}: {count}" for task, count in zip(tasks, counts, strict=True)
+            )
+            raise UnequalDevicesError(
+                f"every worker needs the same number of devices; received {listed}. "
+                "Set CUDA_VISIBLE_DEVICES, or the number of logical devices, so that "
+                "all have as many as the one with the fewest"
+            )
+
+    # Keras's optimizers ask it. A step of `fit` has reduced its gradients by then, and
+    # what is left is the same on every replica: they need not meet. A meeting cannot
+    # take place inside of a condition, such as of accumulated gradients.
+    def _use_merge_call(self) -> bool:
+        return current_step() is None and super()._use_merge_call()
+
+
+def _is_of_task(device: str, task: tf.DeviceSpec) -> bool:
+    spec = tf.DeviceSpec.from_string(device)
+    return (spec.job, spec.task) == (task.job, task.task)

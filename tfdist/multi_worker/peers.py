@@ -1,0 +1,108 @@
+"""Whether the other tasks are there: at the start, and until the end."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+import tf_config
+from tfdist import _tf
+
+_PAUSE_SECONDS = 1.0
+_PROBE_SECONDS = 2.0
+# A server that refuses connections this often, a pause apart, has ended.
+_REFUSALS = 3
+
+
+class PeerLostError(RuntimeError):
+    """Another task ended, or stopped answering, and no step is possible without it."""
+
+
+class PeerWatch:
+    """Asks every peer, again and again, whether it is alive.
+
+    A collective waits for ever for a peer that is stopped or cut off. When one does
+    not answer for `timeout`, all collectives of this process are aborted, and the
+    step that waits for it fails.
+
+    Args:
+        peers: The address of each other task of the cluster.
+        timeout: How long a peer may not answer, in seconds.
+        check: Raises an `OpError` if a task does not answer within a time, in seconds.
+        abort: Makes every collective fail, now and later, with a message.
+    """
+
+    def __init__(
+        self,
+        peers: Mapping[tf_config.Task, str],
+        timeout: float,
+        check: Callable[[tf_config.Task, float], None] = _tf.check_peer,
+        abort: Callable[[str], None] = _tf.abort_collectives,
+    ) -> None:
+        self._peers = peers
+        self._timeout = timeout
+        self._check = check
+        self._abort = abort
+        self._stopped = threading.Event()
+        threads = [
+            threading.Thread(target=self._watch, args=(task,), daemon=True)
+            for task in peers
+        ]
+        for thread in threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Watches no longer."""
+        self._stopped.set()
+
+    def lost(self) -> list[str]:
+        """Asks every peer once, and returns those that do not answer."""
+        answers = {task: _Answer(self._check, task) for task in self._peers}
+        return [
+            f"{task} at {self._peers[task]}"
+            for task, answer in answers.items()
+            if answer.problem() is not None
+        ]
+
+    def _watch(self, task: tf_config.Task) -> None:
+        refusals, answered = 0, time.monotonic()
+        while not self._stopped.wait(_PAUSE_SECONDS):
+            problem = _problem(self._check, task)
+            if problem is None:
+                refusals, answered = 0, time.monotonic()
+                continue
+            silent = time.monotonic() - answered
+            refusals += not isinstance(problem, tf.errors.DeadlineExceededError)
+            if refusals >= _REFUSALS or silent >= self._timeout:
+                self._abort(f"{task} at {self._peers[task]} does not answer")
+                return
+
+
+class _Answer:
+    """What a peer answers, asked in a thread of its own."""
+
+    def __init__(
+        self, check: Callable[[tf_config.Task, float], None], task: tf_config.Task
+    ) -> None:
+        self._problem: tf.errors.OpError | None = None
+
+        def ask() -> None:
+            self._problem = _problem(check, task)
+
+        self._thread = threading.Thread(target=ask, daemon=True)
+        self._thread.start()
+
+    def problem(self) -> tf.errors.OpError | None:
+        self._thread.join()
+        return self._problem
+
+
+def _problem(
+    check: Callable[[tf_config.Task, float], None], task: tf_config.Task
+) -> tf.errors.OpError | None:
+    try:
+        check(task, _PROBE_SECONDS)
+    except tf.errors.OpError as error:
+        return error
+    return None

@@ -1,0 +1,194 @@
+"""`MultiWorkerMirroredStrategy`: every worker has a copy, and all step together."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import tf_config
+from tfdist.keras.multi_worker_exchange import of_first_replica, sum_tensors
+from tfdist.multi_worker.extended import MultiWorkerExtended
+
+
+class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """Trains synchronously on several workers, each of which runs the same script.
+
+    Variables created in `scope()` have a copy on every device of every worker. A
+    Keras 3 model built and compiled in the scope trains with its own `fit`: in each
+    step every device computes the gradients of its part of the batch, and applies
+    the sum of all. `batch_size` and the batches of a dataset are the whole cluster's.
+    A custom loop works as with TensorFlow's own strategy, which this is a subclass of.
+
+    Cost: a step moves each gradient over every worker's link about twice.
+
+    Args:
+        cluster: The cluster, of workers and maybe a chief, and this process's task in
+            it. From the environment variable TF_CONFIG unless given.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions` for
+            the exchange of gradients.
+        startup_timeout: How long to wait for the other tasks, in seconds.
+        peer_timeout: How long another task may not answer before the step that waits
+            for it fails, in seconds.
+
+    Raises:
+        tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is
+            neither the chief nor a worker of a cluster without ps.
+        StartupTimeoutError: If another task does not answer in time.
+        UnequalDevicesError: If the workers have unequal numbers of devices.
+        RuntimeError: If this process has such a strategy already, or has used
+            TensorFlow before.
+    """
+
+    _connected_process: int | None = None
+
+    def __init__(
+        self,
+        cluster: tf_config.TFConfig | None = None,
+        communication_options: Any = None,
+        *,
+        startup_timeout: float = 60.0,
+        peer_timeout: float = 30.0,
+    ) -> None:
+        # Imported late: the hooks have to know this class.
+        from tfdist.keras import multi_worker_hooks
+
+        config = _task_of(cluster)
+        _connect_once()
+        options = communication_options or _default_options()
+        extended = _extended(self, config, options, startup_timeout, peer_timeout)
+        MultiWorkerMirroredStrategy._connected_process = os.getpid()
+        tf.distribute.Strategy.__init__(self, extended)
+        multi_worker_hooks.install()
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what is to be written: chief, or worker 0."""
+        return self.extended.is_chief
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes that train."""
+        return int(self.extended._num_workers)
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of devices that train, of all workers."""
+        return int(self.num_replicas_in_sync)
+
+    def barrier(self) -> None:
+        """Waits until every worker has come here."""
+        self.extended.gather_numbers([0])
+
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: Any = None
+    ) -> Any:
+        """As in TensorFlow; `fit` divides the batches of the dataset itself."""
+        distributed = super().experimental_distribute_dataset(dataset, options)
+        distributed.tfdist_source = dataset
+        return distributed
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., tf.data.Dataset], options: Any = None
+    ) -> Any:
+        """As in TensorFlow; `fit` calls the function itself."""
+        distributed = super().distribute_datasets_from_function(dataset_fn, options)
+        distributed.tfdist_source = dataset_fn
+        return distributed
+
+    def distribute_shares(self, shares: tf.data.Dataset) -> Any:
+        """Puts the elements of an endless dataset on this worker's devices in turn."""
+        # To fetch ahead costs a fifth of a second an epoch, and is of no use to a CPU.
+        options = tf.distribute.InputOptions(
+            experimental_fetch_to_device=self.extended.has_gpus
+        )
+        return super().distribute_datasets_from_function(lambda _: shares, options)
+
+    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+        """Gives Keras variables, on every worker, the value that the chief has."""
+
+        @tf.function(autograph=False)
+        def chiefs() -> Any:
+            def on_replica() -> list[tf.Tensor]:
+                values = [tf.convert_to_tensor(each.value) for each in variables]
+                return sum_tensors([of_first_replica(each) for each in values])
+
+            return self.run(on_replica)
+
+        for variable, value in zip(variables, chiefs(), strict=True):
+            variable.assign(self.experimental_local_results(value)[0])
+
+
+def _default_options() -> Any:
+    return tf.distribute.experimental.CommunicationOptions()
+
+
+def _extended(
+    strategy: MultiWorkerMirroredStrategy,
+    config: tf_config.TFConfig,
+    options: Any,
+    startup_timeout: float,
+    peer_timeout: float,
+) -> MultiWorkerExtended:
+    try:
+        return MultiWorkerExtended(
+            strategy, config, _resolver(config), options, startup_timeout, peer_timeout
+        )
+    except RuntimeError as error:
+        if "program startup" not in str(error):
+            raise
+        raise RuntimeError(
+            "this process has used TensorFlow's devices already, and cannot join a "
+            "cluster any more. Construct MultiWorkerMirroredStrategy first, before any "
+            "tensor, dataset or model"
+        ) from None
+
+
+def _connect_once() -> None:
+    if MultiWorkerMirroredStrategy._connected_process == os.getpid():
+        raise RuntimeError(
+            "this process has a MultiWorkerMirroredStrategy already, and TensorFlow "
+            "connects a process to one cluster, once. Keep that strategy and use it "
+            "again, or start a new process"
+        )
+
+
+def _task_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
+    if cluster is None and not os.environ.get("TF_CONFIG"):
+        raise tf_config.ClusterError(
+            "TF_CONFIG is not set: start this script with `python -m launch.local "
+            "--num_ps=0 --num_workers=2 SCRIPT` for a cluster on this machine, or with "
+            "`python -m launch.task` on each host of a cluster"
+        )
+    if cluster is None:
+        cluster = tf_config.TFConfig.from_environment()
+    if not isinstance(cluster, tf_config.TFConfig):
+        raise TypeError(
+            "cluster is a tf_config.TFConfig(cluster, tf_config.Task('worker', 0)): "
+            "the tf_config.Cluster, and this process's task; received "
+            f"{cluster!r}"
+        )
+    if cluster.cluster.has_parameter_servers:
+        raise tf_config.ClusterError(
+            "MultiWorkerMirroredStrategy keeps no variable on a ps; received the jobs "
+            f"{', '.join(cluster.cluster.as_dict())}. Leave the ps out (--num_ps=0), "
+            "or use ParameterServerStrategy"
+        )
+    if cluster.task.job not in ("chief", "worker"):
+        raise tf_config.ClusterError(
+            "MultiWorkerMirroredStrategy runs on the chief and the workers; this task "
+            f"is {cluster.task}. Let an evaluator load what the chief saves, without "
+            "a strategy"
+        )
+    return cluster
+
+
+def _resolver(
+    config: tf_config.TFConfig,
+) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(config.cluster.cluster_spec()),
+        task_type=config.task.job,
+        task_id=config.task.index,
+        rpc_layer="grpc",
+    )
