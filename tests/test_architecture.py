@@ -61,10 +61,22 @@ def test_private_symbols_stand_behind_the_fence():
     assert {path for path, _ in breaches} == {"_tf.py"}
 
 
-def test_decisions_import_no_tensorflow():
-    for pure in ("placement.py", "report.py"):
-        path = ROOTS["tfdist"] / "parameter_server" / pure
-        assert not any("tensorflow" in name for name in imports(path))
+@pytest.mark.parametrize(
+    "pure",
+    [
+        "all_reduce/cost.py",
+        "all_reduce/locality.py",
+        "all_reduce/packing.py",
+        "all_reduce/schedule.py",
+        "parameter_server/placement.py",
+        "parameter_server/report.py",
+    ],
+)
+def test_decisions_import_no_tensorflow(pure):
+    names = imports(ROOTS["tfdist"] / pure)
+    assert not any("tensorflow" in name or name.endswith("_tf") for name in names)
+    ours = {name for name in names if name.startswith("tfdist.all_reduce")}
+    assert ours <= {"tfdist.all_reduce.schedule"}
 
 
 def run(program: str, **env: str) -> str:
@@ -131,6 +143,7 @@ def test_the_public_names():
 
     assert tfdist.__all__ == sorted(tfdist.__all__)
     assert set(tfdist.__all__) == {
+        "AllReduce",
         "AsynchronousTrainingError",
         "ClusterSuggestion",
         "Embedding",
@@ -141,6 +154,7 @@ def test_the_public_names():
         "LookupBytesCounter",
         "MaxSizePartitioner",
         "MinSizePartitioner",
+        "Network",
         "NotAdditiveError",
         "ParameterServerStrategy",
         "Partition",
@@ -154,6 +168,7 @@ def test_the_public_names():
         "Planned",
         "PlannedVariable",
         "Receipt",
+        "RingAllReduce",
         "RoundRobin",
         "Shard",
         "StartupTimeoutError",

@@ -3,6 +3,8 @@
 Importing this package changes nothing in TensorFlow or Keras.
 """
 
+from tfdist.all_reduce.cost import Network
+from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
 from tfdist.connect import StartupTimeoutError
 from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
@@ -47,6 +49,7 @@ from tfdist.parameter_server.strategy import ParameterServerStrategy
 from tfdist.parameter_server.suggest import ClusterSuggestion, suggest_cluster
 
 __all__ = [
+    "AllReduce",
     "AsynchronousTrainingError",
     "ClusterSuggestion",
     "Embedding",
@@ -58,6 +61,7 @@ __all__ = [
     "MaxSizePartitioner",
     "MinSizePartitioner",
     "MultiWorkerMirroredStrategy",
+    "Network",
     "NotAdditiveError",
     "ParameterServerStrategy",
     "Partition",
@@ -72,6 +76,7 @@ __all__ = [
     "Planned",
     "PlannedVariable",
     "Receipt",
+    "RingAllReduce",
     "RoundRobin",
     "Shard",
     "StartupTimeoutError",

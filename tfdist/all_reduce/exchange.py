@@ -5,17 +5,28 @@ on its device. TensorFlow's runtime sends a chunk as soon as it is there: what d
 depend on each other, as the segments of a chunk, overlaps by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfdist.all_reduce.schedule import Schedule, Transfer
+from tfdist.all_reduce.wire import to_wire
 
 IN_FLIGHT = 2
 """Segments on the way to a device: one arrives while the next one is already sent."""
 
 Chunk = list[tf.Tensor]
 """The segments of a chunk, of which each travels and is added up by itself."""
+
+
+class Parcel(NamedTuple):
+    """What one device sends another in one step, as one message a segment."""
+
+    sender: int
+    receiver: int
+    reduces: bool
+    chunks: tuple[int, ...]
 
 
 def all_reduce(
@@ -41,10 +52,11 @@ def all_reduce(
 
     Args:
         schedule: Who sends what to whom.
-        chunks: `chunks[d][c]`: of each device, its chunks; all in the same segments.
+        chunks: `chunks[d][c]`: of each device, its chunks, vectors of one dtype; those
+            of one chunk in the same segments on all devices.
         devices: The devices.
-        wire_dtype: What chunks travel as; their own dtype if None. They are added up
-            in their own dtype.
+        wire_dtype: What float32 and float64 travel as; their own dtype if None. They
+            are added up in their own dtype.
         in_flight: How many segments a device may have sent beyond those it has
             received.
 
@@ -52,43 +64,68 @@ def all_reduce(
         The sums, of the form of `chunks`.
     """
     held = [[list(chunk) for chunk in of_device] for of_device in chunks]
+    steps = [_parcels(transfers) for transfers in schedule.steps]
+    in_turn = all(_is_permutation(parcels, len(devices)) for parcels in steps)
     arrived: list[list[tf.Tensor]] = [[] for _ in devices]
-    in_turn = all(_is_permutation(step, len(devices)) for step in schedule.steps)
     sent = 0
-    for transfers in schedule.steps:
+    for parcels in steps:
         for segment in range(len(chunks[0][0])):
             messages = {}
-            for sender, chunk, reduces in {
-                (each.sender, each.chunk, each.reduces): None for each in transfers
+            for sender, reduces, sends in {
+                (p.sender, p.reduces, p.chunks): 0 for p in parcels
             }:
-                own = held[sender][chunk]
                 due = sent - in_flight
                 after = arrived[sender][due : due + 1] if in_turn and due >= 0 else []
                 with tf.device(devices[sender]), tf.control_dependencies(after):
-                    message = _to_wire(own[segment], wire_dtype)
-                    if not reduces:
+                    own = [held[sender][chunk][segment] for chunk in sends]
+                    message = to_wire(_joined(own), wire_dtype)
+                    if not reduces and message.dtype != own[0].dtype:
                         # The others will have no more digits than these.
-                        own[segment] = tf.cast(message, own[segment].dtype)
-                messages[sender, chunk] = message
-            for _, sender, receiver, chunk, reduces in transfers:
-                own = held[receiver][chunk]
+                        rounded = _like(own, tf.cast(message, own[0].dtype))
+                        for chunk, value in zip(sends, rounded, strict=True):
+                            held[sender][chunk][segment] = value
+                messages[sender, sends] = message
+            for sender, receiver, reduces, sends in parcels:
                 with tf.device(devices[receiver]):
-                    other = tf.identity(messages[sender, chunk])
-                    arrived[receiver].append(other)
-                    other = tf.cast(other, own[segment].dtype)
-                    own[segment] = own[segment] + other if reduces else other
+                    message = tf.identity(messages[sender, sends])
+                    arrived[receiver].append(message)
+                    own = [held[receiver][chunk][segment] for chunk in sends]
+                    others = _like(own, tf.cast(message, own[0].dtype))
+                    for chunk, mine, other in zip(sends, own, others, strict=True):
+                        held[receiver][chunk][segment] = (
+                            mine + other if reduces else other
+                        )
             sent += 1
     return held
 
 
-def _is_permutation(transfers: Sequence[Transfer], num_devices: int) -> bool:
-    """Whether each device sends to one, and receives from one."""
+def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:
+    chunks: dict[tuple[int, int, bool], list[int]] = {}
+    for _, sender, receiver, chunk, reduces in transfers:
+        chunks.setdefault((sender, receiver, reduces), []).append(chunk)
+    return [Parcel(*key, tuple(of_key)) for key, of_key in chunks.items()]
+
+
+def _is_permutation(parcels: Sequence[Parcel], num_devices: int) -> bool:
+    """Whether each device sends one parcel, and receives one."""
     everyone = list(range(num_devices))
-    senders, receivers = (
-        sorted(getattr(each, end) for each in transfers)
-        for end in ("sender", "receiver")
-    )
+    senders = sorted(parcel.sender for parcel in parcels)
+    receivers = sorted(parcel.receiver for parcel in parcels)
     return senders == everyone == receivers
+
+
+def _joined(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return vectors[0] if len(vectors) == 1 else tf.concat(vectors, 0)
+
+
+def _like(vectors: Sequence[tf.Tensor], joined: tf.Tensor) -> list[tf.Tensor]:
+    """Takes apart what is joined as these are."""
+    if len(vectors) == 1:
+        return [joined]
+    sizes = [vector.shape.num_elements() for vector in vectors]
+    if None in sizes:
+        sizes = [tf.size(vector) for vector in vectors]
+    return tf.split(joined, sizes, num=len(vectors))
 
 
 def all_gather(
@@ -113,20 +150,3 @@ def all_gather(
             with tf.device(device):
                 held[receiver][block] = tf.identity(held[sender][block])
     return [[of_device[i] for i in range(len(devices))] for of_device in held]
-
-
-def _to_wire(chunk: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
-    if wire_dtype is None or wire_dtype == chunk.dtype:
-        return tf.identity(chunk)
-    message = tf.cast(chunk, wire_dtype)
-    if wire_dtype.max >= chunk.dtype.max / 2**8:  # bfloat16 for float32
-        return message
-    fits = tf.math.is_finite(message) | ~tf.math.is_finite(chunk)
-    largest = tf.reduce_max(tf.abs(chunk))
-    complaint = (
-        f"a gradient does not fit {wire_dtype.name}, in which it travels (at most "
-        f"{float(wire_dtype.max):g}): give wire_dtype='bfloat16', or clip it. Largest:"
-    )
-    check = tf.debugging.Assert(tf.reduce_all(fits), [complaint, largest])
-    with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(message)

@@ -21,7 +21,7 @@ class Slice(NamedTuple):
 
 
 def buckets(
-    keys: Sequence[Hashable], sizes: Sequence[int], bucket_bytes: int
+    keys: Sequence[Hashable], sizes: Sequence[int], bucket_bytes: float
 ) -> list[list[int]]:
     """Gathers tensors into buckets, in their order.
 

@@ -1,0 +1,96 @@
+"""Sums a bucket of tensors: laid end to end, cut into chunks, exchanged, taken apart."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdist.all_reduce import exchange
+from tfdist.all_reduce.packing import cuts, slices_of_parts
+from tfdist.all_reduce.schedule import build
+
+
+def size_bytes(tensor: tf.Tensor) -> int:
+    """The size of a tensor, in bytes; 0 if its shape is known only when it runs."""
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+
+
+def sum_bucket(
+    algorithm: str,
+    per_device: Sequence[Sequence[tf.Tensor]],
+    devices: Sequence[str],
+    segment_bytes: float,
+    wire_dtype: tf.DType | None = None,
+) -> list[list[tf.Tensor]]:
+    """Sums the tensors of a bucket over devices, on all devices.
+
+    Cost: that of the algorithm's schedule (see `tfdist.all_reduce.cost`), and a copy
+    where a chunk is of more than one tensor, or a tensor of more than one segment.
+
+    Args:
+        algorithm: One of `SCHEDULES`.
+        per_device: `per_device[d][i]`: of each device, its tensors, all of one dtype.
+        devices: The devices.
+        segment_bytes: The size of the parts that a chunk is sent in, in bytes.
+        wire_dtype: What float32 and float64 travel as; their own dtype if None.
+
+    Returns:
+        The sums, of the form of `per_device`.
+    """
+    schedule = build(algorithm, len(devices))
+    chunk_bytes = sum(map(size_bytes, per_device[0])) / schedule.num_chunks
+    segments = max(1, math.ceil(chunk_bytes / segment_bytes))
+    chunks = []
+    for tensors, device in zip(per_device, devices, strict=True):
+        with tf.device(device):
+            parts = _packed(tensors, schedule.num_chunks * segments)
+        starts = range(0, len(parts), segments)
+        chunks.append([parts[start : start + segments] for start in starts])
+    sums = exchange.all_reduce(schedule, chunks, devices, wire_dtype)
+    unpacked = []
+    for tensors, device, summed in zip(per_device, devices, sums, strict=True):
+        with tf.device(device):
+            parts = list(itertools.chain.from_iterable(summed))
+            unpacked.append(_unpacked(parts, tensors))
+    return unpacked
+
+
+def _packed(tensors: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
+    """Lays tensors end to end and cuts the whole into parts."""
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    sizes = [each.shape.num_elements() for each in flat]
+    if None in sizes:
+        whole = tf.concat(flat, 0)
+        size = tf.size(whole, tf.int64)
+        bounds = [size * i // parts for i in range(parts + 1)]
+        return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
+    return _recut(flat, sizes, cuts(sum(sizes), parts))
+
+
+def _unpacked(parts: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Takes apart what `_packed` has put together."""
+    sizes = [tensor.shape.num_elements() for tensor in like]
+    if None in sizes:
+        of_tensors = [tf.size(tensor, tf.int64) for tensor in like]
+        flat = tf.split(tf.concat(parts, 0), of_tensors, num=len(of_tensors))
+        shapes = [tf.shape(tensor) for tensor in like]
+    else:
+        of_parts = [part.shape.num_elements() for part in parts]
+        flat = _recut(parts, of_parts, list(itertools.accumulate(sizes, initial=0)))
+        shapes = [tensor.shape for tensor in like]
+    return [tf.reshape(each, shape) for each, shape in zip(flat, shapes, strict=True)]
+
+
+def _recut(
+    flat: Sequence[tf.Tensor], sizes: Sequence[int], bounds: Sequence[int]
+) -> list[tf.Tensor]:
+    """Cuts vectors, laid end to end, at these bounds."""
+    recut = []
+    for slices in slices_of_parts(sizes, bounds):
+        pieces = [flat[i][start:stop] for i, start, stop in slices]
+        if len(pieces) == 1:
+            recut.append(pieces[0])
+        else:
+            recut.append(tf.concat(pieces, 0) if pieces else flat[0][:0])
+    return recut

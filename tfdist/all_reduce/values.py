@@ -1,0 +1,95 @@
+"""Values that meet: dense tensors, and slices of tensors, handled alike."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.all_reduce.exchange import all_gather
+from tfdist.all_reduce.wire import to_wire
+
+
+def alike(values: Sequence[Any]) -> list[Any]:
+    """Returns the values of one tensor: all dense, or all slices.
+
+    Raises:
+        TypeError: If values of their dtype cannot be added up.
+        ValueError: If they do not agree in dtype and shape.
+    """
+    sliced = [isinstance(value, tf.IndexedSlices) for value in values]
+    if any(sliced) and not all(sliced):
+        return alike([_dense(value) for value in values])
+    first = values[0]
+    dtype = first.dtype
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_complex):
+        raise TypeError(f"values of {dtype.name} cannot be added up: cast them first")
+    for value in values:
+        fits = value.dtype == dtype and (
+            any(sliced) or value.shape.is_compatible_with(first.shape)
+        )
+        if not fits:
+            raise ValueError(
+                "what is added up has the same dtype and shape on every device; "
+                f"received {dtype.name} {first.shape} on {first.device!r} and "
+                f"{value.dtype.name} {value.shape} on {value.device!r}"
+            )
+    return list(values)
+
+
+def _dense(value: Any) -> tf.Tensor:
+    with tf.device(value.device):
+        return tf.convert_to_tensor(value)
+
+
+def added(values: Sequence[Any]) -> Any:
+    """Returns the sum of values; of slices, all of them: a sum not yet added up."""
+    if len(values) == 1:
+        return values[0]
+    if not isinstance(values[0], tf.IndexedSlices):
+        return tf.add_n(values)
+    rows = tf.concat([value.values for value in values], 0)
+    indices = tf.concat([value.indices for value in values], 0)
+    return tf.IndexedSlices(rows, indices, values[0].dense_shape)
+
+
+def gathered(
+    values: Sequence[tf.IndexedSlices],
+    devices: Sequence[str],
+    wire_dtype: tf.DType | None,
+) -> list[tf.IndexedSlices]:
+    """Brings the slices of all devices to all devices.
+
+    Cost: that of `all_gather`, twice.
+
+    Returns:
+        Of each device, the sum of slices, as `added` has it.
+    """
+    sent = []
+    for value, device in zip(values, devices, strict=True):
+        with tf.device(device):
+            sent.append(to_wire(value.values, wire_dtype))
+    rows = all_gather(sent, devices)
+    indices = all_gather([value.indices for value in values], devices)
+    of_devices = []
+    for d, (value, device) in enumerate(zip(values, devices, strict=True)):
+        with tf.device(device):
+            of_devices.append(
+                tf.IndexedSlices(
+                    tf.cast(tf.concat(rows[d], 0), value.dtype),
+                    tf.concat(indices[d], 0),
+                    value.dense_shape,
+                )
+            )
+    return of_devices
+
+
+def divided(value: Any, by: int) -> Any:
+    """Returns the mean of so many values, given their sum."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(value.values / by, value.indices, value.dense_shape)
+    return value / by
+
+
+def copied(value: Any) -> Any:
+    """Returns the value on the device of the scope."""
+    return tf.nest.map_structure(tf.identity, value, expand_composites=True)

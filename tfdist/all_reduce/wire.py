@@ -1,0 +1,54 @@
+"""Half precision on the wire: what a message travels as, and that it fits."""
+
+from typing import Any
+
+import tensorflow as tf
+
+WIRE_DTYPES = (tf.bfloat16, tf.float16)
+NARROWED = (tf.float32, tf.float64)
+
+
+def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
+    """Returns a dtype that messages may travel as; None is their own.
+
+    Raises:
+        TypeError: If it is neither bfloat16 nor float16, nor None.
+    """
+    if wire_dtype is None:
+        return None
+    try:
+        dtype = tf.as_dtype(wire_dtype)
+    except TypeError:
+        dtype = None
+    if dtype not in WIRE_DTYPES:
+        allowed = " or ".join(repr(each.name) for each in WIRE_DTYPES)
+        raise TypeError(f"wire_dtype is {allowed}, or None; received {wire_dtype!r}")
+    return dtype
+
+
+def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
+    """Returns what travels: the value itself, or in half precision.
+
+    A number that is too large for it fails when it runs (InvalidArgumentError): it would
+    arrive as infinity. Infinities and NaN travel as they are.
+
+    Args:
+        value: Of any dtype; only float32 and float64 are narrowed.
+        wire_dtype: Of `WIRE_DTYPES`, or None.
+    """
+    if wire_dtype is None or value.dtype not in NARROWED:
+        return tf.identity(value)
+    message = tf.cast(value, wire_dtype)
+    if (wire_dtype, value.dtype) == (tf.bfloat16, tf.float32):
+        return message  # Of the same range.
+    fits = tf.math.is_finite(message) | ~tf.math.is_finite(value)
+    wider = "wire_dtype='bfloat16'" if value.dtype == tf.float32 else "wire_dtype=None"
+    complaint = (
+        f"a value, or a sum on its way, is too large for wire_dtype={wire_dtype.name!r}"
+        f" (at most {float(wire_dtype.max):g}): take {wider}, or clip or scale what is "
+        "reduced. The largest is"
+    )
+    largest = tf.reduce_max(tf.abs(value))
+    check = tf.debugging.Assert(tf.reduce_all(fits), [complaint, largest])
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(message)
