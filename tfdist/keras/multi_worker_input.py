@@ -139,7 +139,8 @@ class ShardedData:
         return ShardedIterator(self._open_values, self.structure, self._knows_totals)
 
     def _open_values(self) -> Any:
-        if self._epoch and shuffling.shuffles_arrays(self._adapter):
+        draws_anew = self._reseeds or shuffling.shuffles_arrays(self._adapter)
+        if self._epoch and draws_anew:
             self._shares = self._share(self._read())
         self._epoch += 1
         return iter(self._strategy.distribute_shares(self._shares))
@@ -175,7 +176,7 @@ class ShardedData:
         if self.is_own:
             dataset = _own_batches(source, workers, index, replicas)
         elif self._reseeds:
-            dataset = shuffling.with_agreed_shuffles(source, self._seed)
+            dataset = shuffling.with_agreed_shuffles(source, self._seed + 997 * self._epoch)
         else:
             dataset = source
         self.structure = BatchStructure(dataset.element_spec)

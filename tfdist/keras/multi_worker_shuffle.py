@@ -97,7 +97,11 @@ def with_agreed_shuffles(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset
             constant = nodes.add(name=f"{node.name}_agreed_seed", op="Const")
             constant.attr["dtype"].type = tf.int64.as_datatype_enum
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(seed, tf.int64))
-            node.input[2] = node.input[3] = constant.name + suffix
+            # The newer versions of the operation take the generator of this process,
+            # and this one makes its own from the seeds.
+            node.op = "ShuffleDataset"
+            seeds = [constant.name + suffix] * 2
+            node.input[2:] = seeds
     serialized = tf.constant(graph.SerializeToString())
     seeded = _tf.dataset_from_graph(serialized, dataset.element_spec)
     return seeded.with_options(dataset.options())
