@@ -18,7 +18,7 @@ from launch.command_line import UsageError
 from launch.handle import Handle
 from launch.job import Job
 from launch.loopback import local_cluster, make_job, make_log_dir, run, servers
-from launch.plan import TaskPlan
+from launch.plan import COORDINATOR, TaskPlan
 
 __all__ = ["local_cluster", "main", "make_job", "run", "servers"]
 
@@ -33,11 +33,11 @@ def main(argv: Sequence[str]) -> int:
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     command_line.check_script(program.script)
     _check(values)
-    with_ps = values.num_ps > 0
+    coordinated = values.num_ps > 0 or values.program == COORDINATOR
     cluster = local_cluster(
         values.num_ps,
         values.num_workers,
-        chief=with_ps if values.chief is None else values.chief,
+        chief=coordinated if values.chief is None else values.chief,
         evaluator=values.evaluator,
     )
     job = make_job(
@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
         program,
         values.program,
         log_dir=values.log_dir,
+        gpus_per_worker=values.gpus_per_worker,
         startup_timeout=values.startup_timeout,
         grace_period=values.grace_period,
         straggler_timeout=values.straggler_timeout,
@@ -104,7 +105,11 @@ def _define_flags() -> flags.FlagValues:
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
     for name, asked, text in (
-        ("chief", None, "Whether there is a chief; by default if there is a ps."),
+        (
+            "chief",
+            None,
+            "Whether there is a chief; by default in a coordinator program.",
+        ),
         ("evaluator", False, "Whether there is an evaluator."),
     ):
         flags.DEFINE_boolean(name, asked, text, flag_values=values)
@@ -119,6 +124,14 @@ def _define_flags() -> flags.FlagValues:
         ),
     ):
         flags.DEFINE_float(name, seconds, text, flag_values=values)
+    flags.DEFINE_integer(
+        "gpus_per_worker",
+        None,
+        "Number of GPUs that each worker has to itself; by default all of them show to "
+        "every worker.",
+        lower_bound=0,
+        flag_values=values,
+    )
     flags.DEFINE_string(
         "log_dir",
         None,

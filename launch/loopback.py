@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from launch import ports
+from launch import gpus, ports
 from launch.chatter import LOG_LEVEL
 from launch.handle import Handle
 from launch.job import Job
@@ -68,6 +68,7 @@ def make_job(
     log_dir: str | None = None,
     server: Sequence[str] = SERVER,
     environ: Mapping[str, str] = os.environ,
+    gpus_per_worker: int | None = None,
     **limits: Any,
 ) -> Job:
     """Plans a job on this machine.
@@ -79,12 +80,15 @@ def make_job(
         log_dir: The directory of the log files, by default a new one in `logs`.
         server: The arguments that make Python a server.
         environ: The environment in which the tasks will be started.
+        gpus_per_worker: The GPUs of each worker; None shows all GPUs to all that train.
         **limits: The time-outs of `Job`, and `echo`.
 
     Raises:
-        PlanError: If the kind does not fit the cluster.
+        PlanError: If the kind does not fit the cluster, or there are too few GPUs.
     """
     plans = plan(cluster, program, kind, server=server)
+    if gpus_per_worker is not None:
+        plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
     return Job(
         kind=resolve_kind(cluster, kind),
         plans=tuple(share_machine(each, environ) for each in plans),
@@ -103,10 +107,10 @@ def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     if task_plan.is_server:
         env[LOG_LEVEL] = "2"
     if task_plan.task.job != "ps":
-        env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        env[gpus.GROWTH] = "true"
     env = {name: value for name, value in env.items() if name not in environ}
     if task_plan.task.job == "ps":
-        env["CUDA_VISIBLE_DEVICES"] = "-1"
+        env[gpus.VISIBLE] = "-1"
     return replace(task_plan, env={**task_plan.env, **env})
 
 

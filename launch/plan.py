@@ -131,10 +131,11 @@ def resolve_kind(cluster: Cluster, kind: str = AUTO) -> str:
     """
     if kind not in KINDS:
         raise PlanError(f"unknown program {kind!r}; it is one of {', '.join(KINDS)}")
-    if kind == COORDINATOR and not cluster.ps:
+    if kind == COORDINATOR and not (cluster.chief and cluster.worker):
         raise PlanError(
-            "a coordinator program needs parameter servers, and the cluster has "
-            f"only {' and '.join(cluster.jobs())}: add a ps, or choose {EVERY_TASK}"
+            "a coordinator program needs a chief, which runs the script, and workers; "
+            f"the cluster has only {' and '.join(cluster.jobs())}: add a "
+            f"{'worker' if cluster.chief else 'chief'}, or choose {EVERY_TASK}"
         )
     if kind == AUTO:
         return COORDINATOR if cluster.ps else EVERY_TASK

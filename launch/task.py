@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from launch import command_line
+from launch import command_line, gpus
 from launch.command_line import UsageError
 from launch.plan import TaskPlan, plan
 from tf_config import JOBS, Cluster, Task
@@ -42,6 +42,8 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     cluster.address(task)
     plans = plan(cluster, program, values.program)
     task_plan = next(each for each in plans if each.task == task)
+    if values.gpus is not None:
+        task_plan = gpus.showing(task_plan, values.gpus)
     # A ps or a worker that serves the chief need not have the script.
     if not task_plan.is_server:
         command_line.check_script(program.script)
@@ -73,6 +75,13 @@ def _define_flags() -> flags.FlagValues:
             f"Addresses of the {job} tasks, host:port,host:port.",
             flag_values=values,
         )
+    flags.DEFINE_list(
+        "gpus",
+        None,
+        "GPUs of this host that the task sees, as CUDA_VISIBLE_DEVICES names them; by "
+        "default all.",
+        flag_values=values,
+    )
     command_line.define_common(values)
     return values
 

@@ -196,7 +196,15 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--num_workers=0", "train.py"], "--num_ps=2 needs workers.*--num_workers=1"),
         (["--nochief", "train.py"], "--num_ps=2 needs a chief.*remove --nochief"),
         (["--num_ps=0", "--num_workers=0", "train.py"], "nothing trains: give"),
-        (["--num_ps=0", "--program=coordinator", "train.py"], "needs parameter server"),
+        (
+            ["--num_ps=0", "--nochief", "--program=coordinator", "train.py"],
+            "needs a chief",
+        ),
+        (
+            ["--gpus_per_worker=99", "train.py"],
+            "2 tasks with 99 GPUs each need 198, and",
+        ),
+        (["--gpus_per_worker=-1", "train.py"], "gpus_per_worker"),
         (["--program=all", "train.py"], "program=all.*auto"),
         (["--num_workers=70000", "train.py"], "needs 70003 free ports"),
         (["--startup_timeout=0", "train.py"], "--startup_timeout is a time > 0 s; rec"),

@@ -63,9 +63,17 @@ def test_unknown_kind_is_refused_with_the_kinds():
         resolve_kind(WORKERS, "all")
 
 
-def test_coordinator_program_without_parameter_servers_is_refused():
-    with pytest.raises(PlanError, match="needs parameter servers.*only worker: add"):
+def test_coordinator_program_without_a_chief_is_refused():
+    with pytest.raises(PlanError, match="needs a chief.*only worker: add a chief, or"):
         plan(WORKERS, PROGRAM, "coordinator")
+
+
+def test_coordinator_program_needs_no_parameter_servers():
+    cluster = Cluster(chief=("a:1",), worker=("b:1", "c:1"))
+    chief, *workers = plan(cluster, PROGRAM, "coordinator")
+    assert not chief.is_server
+    assert [worker.is_server for worker in workers] == [True, True]
+    assert not any(each.is_server for each in plan(cluster, PROGRAM))
 
 
 @given(argv=st.lists(texts, min_size=1), value=texts)
