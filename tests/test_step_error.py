@@ -19,6 +19,7 @@ Detected at node model/bad/Assert defined at (most recent call last):
 
 """
 REASON = "assertion failed: [ids are from 0 to 49; received] [50]"
+SEVERAL = "2 root error(s) found.\n  (0) INVALID_ARGUMENT:   "
 END = """
 \t [[{{node model/bad/Assert}}]]
 Additional GRPC error information from remote target /job:worker/replica:0/task:1:
@@ -31,6 +32,7 @@ SHORT = f"a step failed on worker 1: {REASON}\n  made in /home/me/train.py, line
     [
         (STACK + REASON + END, SHORT),
         (STACK + STACK.split("\n\n", 1)[1] + REASON + END, SHORT),
+        (STACK + SEVERAL + REASON + END + "\n  (1) INVALID_ARGUMENT: it", SHORT),
         (
             STACK.replace("/home/me", "/x/lib/python3") + REASON,
             "a step failed: " + REASON,
@@ -85,3 +87,21 @@ def test_waiting_for_steps_raises_the_short_error(wait):
         getattr(in_flight, wait)()
     assert raised.value.message == SHORT
     assert raised.value.__suppress_context__
+
+
+def test_fetching_raises_what_another_function_failed_with():
+    in_flight = InFlight(FailingCoordinator(), limit=2)
+    output = in_flight.schedule(None, None)
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        in_flight.fetch(output)
+    assert raised.value.message == SHORT
+
+
+def test_scheduling_raises_the_short_error():
+    class Refusing(FailingCoordinator):
+        def schedule(self, function, args):
+            raise self.error
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        InFlight(Refusing(), limit=2).schedule(None, None)
+    assert raised.value.message == SHORT

@@ -216,17 +216,40 @@ def test_metric_outside_is_refused_by_evaluate(strategy, regression):
         model.evaluate(*regression, verbose=0)
 
 
-def test_error_on_a_worker_is_raised(strategy, regression, runs_on_workers):
-    """And the cluster trains on."""
+CALLS = ("fit", "evaluate", "predict", "train_on_batch", "predict_on_batch")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_error_on_a_worker_is_raised(strategy, regression, runs_on_workers, call):
+    """Once, in a few words; and the cluster trains on."""
     x, y = regression
     with strategy.scope():
-        model = compiled(layers.Embedding(4, 2), layers.Flatten(), layers.Dense(1))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not in"):
-        model.fit(np.full((64, 4), 9), y, batch_size=8, verbose=0)
+        model = compiled(tfdist.Embedding(4, 2), layers.Flatten(), layers.Dense(1))
+    bad = np.full((64, 4), 9)
+    data = (bad,) if call.startswith("predict") else (bad, y)
+    options = {} if call.endswith("batch") else {"batch_size": 8, "verbose": 0}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to 3") as raised:
+        getattr(model, call)(*data, **options)
+    assert raised.value.message.startswith("a step failed on worker")
+    assert raised.value.message.count("\n") <= 1
     with strategy.scope():
         model = mlp()
     with runs_on_workers(8):
         model.fit(x, y, batch_size=8, verbose=0)
+
+
+def test_error_of_a_batch_that_was_not_waited_for_is_not_kept(strategy, regression):
+    class Stop(keras.callbacks.Callback):
+        def on_predict_batch_end(self, batch, logs=None):
+            raise KeyError("stopped")
+
+    with strategy.scope():
+        model = compiled(tfdist.Embedding(4, 2), layers.Flatten(), layers.Dense(1))
+    ids = np.zeros((64, 4))
+    ids[-1] = 9
+    with pytest.raises(KeyError, match="stopped"):
+        model.predict(ids, batch_size=8, verbose=0, callbacks=[Stop()])
+    model.fit(np.zeros((64, 4)), regression[1], batch_size=8, verbose=0)
 
 
 @pytest.mark.feature(

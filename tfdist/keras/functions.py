@@ -138,13 +138,14 @@ class PredictFunction:
         if not isinstance(batch, FedBatch):
             tensors = as_tensors(batch)
             layout = BatchLayout.of_batch(tensors)
-            return self._submit(layout, layout.to_row(tensors)).get()
+            output = self._submit(layout, layout.to_row(tensors))
+            return self._strategy.in_flight.fetch(output)
         if batch.output is None:
             self._ask_for(batch)
         for ahead in batch.feed.peek(self._strategy.in_flight.limit):
             if ahead.output is None:
                 self._ask_for(ahead)
-        return batch.output.get()
+        return self._strategy.in_flight.fetch(batch.output)
 
     def _ask_for(self, batch: FedBatch) -> None:
         batch.output = self._submit(batch.feed.layout, batch.row)
@@ -158,9 +159,7 @@ class PredictFunction:
             check_captures(function, self._model)
             self._traced[layout.key] = function
         # The chief waits for every output itself, so nothing has to be bounded.
-        return self._strategy.coordinator.schedule(
-            self._traced[layout.key], args=(row,)
-        )
+        return self._strategy.in_flight.schedule(self._traced[layout.key], row)
 
     def _build(self, layout: BatchLayout) -> None:
         """Creates the variables of a model that has not seen a batch before."""

@@ -55,21 +55,48 @@ class InFlight:
         """
         while len(self._pending) >= self.limit:
             self.finish_oldest()
-        output = self._coordinator.schedule(function, args=(argument,))
+        output = self.schedule(function, argument)
         self._pending.append((output, on_result))
         return output
+
+    def schedule(self, function: Any, argument: Any) -> Any:
+        """Sends a function whose result the caller fetches; waits for nothing.
+
+        Args:
+            function: A `ConcreteFunction`.
+            argument: Its only argument.
+
+        Returns:
+            The remote value of its result, for `fetch`.
+
+        Raises:
+            tf.errors.OpError: What an earlier function failed with.
+        """
+        try:
+            return self._coordinator.schedule(function, args=(argument,))
+        except Exception as error:
+            self._pending.clear()
+            raise _shortened(error) from None
+
+    def fetch(self, output: Any) -> Any:
+        """Waits for one function, and returns its result.
+
+        Raises:
+            tf.errors.OpError: What it, or another, failed with. None is under way.
+        """
+        try:
+            return output.get()
+        except Exception as error:
+            self._pending.clear()
+            # A function cancelled because another failed: join says why. Left with
+            # the coordinator, the error would be raised again by the next call.
+            self._join()
+            raise _shortened(error) from None
 
     def finish_oldest(self) -> None:
         """Waits for the function submitted first and hands its result over."""
         output, on_result = self._pending.popleft()
-        try:
-            result = output.get()
-        except Exception as error:
-            self._pending.clear()
-            # A function cancelled because another failed: join says why.
-            self._join()
-            raise _shortened(error) from None
-        on_result(result)
+        on_result(self.fetch(output))
 
     def join(self) -> None:
         """Waits for every function, and hands all results over.
@@ -77,8 +104,6 @@ class InFlight:
         Raises:
             tf.errors.OpError: What a function failed with.
         """
-        if not self._pending:
-            return
         self._join()
         while self._pending:
             self.finish_oldest()

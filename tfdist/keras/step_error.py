@@ -16,6 +16,8 @@ _WORKER = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
 _AFTER_THE_REASON = re.compile(
     r"\n\t \[\[|\nAdditional GRPC error|\n:UNKNOWN:| \[Op:|\n\nOriginal stack trace"
 )
+# Where several operations failed, the first one's reason is enough.
+_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s*")
 # Code that users do not write.
 _LIBRARIES = ("/site-packages/", "/lib/python", str(Path(__file__).parent.parent))
 
@@ -35,7 +37,8 @@ def summary(text: str) -> str:
     frames = list(_FRAME.finditer(text))
     if not text.startswith("Graph execution error") or not frames:
         return text
-    reason = _AFTER_THE_REASON.split(text[frames[-1].end() :].strip())[0].strip()
+    after_the_stack = _SEVERAL.sub("", text[frames[-1].end() :].strip())
+    reason = _AFTER_THE_REASON.split(after_the_stack)[0].strip()
     if not reason:
         return text
     worker = _WORKER.search(text)
