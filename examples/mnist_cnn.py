@@ -11,6 +11,14 @@ One process, on every GPU of this machine, or on the first device only:
     python examples/mnist_cnn.py --strategy=mirrored
     python examples/mnist_cnn.py --strategy=one_device
 
+Several workers in step, each of which runs this script, or one script whose gradients
+go around a ring of workers:
+
+    python -m launch.local --num_ps=0 --num_workers=2 \
+        examples/mnist_cnn.py --strategy=multi_worker
+    python -m launch.local --num_ps=0 --num_workers=4 --program=coordinator \
+        examples/mnist_cnn.py --strategy=ring
+
 The data comes from TFDS. `--dataset=mnist_5k` (see mnist_5k.py) needs no network;
 `--dataset=mnist` downloads the 70,000 images of MNIST, 12 MB, once.
 """
@@ -34,14 +42,17 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import app, flags, logging
 
+import tf_config
 import tfdist
 
 STRATEGIES = (
     "parameter_server",
     "mirrored",
     "multi_worker",
+    "ring",
     "central_storage",
     "one_device",
+    "tpu",
 )
 STAND_INS = 4
 
@@ -86,8 +97,14 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
     first_device = gpus[0] if gpus else "CPU:0"
     if name == "parameter_server":
         return tfdist.ParameterServerStrategy()
+    if name == "multi_worker":
+        return tfdist.MultiWorkerMirroredStrategy()
+    if name == "ring":
+        return tfdist.RingStrategy()
     if name == "mirrored":
-        return tf.distribute.MirroredStrategy(gpus or cpu_stand_ins())
+        # TensorFlow's own choice for GPUs is NCCL.
+        ops = None if gpus else tfdist.AllReduce()
+        return tf.distribute.MirroredStrategy(gpus or cpu_stand_ins(), ops)
     if name == "central_storage":
         # With several devices Keras 3 loses updates of its metrics: they end as nan.
         print(f"Variables live on CPU:0; only one device computes: {first_device}.")
@@ -96,12 +113,17 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
         )
     if name == "one_device":
         return tf.distribute.OneDeviceStrategy(first_device)
-    sys.exit(
-        f"--strategy={name} is not supported yet: fit of Keras {keras.__version__} "
-        f"fails under tf.distribute.MultiWorkerMirroredStrategy of TensorFlow "
-        f"{tf.__version__} (github.com/keras-team/keras/issues/20585). Use "
-        "--strategy=parameter_server for several hosts, --strategy=mirrored for one."
-    )
+    return tpu_strategy()
+
+
+def tpu_strategy() -> tf.distribute.Strategy:
+    """Returns a strategy for the TPU of this machine, or exits if there is none."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect("local")
+        return tf.distribute.TPUStrategy(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        why = str(error).splitlines()[0]
+        sys.exit(f"--strategy=tpu finds no TPU on this machine ({why}).")
 
 
 def cpu_stand_ins() -> list[str]:
@@ -159,7 +181,12 @@ def require_network(name: str, url: str) -> None:
 
 
 def check_batch_size(replicas: int, *sizes: int) -> None:
-    """Exits unless `replicas` devices can share every batch of datasets of `sizes`."""
+    """Exits unless `replicas` devices can share every batch of datasets of `sizes`.
+
+    tfdist's own strategies share any batch.
+    """
+    if FLAGS.strategy in ("multi_worker", "ring"):
+        return
     batch_size = FLAGS.batch_size
     if batch_size % replicas:
         sys.exit(
@@ -222,8 +249,11 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"Only flags are allowed, got: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)
     timed = Stopwatch()
-    with timed("strategy"):
-        strategy = make_strategy(FLAGS.strategy)
+    try:
+        with timed("strategy"):
+            strategy = make_strategy(FLAGS.strategy)
+    except (tf_config.ClusterError, TimeoutError) as error:
+        sys.exit(f"--strategy={FLAGS.strategy}: {error}")
     if FLAGS.seed is not None:
         keras.utils.set_random_seed(FLAGS.seed)
     # A dataset belongs to the cluster it was made in, so the strategy comes first.
@@ -252,6 +282,8 @@ def main(argv: list[str]) -> None:
         with timed("save"):
             model.save(FLAGS.save_path)
 
+    if not getattr(strategy, "is_chief", True):
+        return  # The chief has the same to tell.
     if FLAGS.strategy == "parameter_server":
         print(strategy.placement_report())
         print(strategy.worker_report())

@@ -50,7 +50,7 @@ def run(mnist_cnn: ModuleType, *args: str) -> None:
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--strategy=ring", "parameter_server|mirrored|multi_worker"),
+        ("--strategy=star", "parameter_server|mirrored|multi_worker"),
         ("--dataset=cifar", "mnist_5k|mnist"),
         ("--epochs=0", "positive"),
         ("--batch_size=0", "positive"),
@@ -69,9 +69,20 @@ def test_a_wrong_flag_is_refused(mnist_cnn: ModuleType, flag: str, words: str) -
     assert flag.removeprefix("--").split("=")[0] in str(error.value)
 
 
-def test_multi_worker_says_what_to_use_instead(mnist_cnn: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="not supported yet.*=parameter_server"):
-        run(mnist_cnn, "--strategy=multi_worker")
+@pytest.mark.parametrize("name", ["parameter_server", "multi_worker", "ring"])
+def test_without_a_cluster_the_command_is_said(
+    mnist_cnn: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    words = f"strategy={name}: TF_CONFIG is not set.*python -m launch.local"
+    with pytest.raises(SystemExit, match=words):
+        run(mnist_cnn, f"--strategy={name}")
+
+
+def test_without_a_tpu_it_says_so(mnist_cnn: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="strategy=tpu finds no TPU") as error:
+        run(mnist_cnn, "--strategy=tpu")
+    assert "\n" not in str(error.value)
 
 
 def test_mnist_without_a_network_says_what_to_use_instead(

@@ -15,6 +15,7 @@ from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.peers import PeerLostError
+from tfdist.multi_worker.ring import RingStrategy
 from tfdist.multi_worker.strategy import MultiWorkerMirroredStrategy
 from tfdist.parameter_server.creation import partition_variables
 from tfdist.parameter_server.increment import NotAdditiveError
@@ -77,6 +78,7 @@ __all__ = [
     "PlannedVariable",
     "Receipt",
     "RingAllReduce",
+    "RingStrategy",
     "RoundRobin",
     "Shard",
     "StartupTimeoutError",

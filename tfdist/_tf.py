@@ -26,6 +26,7 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import (
 )
 from tensorflow.python.distribute.coordinator import coordinator_context
 from tensorflow.python.distribute.cross_device_ops import get_devices_from
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
 )
@@ -50,6 +51,8 @@ __all__ = [
     # `tf.distribute.StrategyExtended` is public, but the parameter-server class
     # with the methods that decide a variable's ps is not.
     "ParameterServerStrategyV2Extended",
+    # The same, of the mirrored strategy, with the devices that it mirrors to.
+    "MirroredExtended",
     # What the strategy returns for a variable; its reads and writes are ours.
     "CachingVariable",
     # To recognise a partitioned variable of TensorFlow's own.

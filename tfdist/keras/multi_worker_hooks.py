@@ -1,10 +1,11 @@
-"""Where Keras's trainer asks `MultiWorkerMirroredStrategy` instead of itself.
+"""Where Keras's trainer asks a `SynchronousStrategy` instead of itself.
 
 Each replaced method behaves as before unless the model's strategy is ours. They are
 replaced when the first strategy is constructed, never on import.
 """
 
 import functools
+import inspect
 import logging
 import threading
 import weakref
@@ -12,15 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras import multi_worker_callbacks as callbacks
-from tfdist.keras.multi_worker_exchange import reduce_gradients
-from tfdist.keras.multi_worker_input import ShardedData, ShardedIterator
-from tfdist.keras.multi_worker_replica import current_step
+from tfdist.keras.multi_worker_computation import hook_computation
+from tfdist.keras.multi_worker_input import ShardedData
 from tfdist.keras.multi_worker_step import PredictFunction, StepFunction
-from tfdist.multi_worker.strategy import MultiWorkerMirroredStrategy
+from tfdist.multi_worker.synchronous import SynchronousStrategy
 
 _log = logging.getLogger("tfdist")
 _warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -48,9 +47,7 @@ def install() -> None:
         _hook_epoch_iterator()
         _hook_fit()
         _hook_saving()
-        _hook_optimizers()
-        _hook_variables()
-        _hook_losses()
+        hook_computation()
         _installed = True
 
 
@@ -59,7 +56,7 @@ def _replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
 
     @functools.wraps(keras_method)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(_strategy_of(self), MultiWorkerMirroredStrategy):
+        if isinstance(_strategy_of(self), SynchronousStrategy):
             return ours(self, *args, **kwargs)
         if name == "make_train_function" and self not in _warned:
             _warned.add(self)
@@ -130,7 +127,7 @@ def _hook_epoch_iterator() -> None:
     def init(
         self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        if not isinstance(distribute_strategy, MultiWorkerMirroredStrategy):
+        if not isinstance(distribute_strategy, SynchronousStrategy):
             keras_init(self, distribute_strategy, *args, **kwargs)
             return
         super(owner, self).__init__(*args, **kwargs)
@@ -162,7 +159,7 @@ def _hook_fit() -> None:
     @functools.wraps(keras_fit)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         strategy = _strategy_of(self)
-        if isinstance(strategy, MultiWorkerMirroredStrategy):
+        if isinstance(strategy, SynchronousStrategy):
             bound = _bind_fit(keras_fit, self, args, kwargs)
             bound["callbacks"] = callbacks.for_worker(bound.get("callbacks"), strategy)
             return keras_fit(self, **bound)
@@ -174,8 +171,6 @@ def _hook_fit() -> None:
 def _bind_fit(
     fit: Callable[..., Any], model: Any, args: Any, kwargs: Any
 ) -> dict[str, Any]:
-    import inspect
-
     bound = inspect.signature(fit).bind(model, *args, **kwargs).arguments
     return {name: value for name, value in bound.items() if name != "self"}
 
@@ -191,108 +186,8 @@ def _write_on_chief_alone(name: str) -> None:
     @functools.wraps(keras_method)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         strategy = getattr(self, "distribute_strategy", None)
-        if isinstance(strategy, MultiWorkerMirroredStrategy) and not strategy.is_chief:
+        if isinstance(strategy, SynchronousStrategy) and not strategy.is_chief:
             return None
         return keras_method(self, *args, **kwargs)
 
     setattr(keras.Model, name, method)
-
-
-def _hook_optimizers() -> None:
-    _reduce_before(keras.optimizers.Optimizer)
-    _reduce_before(keras.optimizers.LossScaleOptimizer)
-    owner = keras.optimizers.Optimizer
-    keras_reduce = owner._all_reduce_sum_gradients
-
-    @functools.wraps(keras_reduce)
-    def reduce(self: Any, grads_and_vars: Any) -> Any:
-        if current_step() is not None:
-            return grads_and_vars
-        return keras_reduce(self, grads_and_vars)
-
-    owner._all_reduce_sum_gradients = reduce
-
-
-def _reduce_before(owner: type) -> None:
-    """Adds up the gradients before anything is done with them.
-
-    Keras clips a replica's gradients, accumulates them and looks for infinities in
-    them first, and adds up what results.
-    """
-    keras_apply = owner.apply
-
-    @functools.wraps(keras_apply)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        step = current_step()
-        if step is None or step.is_updating:
-            return keras_apply(self, grads, trainable_variables)
-        options = tf.distribute.get_strategy().extended.communication_options
-        summed = reduce_gradients(list(grads), options)
-        with step.updating():
-            return keras_apply(self, summed, trainable_variables)
-
-    owner.apply = apply
-
-
-def _hook_variables() -> None:
-    owner = _tf.KerasVariable
-    keras_assign, keras_map = owner._direct_assign, owner._map_aggregation
-
-    @functools.wraps(keras_assign)
-    def direct_assign(self: Any, value: Any) -> None:
-        keras_assign(self, value)
-        if step := current_step():
-            step.wrote(self)
-
-    # Of an optimizer, and the same on every replica. To have TensorFlow see to that,
-    # the replicas would have to meet at each of them.
-    @functools.wraps(keras_map)
-    def map_aggregation(self: Any, aggregation: str) -> Any:
-        strategy = tf.distribute.get_strategy()
-        if isinstance(strategy, MultiWorkerMirroredStrategy):
-            aggregation = "none" if aggregation.startswith("only") else aggregation
-        return keras_map(self, aggregation)
-
-    owner._direct_assign, owner._map_aggregation = direct_assign, map_aggregation
-    _hook_seeds()
-
-
-def _hook_seeds() -> None:
-    owner = keras.random.SeedGenerator
-    keras_next = owner.next
-
-    @functools.wraps(keras_next)
-    def next_seed(self: Any, ordered: bool = True) -> Any:
-        step = current_step()
-        if step is None:
-            return keras_next(self, ordered)
-        # The state is the same on every replica, and goes on the same. The masks of a
-        # dropout shall not be the same.
-        with step.updating():
-            seed = keras_next(self, ordered)
-        return seed + tf.cast(tf.stack([step.replica, 0]), seed.dtype)
-
-    owner.next = next_seed
-
-
-def _hook_losses() -> None:
-    module = _tf.keras_loss
-    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        _weigh_by_examples(module, name, name.removesuffix("_loss_for_distribution"))
-
-
-def _weigh_by_examples(module: Any, name: str, kind: str) -> None:
-    keras_function = getattr(module, name)
-
-    @functools.wraps(keras_function)
-    def function(value: Any) -> Any:
-        step = current_step()
-        if step is None:
-            return keras_function(value)
-        value = tf.convert_to_tensor(value)
-        return step.scaled(value) if kind == "scale" else step.unscaled(value)
-
-    setattr(module, name, function)
-
-
-__all__ = ["ScopeError", "ShardedIterator", "install"]

@@ -85,6 +85,7 @@ class ShardedIterator:
     # Keras makes two iterators an epoch, and uses one.
     @functools.cached_property
     def values(self) -> Any:
+        """The iterator over the shares, made when it is first asked for."""
         return self._open_values()
 
     def __iter__(self) -> "ShardedIterator":
@@ -176,7 +177,9 @@ class ShardedData:
         if self.is_own:
             dataset = _own_batches(source, workers, index, replicas)
         elif self._reseeds:
-            dataset = shuffling.with_agreed_shuffles(source, self._seed + 997 * self._epoch)
+            dataset = shuffling.with_agreed_shuffles(
+                source, self._seed + 997 * self._epoch
+            )
         else:
             dataset = source
         self.structure = BatchStructure(dataset.element_spec)
@@ -219,7 +222,7 @@ def _rows(
 
     def split(*batch: Any) -> tuple[Any, ...]:
         present = structure.flatten(_as_element(batch))
-        total = _row_count(present[0])
+        total = row_count(present[0])
         return tuple(slice_rows(present, total, replicas, each) for each in mine)
 
     parts = dataset.map(split, num_parallel_calls=tf.data.AUTOTUNE)
@@ -259,7 +262,7 @@ def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
 
 
 def _whole(present: tuple[Any, ...]) -> tuple[tf.Tensor, tf.Tensor, tuple[Any, ...]]:
-    return _row_count(present[0]), _int64(_TO_BE_SUMMED), present
+    return row_count(present[0]), _int64(_TO_BE_SUMMED), present
 
 
 def _without_end(shares: tf.data.Dataset, repeat_last: bool) -> tf.data.Dataset:
@@ -296,17 +299,13 @@ def _one_row(spec: Any) -> Any:
     return tf.zeros(shape, spec.dtype)
 
 
-def _row_count(value: Any) -> tf.Tensor:
+def row_count(value: Any) -> tf.Tensor:
+    """The number of examples that a part of a batch has, a scalar int64."""
     if isinstance(value, tf.SparseTensor):
         return value.dense_shape[0]
     if isinstance(value, tf.RaggedTensor):
         return tf.cast(value.nrows(), tf.int64)
     return tf.shape(value, tf.int64)[0]
-
-
-def row_count(present: tuple[Any, ...]) -> tf.Tensor:
-    """The number of examples of a batch, a scalar int64."""
-    return _row_count(present[0])
 
 
 def _int64(number: int) -> tf.Tensor:

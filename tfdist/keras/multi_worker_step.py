@@ -1,6 +1,5 @@
 """The functions that Keras's `fit`, `evaluate` and `predict` call for each step."""
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,8 +21,7 @@ from tfdist.keras.multi_worker_input import (
     slice_rows,
 )
 from tfdist.keras.multi_worker_replica import ReplicaStep, replica_step
-from tfdist.keras.step_error import shortened
-from tfdist.multi_worker.peers import PeerLostError
+from tfdist.multi_worker.peers import explained
 
 _as_written = tf.autograph.experimental.do_not_convert
 
@@ -53,7 +51,7 @@ class StepFunction:
             StopIteration: If the data of all workers is at its end.
             PeerLostError: If another task ended or does not answer.
         """
-        with explained(self._strategy):
+        with explained(self._strategy.extended.lost_peers):
             if not isinstance(iterator, ShardedIterator):
                 batches = itertools.islice(iterator, self._model.steps_per_execution)
                 return [self._on_batch(batch) for batch in batches][-1]
@@ -171,7 +169,7 @@ class PredictFunction:
             StopIteration: If the data of all workers is at its end.
             PeerLostError: If another task ended or does not answer.
         """
-        with explained(self._strategy):
+        with explained(self._strategy.extended.lost_peers):
             if not isinstance(data[0], ShardedIterator):
                 return _in_one([self._on_batch(batch) for batch in data])
             outputs = list(self._outputs(data))
@@ -304,7 +302,7 @@ def on_batch(
 
     @_as_written
     def on_replica(present: Any) -> Any:
-        total = row_count(present)
+        total = row_count(present[0])
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
         replicas = context.num_replicas_in_sync
@@ -318,22 +316,6 @@ def on_batch(
 def _this_step(count: tf.Tensor, total: tf.Tensor) -> ReplicaStep:
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return ReplicaStep(tf.cast(replica, tf.int64), count, total)
-
-
-@contextlib.contextmanager
-def explained(strategy: Any) -> Iterator[None]:
-    """Says in a few lines why a step failed, and names the task that is gone."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if lost := strategy.extended.peers.lost():
-            raise PeerLostError(
-                f"{', '.join(lost)} ended or does not answer, and every step needs all "
-                "workers. Start the whole cluster again; with the callback "
-                "keras.callbacks.BackupAndRestore, training goes on from its last "
-                "backup"
-            ) from None
-        raise shortened(error) from None
 
 
 def _state(variable: Any) -> tf.Tensor:

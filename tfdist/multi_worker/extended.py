@@ -1,5 +1,6 @@
 """What TensorFlow's multi-worker strategy is asked to do otherwise."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ import tf_config
 from tfdist import _tf
 from tfdist.connect import wait_for
 from tfdist.keras.multi_worker_replica import current_step
-from tfdist.multi_worker.peers import PeerWatch
+from tfdist.multi_worker.peers import PeerWatch, explained
+
+# Beyond those that TensorFlow numbers from 1.
+_GROUP_OF_WORKERS = 1 << 20
 
 
 class UnequalDevicesError(ValueError):
@@ -49,10 +53,10 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             communication_options=communication_options,
         )
 
-    @property
-    def peers(self) -> PeerWatch:
-        """The watch over the other tasks."""
-        return self._peer_watch
+    def lost_peers(self) -> list[str]:
+        """Asks the other tasks, and returns those that do not answer."""
+        watch = getattr(self, "_peer_watch", None)
+        return watch.lost() if watch else []
 
     @property
     def communication_options(self) -> Any:
@@ -88,17 +92,38 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         """
         matrix = np.zeros((self._num_workers, len(numbers)), np.int64)
         matrix[self.worker_index] = numbers
+        return self._sum_over_workers(matrix, timeout)
+
+    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+        """Gives Keras variables, on every worker, the value that the chief has.
+
+        Cost: each variable once over the network, in one message.
+        """
+        mine = [np.asarray(each.numpy()) for each in variables]
+        data = np.frombuffer(b"".join(each.tobytes() for each in mine), np.uint8)
+        words = np.pad(data, (0, -len(data) % 4)).view(np.int32)
+        # Integers, for to add a zero keeps their bits.
+        chiefs = words if self.is_chief else np.zeros_like(words)
+        data = self._sum_over_workers(chiefs).view(np.uint8)
+        ends = np.cumsum([each.nbytes for each in mine])
+        for variable, old, end in zip(variables, mine, ends, strict=True):
+            value = data[end - old.nbytes : end].view(old.dtype).reshape(old.shape)
+            variable.assign(value)
+
+    def _sum_over_workers(
+        self, array: np.ndarray, timeout: float | None = None
+    ) -> np.ndarray:
         # A new tensor: a constant may be one that was cached on another device.
-        value = tf.identity(tf.constant(matrix))
-        total = self._host_cross_device_ops.reduce(
-            tf.distribute.ReduceOp.SUM,
-            value,
-            value,
-            options=tf.distribute.experimental.CommunicationOptions(
-                timeout_seconds=timeout
-            ),
+        value = tf.identity(tf.constant(array))
+        options = tf.distribute.experimental.CommunicationOptions(
+            timeout_seconds=timeout
         )
-        return np.asarray(self._local_results(total)[0])
+        reduce_op = tf.distribute.ReduceOp.SUM
+        with explained(self.lost_peers):
+            total = self._between_workers.reduce(
+                reduce_op, value, value, options=options
+            )
+            return np.asarray(self._local_results(total)[0])
 
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function.
@@ -107,6 +132,18 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         """
         reduce_op = tf.distribute.ReduceOp.SUM
         return self._replica_ctx_all_reduce(reduce_op, list(values), options)
+
+    # TensorFlow numbers the groups of devices as it meets them. Workers with unequal
+    # numbers of devices would wait in different groups, and never tell each other.
+    @functools.cached_property
+    def _between_workers(self) -> tf.distribute.CrossDeviceOps:
+        make, make_keys = type(self._cross_device_ops), type(self._collective_keys)
+        return make(
+            devices=[self._worker_device],
+            group_size=self._num_workers,
+            options=self._communication_options,
+            collective_keys=make_keys(group_key_start=_GROUP_OF_WORKERS),
+        )
 
     # TensorFlow knows one device of a process without GPUs, however many it has.
     def _initialize_local_devices(

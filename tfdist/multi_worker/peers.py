@@ -1,13 +1,15 @@
 """Whether the other tasks are there: at the start, and until the end."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist.keras.step_error import shortened
 
 _PAUSE_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
@@ -58,12 +60,7 @@ class PeerWatch:
 
     def lost(self) -> list[str]:
         """Asks every peer once, and returns those that do not answer."""
-        answers = {task: _Answer(self._check, task) for task in self._peers}
-        return [
-            f"{task} at {self._peers[task]}"
-            for task, answer in answers.items()
-            if answer.problem() is not None
-        ]
+        return unanswered(self._peers, self._check)
 
     def _watch(self, task: tf_config.Task) -> None:
         refusals, answered = 0, time.monotonic()
@@ -77,6 +74,42 @@ class PeerWatch:
             if refusals >= _REFUSALS or silent >= self._timeout:
                 self._abort(f"{task} at {self._peers[task]} does not answer")
                 return
+
+
+@contextlib.contextmanager
+def explained(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
+    """Says in a few lines why a collective failed, and names a task that is gone.
+
+    Args:
+        lost_peers: Returns the tasks that do not answer.
+
+    Raises:
+        PeerLostError: If one is gone, instead of TensorFlow's error.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if lost := lost_peers():
+            raise PeerLostError(
+                f"{', '.join(lost)} ended or does not answer, and every step needs all "
+                "workers. Start the whole cluster again; with the callback "
+                "keras.callbacks.BackupAndRestore, training goes on from its last "
+                "backup"
+            ) from None
+        raise shortened(error) from None
+
+
+def unanswered(
+    peers: Mapping[tf_config.Task, str],
+    check: Callable[[tf_config.Task, float], None] = _tf.check_peer,
+) -> list[str]:
+    """Asks every peer once, and returns those that do not answer, with their address."""
+    answers = {task: _Answer(check, task) for task in peers}
+    return [
+        f"{task} at {peers[task]}"
+        for task, answer in answers.items()
+        if answer.problem() is not None
+    ]
 
 
 class _Answer:

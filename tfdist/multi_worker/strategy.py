@@ -1,17 +1,19 @@
 """`MultiWorkerMirroredStrategy`: every worker has a copy, and all step together."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 import tf_config
-from tfdist.keras.multi_worker_exchange import of_first_replica, sum_tensors
 from tfdist.multi_worker.extended import MultiWorkerExtended
+from tfdist.multi_worker.synchronous import SynchronousStrategy
 
 
-class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+class MultiWorkerMirroredStrategy(
+    SynchronousStrategy, tf.distribute.MultiWorkerMirroredStrategy
+):
     """Trains synchronously on several workers, each of which runs the same script.
 
     Variables created in `scope()` have a copy on every device of every worker. A
@@ -62,39 +64,13 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         multi_worker_hooks.install()
 
     @property
-    def is_chief(self) -> bool:
-        """Whether this process writes what is to be written: chief, or worker 0."""
-        return self.extended.is_chief
-
-    @property
     def num_workers(self) -> int:
         """The number of processes that train."""
         return int(self.extended._num_workers)
 
-    @property
-    def num_replicas(self) -> int:
-        """The number of devices that train, of all workers."""
-        return int(self.num_replicas_in_sync)
-
     def barrier(self) -> None:
         """Waits until every worker has come here."""
         self.extended.gather_numbers([0])
-
-    def experimental_distribute_dataset(
-        self, dataset: tf.data.Dataset, options: Any = None
-    ) -> Any:
-        """As in TensorFlow; `fit` divides the batches of the dataset itself."""
-        distributed = super().experimental_distribute_dataset(dataset, options)
-        distributed.tfdist_source = dataset
-        return distributed
-
-    def distribute_datasets_from_function(
-        self, dataset_fn: Callable[..., tf.data.Dataset], options: Any = None
-    ) -> Any:
-        """As in TensorFlow; `fit` calls the function itself."""
-        distributed = super().distribute_datasets_from_function(dataset_fn, options)
-        distributed.tfdist_source = dataset_fn
-        return distributed
 
     def distribute_shares(self, shares: tf.data.Dataset) -> Any:
         """Puts the elements of an endless dataset on this worker's devices in turn."""
@@ -106,17 +82,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
     def copy_from_chief(self, variables: Sequence[Any]) -> None:
         """Gives Keras variables, on every worker, the value that the chief has."""
-
-        @tf.function(autograph=False)
-        def chiefs() -> Any:
-            def on_replica() -> list[tf.Tensor]:
-                values = [tf.convert_to_tensor(each.value) for each in variables]
-                return sum_tensors([of_first_replica(each) for each in values])
-
-            return self.run(on_replica)
-
-        for variable, value in zip(variables, chiefs(), strict=True):
-            variable.assign(self.experimental_local_results(value)[0])
+        self.extended.copy_from_chief(variables)
 
 
 def _default_options() -> Any:
