@@ -12,6 +12,7 @@ import hashlib
 import os
 import pickle
 import sys
+import tempfile
 import traceback
 
 import keras
@@ -435,6 +436,110 @@ def auc(strategy):
         "hash": result(model)["hash"],
         "evaluated": np.array(model.evaluate(x, y, batch_size=8, verbose=0)),
     }
+
+
+# Of the first worker and of the second one: 5 and 2 batches of 4.
+OWN = {0: slice(0, 20), 1: slice(20, 28)}
+
+
+def train_as_one_on_own_data(model):
+    """In one process: the batches that the two workers make together."""
+    x, y = data(28)
+    losses = []
+    for begin in range(0, 20, 4):
+        rows = [*range(begin, begin + 4)]
+        rows += [*range(20 + begin, 24 + begin)] if begin < 8 else []
+        losses.append((model.train_on_batch(x[rows], y[rows])[0], len(rows)))
+    return np.average([loss for loss, _ in losses], weights=[n for _, n in losses])
+
+
+def own_rows(strategy):
+    x, y = data(28)
+    mine = OWN[strategy.extended.worker_index]
+    return tf.data.Dataset.from_tensor_slices((x[mine], y[mine]))
+
+
+@case
+def own_data(strategy):
+    """Each worker has data of its own, one less than the other."""
+    model = compiled(strategy)
+    if isinstance(strategy, Alone):
+        return result(model, loss=train_as_one_on_own_data(model)) | result(model)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    dataset = own_rows(strategy).batch(8).with_options(options)
+    history = model.fit(dataset, verbose=0)
+    return result(model, loss=history.history["loss"][0])
+
+
+@case
+def dataset_function(strategy):
+    model = compiled(strategy, steps_per_execution=2)
+    if isinstance(strategy, Alone):
+        return result(model, loss=train_as_one_on_own_data(model)) | result(model)
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: own_rows(strategy).batch(context.get_per_replica_batch_size(8))
+    )
+    history = model.fit(dataset, verbose=0)
+    return result(model, loss=history.history["loss"][0])
+
+
+@case
+def files(strategy):
+    """Three files for two workers: each example is seen once, and counts once."""
+    names = np.arange(30, dtype="float32")[:, None]
+    with tempfile.TemporaryDirectory() as directory:
+        for i in range(3):
+            with tf.io.TFRecordWriter(f"{directory}/{i}") as writer:
+                for name in names[i * 10 : i * 10 + 10]:
+                    writer.write(tf.io.serialize_tensor(name).numpy())
+        paths = [f"{directory}/{i}" for i in range(3)]
+        dataset = tf.data.TFRecordDataset(paths)
+        dataset = dataset.map(
+            lambda row: tf.ensure_shape(tf.io.parse_tensor(row, tf.float32), [1])
+        ).map(lambda name: (name * tf.ones(4), name))
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.FILE
+        )
+        dataset = dataset.batch(8).with_options(options)
+        with strategy.scope():
+            model = dense(keras.layers.BatchNormalization())
+            model.compile("sgd", "mse", metrics=[Seen(30)])
+        history = model.fit(dataset, epochs=2, verbose=0).history
+        model.compile("sgd", "mse")
+    seen = np.array([history["once"], history["all"]])
+    return {"hash": result(model)["hash"], "seen": seen}
+
+
+@case
+def eagerly(strategy):
+    model = compiled(strategy, run_eagerly=True)
+    x, y = data(13)
+    history = model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return result(model, history, predictions=model.predict(x, verbose=0))
+
+
+@case
+def ragged(strategy):
+    def build():
+        return keras.Sequential(
+            [
+                keras.layers.Input((None,), dtype="int32", ragged=True),
+                keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
+                keras.layers.Lambda(lambda rows: tf.reduce_mean(rows, axis=1)),
+                keras.layers.Dense(1, kernel_initializer=ramp),
+            ]
+        )
+
+    lengths = np.arange(13) % 4 + 1
+    rows = tf.ragged.constant([list(range(n)) for n in lengths], dtype="int32")
+    targets = lengths.astype("float32")[:, None]
+    dataset = tf.data.Dataset.from_tensor_slices((rows, targets)).batch(4)
+    model = compiled(strategy, build)
+    return result(model, model.fit(dataset, verbose=0))
 
 
 def main(directory, *names):
