@@ -108,7 +108,7 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
     strategy.in_flight.join()
     if model.train_function is None or force:
         checks.check_model(model)
-        strategy.check_placement_is_complete()
+        strategy.check_placement_is_complete([w._value for w in model.weights])
 
         def train_step(batch: Any) -> Any:
             strategy.count_step()
@@ -176,7 +176,7 @@ def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     value = variable._value
     if not isinstance(value, ParameterServerVariable | PartitionedVariable):
         raise AttributeError("sparse_read")
-    return value.sparse_read
+    return value.look_up
 
 
 def _constraint(variable: Any) -> Callable[[Any], tf.Tensor] | None:

@@ -19,7 +19,7 @@ from tfdist.parameter_server.increment import increment
 from tfdist.parameter_server.layout import Layout, locate
 from tfdist.parameter_server.partition import Partition
 from tfdist.parameter_server.saveable import saveables
-from tfdist.parameter_server.variable import ParameterServerVariable
+from tfdist.parameter_server.variable import ParameterServerVariable, each_row_once
 
 
 class PartitionedSlices(tf.IndexedSlices):
@@ -174,6 +174,10 @@ class PartitionedVariable:
         return self.differentiable(read)
 
     def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Looks up rows; that of TensorFlow's variables, by which `tf.gather` does."""
+        return self.look_up(rows)
+
+    def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows. Each of them travels once, and so does its gradient.
 
         Args:
@@ -187,13 +191,7 @@ class PartitionedVariable:
             return seen.sparse_read(rows)
         if self.partition.axis:
             return tf.gather(self.read_value(), rows)
-        rows = tf.convert_to_tensor(rows)
-        unique, positions = tf.unique(tf.reshape(rows, [-1]))
-        looked_up = self._look_up(unique)
-        shape = tf.concat([tf.shape(rows), tf.shape(looked_up)[1:]], axis=0)
-        result = tf.reshape(tf.gather(looked_up, positions), shape)
-        result.set_shape(rows.shape.concatenate(self._shape[1:]))
-        return result
+        return each_row_once(self._look_up, rows, self._shape[1:])
 
     def _look_up(self, unique: tf.Tensor) -> tf.Tensor:
         owners, local = self._locate(unique)

@@ -81,6 +81,18 @@ class ParameterServerVariable(_tf.CachingVariable):
         """Reads the value, as `read_value` does."""
         return self.read_value()
 
+    def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Looks up rows. Each of them travels once, and so does its gradient.
+
+        Args:
+            rows: Indices of any shape, an integer tensor.
+            name: Not used.
+
+        Returns:
+            A tensor of shape `rows.shape + shape[1:]`.
+        """
+        return each_row_once(self.sparse_read, rows, self.shape[1:])
+
     def _dense_var_to_tensor(
         self, dtype: Any = None, name: str | None = None, as_ref: bool = False
     ) -> Any:
@@ -177,6 +189,28 @@ class ParameterServerVariable(_tf.CachingVariable):
             use_locking=True,
             name=name,
         )
+
+
+def each_row_once(
+    look_up: Callable[[tf.Tensor], tf.Tensor], rows: tf.Tensor, row_shape: Any
+) -> tf.Tensor:
+    """Looks up rows that repeat, with one look-up of each.
+
+    Args:
+        look_up: Of a vector of rows, each once.
+        rows: Indices of any shape, an integer tensor.
+        row_shape: Of one row.
+
+    Returns:
+        A tensor of shape `rows.shape + row_shape`.
+    """
+    rows = tf.convert_to_tensor(rows)
+    unique, positions = tf.unique(tf.reshape(rows, [-1]))
+    looked_up = look_up(unique)
+    shape = tf.concat([tf.shape(rows), tf.shape(looked_up)[1:]], axis=0)
+    result = tf.reshape(tf.gather(looked_up, positions), shape)
+    result.set_shape(rows.shape.concatenate(row_shape))
+    return result
 
 
 def _forgetting_the_view(method: str) -> Callable[..., Any]:
