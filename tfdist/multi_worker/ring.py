@@ -153,7 +153,9 @@ class RingExtended(_tf.MirroredExtended):
                 tf.distribute.ReduceOp.SUM, pairs, options
             )
 
-        return tf.distribute.get_replica_context().merge_call(add_up, tuple(values))
+        # What has no device yet, a constant say, gets the replica's.
+        placed = tuple(tf.nest.map_structure(tf.identity, each) for each in values)
+        return tf.distribute.get_replica_context().merge_call(add_up, placed)
 
     def lost_peers(self) -> list[str]:
         """Returns the workers that do not answer."""
