@@ -1,0 +1,206 @@
+"""The chief of all_reduce.py: all-reduces inside one graph, over TensorFlow servers.
+
+It reads a request a line from its standard input, JSON, and answers with a line. Chunks
+travel from worker to worker; the chief starts the graph and hears when it is done.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from all_reduce_backward import gradients
+
+import tf_config
+import tfdist
+from tfdist.connect import wait_for
+
+CHOICE = "choice"
+STARTUP_SECONDS = 300.0
+SUM = tf.distribute.ReduceOp.SUM
+
+
+def cross_device_ops(name: str, options: dict[str, Any]) -> Any:
+    """Returns ours by the name of its algorithm, TensorFlow's by that of its class.
+
+    Args:
+        name: `CHOICE` is ours without an algorithm.
+        options: Of the constructor; a `network` is a dictionary.
+    """
+    if "network" in options:
+        options = {**options, "network": tfdist.Network(**options["network"])}
+    if name in ("ReductionToOneDevice", "HierarchicalCopyAllReduce"):
+        return getattr(tf.distribute, name)(**options)
+    return tfdist.AllReduce(None if name == CHOICE else name, **options)
+
+
+def per_replica_type() -> type:
+    """The type of one value a device: it has no public name."""
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")][:2]
+    mirrored = tf.distribute.MirroredStrategy(devices)
+    value = mirrored.run(
+        lambda: tf.distribute.get_replica_context().replica_id_in_sync_group
+    )
+    return type(value)
+
+
+class Bench:
+    """Functions that reduce, over the workers of a cluster.
+
+    Args:
+        devices: One for each worker.
+        per_replica: The type of one value a device.
+    """
+
+    def __init__(self, devices: Sequence[str], per_replica: type) -> None:
+        self._devices = devices
+        self._per_replica = per_replica
+        self._variables: dict[tuple[int, int], list[list[tf.Variable]]] = {}
+        self._functions: dict[str, Callable[[], tf.Tensor]] = {}
+
+    def forget(self) -> None:
+        """Frees the memory of what was reduced."""
+        self._variables.clear()
+        self._functions.clear()
+
+    def run(self, calls: int, **case: Any) -> dict[str, float]:
+        """Calls the function of a case, which is traced and called once if it is new.
+
+        Args:
+            calls: How often it is timed.
+            **case: The arguments of `_rounds` or `_step`.
+
+        Returns:
+            The seconds of a call; 0 if there is none.
+        """
+        key = json.dumps(case, sort_keys=True)
+        if key not in self._functions:
+            build = self._step if "layers" in case else self._rounds
+            self._functions[key] = tf.function(build(**case))
+            self._functions[key]().numpy()
+        start = time.perf_counter()
+        for _ in range(calls):
+            self._functions[key]().numpy()
+        return {"seconds": (time.perf_counter() - start) / max(1, calls)}
+
+    def _rounds(
+        self, ops: str, options: dict[str, Any], size: int, rounds: int
+    ) -> Callable[[], tf.Tensor]:
+        """Rounds of which each reduces what the one before it gave."""
+        reducer = cross_device_ops(ops, options)
+        variables = self._held(size, 1)
+
+        def function() -> tf.Tensor:
+            for _ in range(rounds):
+                value = self._on_each(lambda i: variables[i][0].read_value())
+                reduced = reducer.batch_reduce(SUM, [(value, value)])
+                done = self._kept(reduced, variables)
+            return done
+
+        return function
+
+    def _step(
+        self,
+        ops: str | None,
+        options: dict[str, Any],
+        layers: int,
+        layer_bytes: int,
+        compute_seconds: float,
+    ) -> Callable[[], tf.Tensor]:
+        """A backward pass whose gradients are reduced; kept, if there are no `ops`."""
+        reducer = cross_device_ops(ops, options) if ops else None
+        variables = self._held(layer_bytes, layers)
+
+        def function() -> tf.Tensor:
+            of_devices = []
+            for device, weights in zip(self._devices, variables, strict=True):
+                with tf.device(device):
+                    of_devices.append(gradients(weights, compute_seconds))
+            values = [self._per_replica(each) for each in zip(*of_devices, strict=True)]
+            if reducer:
+                values = reducer.batch_reduce(SUM, [(each, each) for each in values])
+            return self._kept(values, variables)
+
+        return function
+
+    def _held(self, size: int, number: int) -> list[list[tf.Variable]]:
+        if (size, number) not in self._variables:
+            held: list[list[tf.Variable]] = []
+            for device in self._devices:
+                with tf.device(device):
+                    held.append(
+                        [tf.Variable(tf.zeros([size // 4])) for _ in range(number)]
+                    )
+            self._variables[size, number] = held
+        return self._variables[size, number]
+
+    def _on_each(self, make: Callable[[int], tf.Tensor]) -> Any:
+        values = []
+        for index, device in enumerate(self._devices):
+            with tf.device(device):
+                values.append(make(index))
+        return self._per_replica(values)
+
+    def _kept(
+        self, values: Sequence[Any], variables: list[list[tf.Variable]]
+    ) -> tf.Tensor:
+        """Assigns what was reduced, as a training step does.
+
+        A value that is only waited for would not be computed: TensorFlow removes it.
+
+        Returns:
+            A number that is there once all variables have their value, on all devices.
+        """
+        done = []
+        for index, device in enumerate(self._devices):
+            with tf.device(device):
+                assigned = [
+                    variable.assign(each.values[index], read_value=False)
+                    for variable, each in zip(variables[index], values, strict=True)
+                ]
+                with tf.control_dependencies(assigned):
+                    done.append(tf.identity(tf.ones([])))
+        with tf.device("/job:chief/task:0"):
+            return tf.add_n(done)
+
+
+def main() -> None:
+    """Answers requests until there is none."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 2,
+    )
+    config = tf_config.TFConfig.from_environment()
+    per_replica = per_replica_type()
+    cluster = config.cluster
+    servers = {
+        task: cluster.address(task) for task in cluster.tasks() if task.job == "worker"
+    }
+    wait_for(servers, STARTUP_SECONDS, "See their logs")
+    tf.config.experimental_connect_to_cluster(
+        tf.train.ClusterSpec(cluster.cluster_spec()),
+        job_name="chief",
+        task_index=0,
+        make_master_device_default=False,
+    )
+    devices = [
+        f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(len(servers))
+    ]
+    bench = Bench(devices, per_replica)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request.pop("do") == "forget":
+            bench.forget()
+            answer: dict[str, float] = {}
+        else:
+            answer = bench.run(**request)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

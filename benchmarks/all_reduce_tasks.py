@@ -1,0 +1,196 @@
+"""The processes of all_reduce.py, each on a host that is a network namespace.
+
+Two clusters share the hosts: a chief with TensorFlow servers, for all-reduces inside one
+graph, and members that each run a program, for TensorFlow's between-graph collectives.
+They take turns; the one that is not asked is idle.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from netns import Network
+
+import tf_config
+
+SERVER_PORT, MEMBER_PORT = 2222, 2223
+CHIEF = "chief"
+DEADLINE = 400.0  # seconds, for any answer
+HERE = Path(__file__).resolve().parent
+
+
+class TaskError(RuntimeError):
+    """A task has ended, does not answer, or says what went wrong."""
+
+
+class Task:
+    """A program that answers a line with a line, JSON both.
+
+    Args:
+        name: For errors and its log.
+        command: That starts it.
+        env: Its environment.
+        log: Where its standard error goes.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], env: dict[str, str], log: Path
+    ) -> None:
+        self._name = name
+        self._log = log
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Sends a request."""
+        assert self.process.stdin
+        try:
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            raise TaskError(f"{self._name} has ended:\n{self._last_words()}") from None
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for the answer.
+
+        Raises:
+            TaskError: If there is none within `DEADLINE`.
+        """
+        assert self.process.stdout
+        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE)
+        line = self.process.stdout.readline() if ready else ""
+        if line:
+            return dict(json.loads(line))
+        why = "has ended" if ready else f"did not answer within {DEADLINE:g} s"
+        raise TaskError(f"{self._name} {why}:\n{self._last_words()}")
+
+    def _last_words(self) -> str:
+        return self._log.read_text()[-2000:]
+
+
+class Tasks:
+    """Two clusters on the same hosts, both ready.
+
+    Args:
+        hosts: With the names of `host_names`.
+        num_workers: How many of them reduce.
+        log_dir: Where the tasks write.
+    """
+
+    def __init__(self, hosts: Network, num_workers: int, log_dir: Path) -> None:
+        self._hosts = hosts
+        self.workers = host_names(num_workers)[1:]
+        self._log_dir = log_dir
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self) -> None:
+        """Starts all tasks, and waits until they have found each other.
+
+        Raises:
+            TaskError: If they do not.
+        """
+        servers = self._addresses(SERVER_PORT)
+        in_graph = tf_config.Cluster(
+            chief=(f"{self._hosts.address(CHIEF)}:{SERVER_PORT}",), worker=servers
+        )
+        between_graph = tf_config.Cluster(worker=self._addresses(MEMBER_PORT))
+        for index, host in enumerate(self.workers):
+            worker = tf_config.Task("worker", index)
+            self._start(host, in_graph, worker, ["-m", "tfdist.server"])
+        chief = tf_config.Task("chief", 0)
+        self._chief = self._start(CHIEF, in_graph, chief, [_program("chief")])
+        self._members = [
+            self._start(
+                host,
+                between_graph,
+                tf_config.Task("worker", index),
+                [_program("member")],
+            )
+            for index, host in enumerate(self.workers)
+        ]
+        for task in (self._chief, *self._members):
+            task.answer()
+
+    def ask(self, of_cluster: str, **request: Any) -> dict[str, Any]:
+        """Sends a request to the chief, or to all members.
+
+        Args:
+            of_cluster: `chief` or `members`.
+            **request: What they are asked.
+
+        Returns:
+            The answer; that of the member that took the longest.
+
+        Raises:
+            TaskError: If there is none.
+        """
+        asked = [self._chief] if of_cluster == "chief" else self._members
+        for task in asked:
+            task.send(request)
+        answers = [task.answer() for task in asked]
+        return max(answers, key=lambda answer: answer.get("seconds", 0.0))
+
+    def bytes(self) -> list[tuple[int, int]]:
+        """Returns what each worker's interface has received and sent, until now."""
+        return [self._hosts.bytes(host) for host in self.workers]
+
+    def close(self) -> None:
+        """Ends every process."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def _addresses(self, port: int) -> tuple[str, ...]:
+        return tuple(f"{self._hosts.address(host)}:{port}" for host in self.workers)
+
+    def _start(
+        self,
+        host: str,
+        cluster: tf_config.Cluster,
+        task: tf_config.Task,
+        program: Sequence[str],
+    ) -> Task:
+        name = f"{host}-{Path(program[-1]).stem}"
+        env = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            **os.environ,
+            "TF_CONFIG": tf_config.TFConfig(cluster, task).to_json(),
+        }
+        command = self._hosts.command(host, [sys.executable, *program])
+        started = Task(name, command, env, self._log_dir / f"{name}.log")
+        self._processes.append(started.process)
+        return started
+
+
+def _program(name: str) -> str:
+    return str(HERE / f"all_reduce_{name}.py")
+
+
+def host_names(num_workers: int) -> list[str]:
+    """The hosts: the chief's, and those that reduce."""
+    return [CHIEF, *(f"worker{index}" for index in range(num_workers))]
+
+
+@contextlib.contextmanager
+def tasks(hosts: Network, num_workers: int) -> Iterator[Tasks]:
+    """Starts both clusters; ends them on leaving."""
+    with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
+        started = Tasks(hosts, num_workers, Path(log_dir))
+        stack.callback(started.close)
+        started.start()
+        yield started
