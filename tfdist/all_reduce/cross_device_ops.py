@@ -114,8 +114,8 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         results: list[Any] = [None] * len(pairs)
         meeting: dict[tuple[str, ...], list[int]] = {}
         for i, (value, destinations) in enumerate(pairs):
-            devices = _tf.devices_of(value)
-            if set(devices) == set(_tf.devices_of(destinations)):
+            devices = _devices_of(value)
+            if set(devices) == set(_devices_of(destinations)):
                 meeting.setdefault(devices, []).append(i)
             else:
                 one_device = tf.distribute.ReductionToOneDevice()
@@ -270,6 +270,20 @@ def _checked_bytes(name: str, value: float) -> float:
     if not value > 0:
         raise ValueError(f"{name} is a number of bytes above 0; received {value}")
     return value
+
+
+def _devices_of(value: Any) -> tuple[str, ...]:
+    devices = _tf.devices_of(value)
+    if all(devices):
+        return devices
+    # What a function is given has no device while the function is traced.
+    replicas = tuple(tf.distribute.get_strategy().extended.worker_devices)
+    if len(replicas) != len(devices):
+        raise ValueError(
+            f"it is not known on which devices {value} is: reduce it in a strategy's "
+            "scope, or what was computed on its device"
+        )
+    return replicas
 
 
 def _check_devices(devices: Sequence[str]) -> None:
