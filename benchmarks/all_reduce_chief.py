@@ -15,6 +15,7 @@ from all_reduce_backward import gradients
 
 import tf_config
 import tfdist
+from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.connect import wait_for
 
 CHOICE = "choice"
@@ -191,7 +192,7 @@ def main() -> None:
         f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(len(servers))
     ]
     bench = Bench(devices, per_replica)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    print(json.dumps({"bucket_bytes": BUCKET_BYTES}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if request.pop("do") == "forget":

@@ -82,12 +82,16 @@ class Task:
 
 
 class Tasks:
-    """Two clusters on the same hosts, both ready.
+    """Two clusters on the same hosts.
 
     Args:
         hosts: With the names of `host_names`.
         num_workers: How many of them reduce.
         log_dir: Where the tasks write.
+
+    Attributes:
+        workers: The hosts that reduce.
+        bucket_bytes: The least size of a bucket of ours, by default; once started.
     """
 
     def __init__(self, hosts: Network, num_workers: int, log_dir: Path) -> None:
@@ -121,8 +125,9 @@ class Tasks:
             )
             for index, host in enumerate(self.workers)
         ]
-        for task in (self._chief, *self._members):
-            task.answer()
+        self.bucket_bytes: int = self._chief.answer()["bucket_bytes"]
+        for member in self._members:
+            member.answer()
 
     def ask(self, of_cluster: str, **request: Any) -> dict[str, Any]:
         """Sends a request to the chief, or to all members.
