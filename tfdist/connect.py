@@ -55,6 +55,32 @@ def wait_for(tasks: Mapping[tf_config.Task, str], timeout: float, advice: str) -
             probe.stop()
 
 
+def unreachable(tasks: Mapping[tf_config.Task, str]) -> list[str]:
+    """Tries once to connect to each task, and returns those that do not accept.
+
+    Args:
+        tasks: The address of each task.
+
+    Returns:
+        Their names and addresses. A process that is stopped still accepts.
+    """
+    return [
+        f"{task} at {address}"
+        for task, address in tasks.items()
+        if not _accepts(address)
+    ]
+
+
+def _accepts(address: str) -> bool:
+    try:
+        socket.create_connection(
+            tf_config.split_address(address), _PROBE_SECONDS
+        ).close()
+    except OSError:
+        return False
+    return True
+
+
 class _Probe:
     """Tries to connect to an address, again and again, in a thread of its own.
 

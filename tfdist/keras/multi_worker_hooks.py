@@ -19,6 +19,7 @@ from tfdist.keras import multi_worker_callbacks as callbacks
 from tfdist.keras.multi_worker_computation import hook_computation
 from tfdist.keras.multi_worker_input import ShardedData
 from tfdist.keras.multi_worker_step import PredictFunction, StepFunction
+from tfdist.multi_worker.peers import explained
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
 _log = logging.getLogger("tfdist")
@@ -166,6 +167,22 @@ def _hook_fit() -> None:
         return keras_fit(self, *args, **kwargs)
 
     owner.fit = fit
+    for name in ("fit", "evaluate", "predict"):
+        _explain_failures(owner, name)
+
+
+def _explain_failures(owner: type, name: str) -> None:
+    keras_method = getattr(owner, name)
+
+    @functools.wraps(keras_method)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = _strategy_of(self)
+        if not isinstance(strategy, SynchronousStrategy):
+            return keras_method(self, *args, **kwargs)
+        with explained(strategy.extended.lost_peers):
+            return keras_method(self, *args, **kwargs)
+
+    setattr(owner, name, method)
 
 
 def _bind_fit(

@@ -10,10 +10,9 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.all_reduce.cross_device_ops import AllReduce
-from tfdist.connect import wait_for
+from tfdist.connect import unreachable, wait_for
 from tfdist.keras.multi_worker_replica import current_step
 from tfdist.multi_worker.extended import UnequalDevicesError
-from tfdist.multi_worker.peers import unanswered
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
 _ADVICE = (
@@ -158,8 +157,8 @@ class RingExtended(_tf.MirroredExtended):
         return tf.distribute.get_replica_context().merge_call(add_up, placed)
 
     def lost_peers(self) -> list[str]:
-        """Returns the workers that do not answer."""
-        return unanswered(self._workers)
+        """Returns the workers that do not accept connections."""
+        return unreachable(self._workers)
 
     # A step of `fit` has added up its gradients before the optimizer asks, and what is
     # left is the same on every replica: they need not meet.
@@ -195,7 +194,7 @@ def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
     if cluster is None and not os.environ.get("TF_CONFIG"):
         raise tf_config.ClusterError(
             "TF_CONFIG is not set: start this script with `python -m launch.local "
-            "--num_ps=0 --num_workers=4 --chief --program=coordinator SCRIPT` for a "
+            "--num_ps=0 --num_workers=4 --program=coordinator SCRIPT` for a "
             "cluster on this machine, or with `python -m launch.task` on each host"
         )
     if cluster is None:

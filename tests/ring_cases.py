@@ -1,0 +1,140 @@
+"""What the tests train on a ring of workers: the cases of all synchronous strategies.
+
+    python -m launch.local --num_ps=0 --num_workers=3 --program=coordinator \
+        tests/ring_cases.py DIRECTORY CASE...
+
+The results are written as those of multi_worker_cases.py are, for index 0.
+"""
+
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+
+import keras
+import multi_worker_cases as cases
+import numpy as np
+import psutil
+import tensorflow as tf
+
+import tfdist
+
+
+class Counted(tfdist.RingAllReduce):
+    """Counts, on each worker, the exchanges that it took part in."""
+
+    def count_on(self, devices):
+        self.counts = []
+        for device in devices:
+            with tf.device(device):
+                self.counts.append(tf.Variable(0, dtype=tf.int64))
+
+    def reduce_tensors(self, *args, **kwargs):
+        for count in self.counts:
+            with tf.device(count.device):
+                count.assign_add(1)
+        return super().reduce_tensors(*args, **kwargs)
+
+
+def copies_are_equal(variables):
+    values = [each.value for each in variables]
+    copies = [[c.numpy() for c in getattr(each, "values", [each])] for each in values]
+    return all(
+        (copy.tobytes() == first.tobytes()) for first, *rest in copies for copy in rest
+    )
+
+
+def ring_case(function):
+    function.is_of_ring = True
+    return cases.case(function)
+
+
+@ring_case
+def rings_per_step(strategy):
+    """How many exchanges a step has, on each worker."""
+    model = cases.compiled(strategy)
+    x, y = cases.data(64)
+    counts = []
+    for _ in range(3):
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+        counts.append([int(c.numpy()) for c in strategy.counted.counts])
+    return cases.result(model, counts=np.diff(counts, axis=0))
+
+
+@ring_case
+def route(strategy):
+    """From which device to which the tensors of an all-reduce go."""
+
+    @tf.function
+    def add_up():
+        def on_replica():
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce("SUM", tf.random.normal([1_000_000]))
+
+        return strategy.run(on_replica)
+
+    graph = add_up.get_concrete_function().graph
+    hops = {
+        (source.device, operation.device)
+        for operation in graph.get_operations()
+        for source in operation.inputs
+        if source.device != operation.device
+    }
+    return {"hops": sorted(hops), "devices": list(strategy.devices)}
+
+
+@ring_case
+def a_worker_dies(strategy):
+    """A worker is killed between two steps, and the next one says which."""
+    model = cases.compiled(strategy)
+    x, y = cases.data(64)
+    model.fit(x, y, batch_size=16, verbose=0)
+    servers = [
+        each
+        for each in psutil.Process().parent().children(recursive=True)
+        if "tfdist.server" in each.cmdline() and _index(each) == 1
+    ]
+    assert len(servers) == 1, servers
+    os.kill(servers[0].pid, signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        model.fit(x, y, batch_size=16, epochs=1000, verbose=0)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+    return {"message": message, "seconds": time.monotonic() - began}
+
+
+def _index(process):
+    return json.loads(process.environ()["TF_CONFIG"])["task"]["index"]
+
+
+def main(directory, *names):
+    cases.DIRECTORY = directory
+    of_one_process = cases.result
+
+    def result(model, *args, **more):
+        equal = copies_are_equal([*model.variables, *model.optimizer.variables])
+        return {**of_one_process(model, *args, **more), "copies_equal": equal}
+
+    cases.result = result
+    ring = Counted(segment_bytes=20_000)
+    strategy = tfdist.RingStrategy(cross_device_ops=ring)
+    ring.count_on(strategy.devices)
+    strategy.counted = ring
+    for name in names:
+        keras.utils.set_random_seed(1)
+        try:
+            found = cases.CASES[name](strategy)
+        except Exception:
+            found = {"error": traceback.format_exc()}
+            print(name, found["error"], flush=True)
+        found["replicas"] = strategy.num_replicas
+        with open(f"{directory}/{name}-0.pkl", "wb") as file:
+            pickle.dump(found, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

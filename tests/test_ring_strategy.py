@@ -1,0 +1,145 @@
+"""A ring of workers: the cases of all synchronous strategies, and the ring itself."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tf_config
+from tfdist import RingStrategy, StartupTimeoutError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import multi_worker_cases as cases  # noqa: E402
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = Path(__file__).with_name("ring_cases.py")
+WORKERS = 3
+COMPARED = [
+    "uneven",
+    "last_batch_of_one",
+    "several_steps_in_one",
+    "weights",
+    "classes",
+    "batch_norm",
+    "accumulated",
+    "custom_step",
+    "embedding",
+    "one_batch_at_a_time",
+    "py_dataset",
+    "loss_scale",
+]
+OF_THE_RING = ["rings_per_step", "route", "saving", "dropout"]
+
+
+def train(directory, names, status=0):
+    command = [sys.executable, "-m", "launch.local", "--num_ps=0"]
+    command += [f"--num_workers={WORKERS}", "--program=coordinator"]
+    done = subprocess.run(
+        [*command, f"--log_dir={directory}/logs", PROGRAM, str(directory), *names],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=270,
+    )
+    assert done.returncode == status, done.stdout[-4000:] + done.stderr[-4000:]
+    return {name: load(directory / f"{name}-0.pkl") for name in names}
+
+
+def load(path):
+    with path.open("rb") as file:
+        found = pickle.load(file)
+    assert "error" not in found, found["error"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("ring"), [*COMPARED, *OF_THE_RING])
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_trains_as_one_process_would(found, name):
+    assert found[name]["replicas"] == WORKERS
+    assert found[name]["copies_equal"]
+    alone = cases.CASES[name](cases.Alone())
+    for key in set(alone) - {"hash"}:
+        np.testing.assert_allclose(
+            found[name][key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
+        )
+
+
+def test_a_ring_runs_on_each_worker_in_each_step(found):
+    per_fit = found["rings_per_step"]["counts"]
+    assert per_fit.shape == (2, WORKERS)
+    # 4 steps; one exchange of the gradients at least in each.
+    assert (per_fit >= 4).all()
+    assert (per_fit == per_fit[0, 0]).all()
+
+
+def test_tensors_go_from_each_worker_to_the_next_one_only(found):
+    devices = found["route"]["devices"]
+    hops = {(a, b) for a, b in found["route"]["hops"] if a in devices and b in devices}
+    after = devices[1:] + devices[:1]
+    assert hops == set(zip(devices, after, strict=True))
+
+
+def test_workers_drop_different_units_and_end_the_same(found):
+    assert found["dropout"]["masks_differ"]
+    assert found["dropout"]["copies_equal"]
+
+
+def test_what_is_saved_loads_without_the_strategy(found):
+    assert found["saving"]["same"]
+    assert found["saving"]["files"] == ["export", "model.keras", "model.weights.h5"]
+
+
+def test_a_worker_that_dies_is_named(tmp_path):
+    # The launcher ends the job with the status of the worker that was killed.
+    directory = tmp_path
+    found = train(directory, ["a_worker_dies"], status=137)["a_worker_dies"]
+    assert found["message"].startswith("PeerLostError: worker:1 at 127.0.0.1:")
+    assert found["seconds"] < 60
+
+
+CHIEF = tf_config.Task("chief", 0)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "words"),
+    [
+        ({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, CHIEF, "and no ps"),
+        ({"chief": ["a:1"]}, CHIEF, "needs a chief and workers.*the jobs chief"),
+        (
+            {"chief": ["a:1"], "worker": ["c:1"]},
+            tf_config.Task("worker", 0),
+            "on the chief alone; this task is worker:0",
+        ),
+    ],
+)
+def test_another_cluster_is_refused(cluster, task, words):
+    config = tf_config.TFConfig(tf_config.Cluster.from_dict(cluster), task)
+    with pytest.raises(tf_config.ClusterError, match=words):
+        RingStrategy(config)
+
+
+def test_no_cluster_is_refused(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(
+        tf_config.ClusterError, match="TF_CONFIG is not set.*coordinator"
+    ):
+        RingStrategy()
+    with pytest.raises(TypeError, match="received 5"):
+        RingStrategy(5)
+    with pytest.raises(TypeError, match="such as tfdist.RingAllReduce"):
+        RingStrategy(cross_device_ops="ring")
+
+
+def test_a_worker_that_never_comes_is_named():
+    cluster = tf_config.Cluster(chief=("127.0.0.1:1",), worker=("127.0.0.1:2",))
+    with pytest.raises(StartupTimeoutError, match="0.5 s for worker:0 at 127.0.0.1:2"):
+        RingStrategy(tf_config.TFConfig(cluster, CHIEF), startup_timeout=0.5)
