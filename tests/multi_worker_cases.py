@@ -9,6 +9,7 @@ DIRECTORY/CASE-INDEX.pkl, with a hash of all variables under "hash".
 
 import contextlib
 import hashlib
+import logging
 import os
 import pickle
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 CASES = {}
+DIRECTORY = ""
 
 
 class Alone:
@@ -248,6 +250,15 @@ def shuffled(strategy):
     return {"hash": result(model)["hash"], **found}
 
 
+class AlwaysDrop(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seed_generator = keras.random.SeedGenerator(1)
+
+    def call(self, x):
+        return keras.random.dropout(x, 0.5, seed=self.seed_generator)
+
+
 @case
 def dropout(strategy):
     def build():
@@ -258,10 +269,9 @@ def dropout(strategy):
     x, y = data()
     history = model.fit(x, y, batch_size=16, epochs=3, verbose=0)
     with strategy.scope():
-        inputs = keras.Input((64,))
-        outputs = keras.layers.Dropout(0.5)(inputs, training=True)
-        probe = keras.Model(inputs, outputs)
+        probe = keras.Sequential([keras.layers.Input((64,)), AlwaysDrop()])
     kept = probe.predict(np.ones((2, 64), "float32"), verbose=0) > 0
+    assert 0 < kept.sum() < kept.size
     return result(model, history, masks_differ=bool((kept[0] != kept[1]).any()))
 
 
@@ -542,6 +552,152 @@ def ragged(strategy):
     return result(model, model.fit(dataset, verbose=0))
 
 
+def small(strategy):
+    """A model whose variables begin as this process's seed has them."""
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
+def own_directory(strategy, name):
+    """One for each worker: what is in it was written by that worker."""
+    path = f"{DIRECTORY}/{name}-files-{strategy.extended.worker_index}"
+    os.makedirs(path)
+    return path
+
+
+@case
+def initial_weights(strategy):
+    return {"hash": result(small(strategy))["hash"], "seed": np.random.rand()}
+
+
+@case
+def callbacks(strategy):
+    model, (x, y) = small(strategy), data(40)
+    mine = own_directory(strategy, "callbacks")
+    history = model.fit(
+        x,
+        y,
+        batch_size=8,
+        epochs=5,
+        verbose=0,
+        validation_data=(x, y),
+        callbacks=[
+            keras.callbacks.ModelCheckpoint(f"{mine}/{{epoch}}.keras"),
+            keras.callbacks.CSVLogger(f"{mine}/log.csv"),
+            keras.callbacks.TensorBoard(f"{mine}/board"),
+            keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=100.0),
+            keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=100.0),
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+            keras.callbacks.TerminateOnNaN(),
+        ],
+    )
+    rate = float(model.optimizer.learning_rate.numpy())
+    written = sorted(os.listdir(mine))
+    return result(model, history, epochs=len(history.epoch), rate=rate, files=written)
+
+
+@case
+def saving(strategy):
+    model, (x, y) = small(strategy), data(40)
+    model.fit(x, y, batch_size=8, verbose=0)
+    mine = own_directory(strategy, "saving")
+    model.save(f"{mine}/model.keras")
+    model.save_weights(f"{mine}/model.weights.h5")
+    model.export(f"{mine}/export", verbose=False)
+    strategy.barrier()
+    with strategy.scope():
+        loaded = keras.models.load_model(f"{DIRECTORY}/saving-files-0/model.keras")
+    same = result(loaded)["hash"] == result(model)["hash"]
+    loaded.fit(x, y, batch_size=8, verbose=0)
+    return result(loaded, same=same, files=sorted(os.listdir(mine)))
+
+
+@case
+def backup(strategy):
+    """Interrupted in epoch 2 of 4, and gone on with from there."""
+    mine, (x, y) = own_directory(strategy, "backup"), data(40)
+
+    def interrupt(epoch, logs):
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=interrupt)
+    keep = keras.callbacks.BackupAndRestore(f"{mine}/state", delete_checkpoint=False)
+    options = {"batch_size": 8, "epochs": 4, "verbose": 0}
+    with contextlib.suppress(KeyboardInterrupt):
+        small(strategy).fit(x, y, callbacks=[keep, stop], **options)
+    epochs, model = [], small(strategy)
+    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: epochs.append(e))
+    model.fit(x, y, callbacks=[keep, note], **options)
+    return result(model, epochs=epochs, files=os.listdir(mine))
+
+
+@case
+def unequal_data(strategy):
+    """The workers are given arrays of 5 and of 4 batches."""
+    x, y = data(40 - 8 * strategy.extended.worker_index)
+    try:
+        compiled(strategy).fit(x, y, batch_size=8, verbose=0)
+    except ValueError as error:
+        return {"message": f"{type(error).__name__}: {error}"}
+    return {"message": "no error"}
+
+
+@case
+def outside_of_the_scope(strategy):
+    """Trains alone, as Keras does, and says so."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logging.getLogger("tfdist").addHandler(handler)
+    model, (x, y) = compiled(Alone()), data(40)
+    history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    late = compiled(strategy)
+    late.optimizer = keras.optimizers.SGD()
+    try:
+        late.fit(x, y, verbose=0)
+        message = "no error"
+    except ValueError as error:
+        message = str(error)
+    return result(model, history, warned=" ".join(records), message=message)
+
+
+@case
+def own_loop(strategy):
+    """A loop of the user's, as with TensorFlow's own strategy."""
+    x, y = data(32)
+    with strategy.scope():
+        model = dense()
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x) - y) ** 2) / 8
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    if isinstance(strategy, Alone):
+        losses = [float(replica_step(x, y)) for x, y in dataset]
+    else:
+
+        @tf.function
+        def step(x, y):
+            each = strategy.run(replica_step, args=(x, y))
+            return strategy.reduce("SUM", each, axis=None)
+
+        batches = strategy.experimental_distribute_dataset(dataset)
+        losses = [float(step(x, y)) for x, y in batches]
+    model.optimizer = optimizer
+    return result(model, losses=np.array(losses))
+
+
 def main(directory, *names):
     import tfdist
 
@@ -550,6 +706,8 @@ def main(directory, *names):
         count = int(os.environ["LOCAL_DEVICES"])
         logical = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(cpu, logical)
+    global DIRECTORY
+    DIRECTORY = directory
     strategy = tfdist.MultiWorkerMirroredStrategy(startup_timeout=60)
     index = strategy.extended.worker_index
     for name in names:
@@ -559,6 +717,7 @@ def main(directory, *names):
         except Exception:
             found = {"error": traceback.format_exc()}
             print(name, found["error"], flush=True)
+        found["replicas"] = strategy.num_replicas
         with open(f"{directory}/{name}-{index}.pkl", "wb") as file:
             pickle.dump(found, file)
 

@@ -1,0 +1,158 @@
+"""Workers that step together: the same bits on each, and those of one process."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import multi_worker_cases as cases  # noqa: E402
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = str(Path(cases.__file__))
+TIMEOUT = 240.0  # seconds
+# What has a meaning on a cluster alone, or is drawn at random.
+NOT_COMPARED = {
+    "backup",
+    "callbacks",
+    "dropout",
+    "initial_weights",
+    "outside_of_the_scope",
+    "saving",
+    "unequal_data",
+}
+COMPARED = [name for name in cases.CASES if name not in NOT_COMPARED]
+ON_TWO_DEVICES = [
+    "uneven",
+    "several_steps_in_one",
+    "own_data",
+    "dropout",
+    "accumulated",
+]
+# bfloat16 keeps 8 bits.
+TOLERANCES = {"bfloat16": 0.01}
+# In one process, Keras counts a step that ended with the data.
+NOT_OF_ONE_PROCESS = {"generator": {"steps"}}
+
+
+def train(directory, names, *, devices=1, chief=False):
+    """Runs cases on two workers, and returns what each of them found, by case."""
+    command = [sys.executable, "-m", "launch.local", "--num_ps=0"]
+    command += ["--num_workers=1", "--chief"] if chief else ["--num_workers=2"]
+    done = subprocess.run(
+        [*command, f"--log_dir={directory}/logs", PROGRAM, str(directory), *names],
+        env={**os.environ, "LOCAL_DEVICES": str(devices)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return {name: [load(directory, name, index) for index in (0, 1)] for name in names}
+
+
+def load(directory, name, index):
+    with open(f"{directory}/{name}-{index}.pkl", "rb") as file:
+        return pickle.load(file)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("workers"), list(cases.CASES))
+
+
+@pytest.fixture(scope="module")
+def on_two_devices(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("devices")
+    return train(directory, ON_TWO_DEVICES, devices=2, chief=True)
+
+
+def check_like_one_process(name, workers):
+    check_same_bits(workers)
+    alone = cases.CASES[name](cases.Alone())
+    tolerance = TOLERANCES.get(name, 2e-4)
+    for key in set(alone) - {"hash"} - NOT_OF_ONE_PROCESS.get(name, set()):
+        for worker in workers:
+            np.testing.assert_allclose(
+                worker[key],
+                alone[key],
+                rtol=tolerance,
+                atol=tolerance / 10,
+                err_msg=key,
+            )
+
+
+def check_same_bits(workers):
+    for worker in workers:
+        assert "error" not in worker, worker["error"]
+    assert len({worker["hash"] for worker in workers}) == 1
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_trains_as_one_process_would(found, name):
+    assert [worker["replicas"] for worker in found[name]] == [2, 2]
+    check_like_one_process(name, found[name])
+
+
+@pytest.mark.parametrize("name", sorted(set(ON_TWO_DEVICES) - {"dropout"}))
+def test_trains_on_two_devices_of_a_chief_and_a_worker(on_two_devices, name):
+    assert [worker["replicas"] for worker in on_two_devices[name]] == [4, 4]
+    check_like_one_process(name, on_two_devices[name])
+
+
+def test_replicas_drop_different_units_and_end_the_same(found, on_two_devices):
+    for workers in (found["dropout"], on_two_devices["dropout"]):
+        check_same_bits(workers)
+        assert all(worker["masks_differ"] for worker in workers)
+
+
+def test_different_seeds_begin_with_the_same_weights(found):
+    one, other = found["initial_weights"]
+    assert one["seed"] != other["seed"]
+    check_same_bits([one, other])
+
+
+def test_callbacks_decide_the_same_and_the_chief_alone_writes(found):
+    chief, worker = found["callbacks"]
+    check_same_bits([chief, worker])
+    assert chief["files"] == ["1.keras", "2.keras", "board", "log.csv"]
+    assert worker["files"] == []
+    assert chief["epochs"] == worker["epochs"] == 2
+    assert chief["rate"] == worker["rate"] == pytest.approx(0.01 * 0.9 * 0.9 * 0.5)
+
+
+def test_the_chief_alone_saves_and_all_load(found):
+    chief, worker = found["saving"]
+    check_same_bits([chief, worker])
+    assert chief["files"] == ["export", "model.keras", "model.weights.h5"]
+    assert worker["files"] == []
+    assert chief["same"]
+    assert worker["same"]
+
+
+def test_all_go_on_from_the_backup_of_the_chief(found):
+    chief, worker = found["backup"]
+    check_same_bits([chief, worker])
+    assert chief["epochs"] == worker["epochs"] == [2, 3]
+    assert chief["steps"] == worker["steps"] == 20
+    assert worker["files"] == []
+
+
+def test_unequal_data_is_refused_on_every_worker(found):
+    for worker in found["unequal_data"]:
+        assert worker["message"].startswith("UnequalDataError: ")
+        assert "5, 4 batches" in worker["message"]
+        assert "AutoShardPolicy.OFF" in worker["message"]
+
+
+def test_a_model_outside_of_the_scope_trains_as_in_keras(found):
+    model, (x, y) = cases.compiled(cases.Alone()), cases.data(40)
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    for worker in found["outside_of_the_scope"]:
+        assert "error" not in worker, worker["error"]
+        np.testing.assert_allclose(worker["w0"], model.get_weights()[0], rtol=1e-5)
+        assert "outside of strategy.scope()" in worker["warned"]
+        assert "SGD was created outside" in worker["message"]

@@ -1,0 +1,215 @@
+"""A worker that never comes, ends, stops or differs: an error that names it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import tensorflow as tf
+
+import tf_config
+from tfdist.multi_worker.peers import PeerLostError, PeerWatch, explained
+from tfdist.multi_worker.share import row_range
+
+TIMEOUT = 120.0  # seconds
+
+PROGRAM = """
+import json, os, signal, sys
+fault, victim = sys.argv[1], int(sys.argv[2])
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+import keras, numpy as np, tensorflow as tf, tfdist
+if fault == "devices" and index == victim:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+if fault == "too_late":
+    tf.constant(1)
+options = {"startup_timeout": 5.0} if fault == "missing" else {}
+strategy = tfdist.MultiWorkerMirroredStrategy(peer_timeout=5.0, **options)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+class Fault(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5 and index == victim:
+            os.kill(os.getpid(), getattr(signal, fault))
+
+x = np.ones((4000, 4), "float32")
+model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])
+"""
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def run(fault, victim, indices=(0, 1)):
+    """Returns the addresses, and the output of each worker that ended by itself."""
+    addresses = [free_address(), free_address()]
+    cluster = tf_config.Cluster(worker=tuple(addresses))
+    processes = {}
+    for index in indices:
+        config = tf_config.TFConfig(cluster, tf_config.Task("worker", index))
+        processes[index] = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, fault, str(victim)],
+            env={**os.environ, "TF_CONFIG": config.to_json()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        return addresses, {
+            index: process.communicate(timeout=TIMEOUT)[1]
+            for index, process in processes.items()
+            if (index, fault) != (victim, "SIGSTOP")
+        }
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def last_line(output):
+    return output.strip().splitlines()[-1]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("fault", "victim"), [("SIGKILL", 0), ("SIGSTOP", 1)])
+def test_a_worker_that_ends_or_stops_in_a_step_is_named(fault, victim):
+    addresses, outputs = run(fault, victim)
+    error = last_line(outputs[1 - victim])
+    assert f"PeerLostError: worker:{victim} at {addresses[victim]} ended" in error
+    assert "BackupAndRestore" in error
+
+
+@pytest.mark.cluster
+def test_a_worker_that_never_comes_is_named():
+    addresses, outputs = run("missing", 1, indices=(0,))
+    error = last_line(outputs[0])
+    assert "StartupTimeoutError: no server answered within 5 s" in error
+    assert f"worker:1 at {addresses[1]}" in error
+    assert "worker:0" not in error
+
+
+@pytest.mark.cluster
+def test_unequal_numbers_of_devices_are_refused_on_every_worker():
+    _, outputs = run("devices", 1)
+    for output in outputs.values():
+        error = last_line(output)
+        assert "UnequalDevicesError" in error
+        assert "received worker:0: 1, worker:1: 2" in error
+
+
+@pytest.mark.cluster
+def test_a_strategy_that_comes_too_late_says_so():
+    _, outputs = run("too_late", 1, indices=(0,))
+    assert "Construct MultiWorkerMirroredStrategy first" in last_line(outputs[0])
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "TF_CONFIG is not set"),
+        ({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, "keeps no variable on"),
+    ],
+)
+def test_a_cluster_that_does_not_fit_is_refused(monkeypatch, config, words):
+    from tfdist import MultiWorkerMirroredStrategy
+
+    task = {"type": "worker", "index": 0}
+    text = json.dumps({"cluster": config, "task": task}) if config else ""
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(tf_config.ClusterError, match=words):
+        MultiWorkerMirroredStrategy()
+
+
+def test_an_evaluator_is_refused():
+    from tfdist import MultiWorkerMirroredStrategy
+
+    cluster = tf_config.Cluster(worker=("a:1",), evaluator=("b:1",))
+    config = tf_config.TFConfig(cluster, tf_config.Task("evaluator", 0))
+    with pytest.raises(tf_config.ClusterError, match="this task is evaluator:0"):
+        MultiWorkerMirroredStrategy(config)
+
+
+def test_a_cluster_of_another_type_is_refused():
+    from tfdist import MultiWorkerMirroredStrategy
+
+    with pytest.raises(TypeError, match="tf_config.TFConfig"):
+        MultiWorkerMirroredStrategy("worker=a:1")
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 7])
+@pytest.mark.parametrize("rows", [0, 1, 2, 6, 7, 8, 100])
+def test_every_row_has_one_replica(rows, replicas):
+    ranges = [row_range(rows, replicas, each) for each in range(replicas)]
+    assert [row for begin, end in ranges for row in range(begin, end)] == list(
+        range(rows)
+    )
+    sizes = [end - begin for begin, end in ranges]
+    assert max(sizes) - min(sizes) <= 1
+
+
+PEER = tf_config.Task("worker", 1)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Starts a watch over a peer that answers with the next of some problems."""
+    monkeypatch.setattr("tfdist.multi_worker.peers._PAUSE_SECONDS", 0.01)
+    watches = []
+
+    def start(problems, timeout):
+        aborted, answers = threading.Event(), iter(problems)
+        messages = []
+
+        def check(task, seconds):
+            problem = next(answers, None)
+            if problem is not None:
+                raise problem(None, None, "no answer")
+
+        def abort(message):
+            messages.append(message)
+            aborted.set()
+
+        watches.append(PeerWatch({PEER: "b:1"}, timeout, check, abort))
+        return aborted, messages
+
+    yield start
+    for each in watches:
+        each.stop()
+
+
+def test_a_peer_that_refuses_again_and_again_is_given_up(watch):
+    aborted, messages = watch([tf.errors.UnavailableError] * 3, timeout=60.0)
+    assert aborted.wait(10)
+    assert messages == ["worker:1 at b:1 does not answer"]
+
+
+def test_a_peer_that_is_silent_too_long_is_given_up(watch):
+    aborted, _ = watch([tf.errors.DeadlineExceededError] * 1000, timeout=0.05)
+    assert aborted.wait(10)
+
+
+def test_a_peer_that_answers_again_is_kept(watch):
+    twice = [tf.errors.UnavailableError] * 2 + [None]
+    aborted, _ = watch(twice * 3, timeout=60.0)
+    assert not aborted.wait(0.5)
+
+
+def test_an_error_of_a_step_stays_where_all_peers_answer():
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError, match="shapes"),
+        explained(lambda: []),
+    ):
+        raise tf.errors.InvalidArgumentError(None, None, "shapes do not fit")
+    with (
+        pytest.raises(PeerLostError, match="worker:1 at b:1 ended"),
+        explained(lambda: ["worker:1 at b:1"]),
+    ):
+        raise tf.errors.UnavailableError(None, None, "reset by peer")
