@@ -3,6 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import VariableSpec
+from tfdist.parameter_server.creation import partition_variables
+from tfdist.parameter_server.layout import layout_of
 from tfdist.parameter_server.partition import Partition, PartitionError, Shard
 
 
@@ -61,3 +63,15 @@ def test_as_many_ps_as_shards():
 def test_a_partition_of_another_variable_is_refused(partition, message):
     with pytest.raises(PartitionError, match=f"layer/kernel.*{message}"):
         partition.check(variable(3, 7), num_ps=2)
+
+
+def test_rows_that_are_dealt_out_are_even():
+    uneven = Partition.of_sizes(0, (1, 2), (0, 1))
+    with pytest.raises(PartitionError, match=r"^layer/kernel: .*\(2, 1\) rows"):
+        layout_of(uneven, "mod", "layer/kernel")
+    assert layout_of(uneven, "div").partition == uneven
+
+
+def test_a_scope_wants_a_partitioner():
+    with pytest.raises(TypeError, match="FixedShardsPartitioner.* received 5"):
+        partition_variables(5).__enter__()

@@ -177,11 +177,38 @@ def test_nonsense_is_refused_by_name(answer, message):
         lambda: MaxSizePartitioner(1, max_shards=0),
         lambda: MaxSizePartitioner(math.nan),
         lambda: TargetSizePartitioner(0, 2),
+        lambda: TargetSizePartitioner(9, 0),
+        lambda: FixedShardsPartitioner(1.5),
+        lambda: FixedShardsPartitioner(True),
+        lambda: MinSizePartitioner("9"),
+        lambda: MinSizePartitioner(max_shards=2.0),
     ],
 )
-def test_less_than_one_is_refused(make):
-    with pytest.raises(ValueError, match="is at least 1"):
+def test_less_than_one_and_what_is_no_number_is_refused(make):
+    with pytest.raises(ValueError, match=r"is a (whole )?number, at least 1; received"):
         make()
+
+
+def test_an_axis_is_a_whole_number_from_0():
+    for axis in (-1, 0.5):
+        with pytest.raises(
+            ValueError, match=rf"axis is .* at least 0; received {axis}"
+        ):
+            fixed_size_partitioner(2, axis=axis)
+
+
+def test_a_variable_without_the_axis_stays_whole():
+    columns = fixed_size_partitioner(2, axis=1)
+    assert partition_of(columns, variable(4), 2) is None
+    assert partition_of(columns, variable(4, 4), 2).axis == 1
+
+
+def test_a_partitioner_that_fails_is_named_with_the_variable():
+    theirs = tf.compat.v1.fixed_size_partitioner(2, axis=1)
+    with pytest.raises(PartitionError) as caught:
+        partition_of(theirs, variable(4), 2)
+    assert "_partitioner cannot split layer/kernel of shape (4,)" in str(caught.value)
+    assert "IndexError" in str(caught.value)
 
 
 def test_a_target_of_one_or_less_is_refused():

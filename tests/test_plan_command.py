@@ -28,6 +28,26 @@ def not_compiled():
 
 def broken():
     raise ZeroDivisionError("of the user's own")
+
+def no_model():
+    return 7
+
+a_model = 5
+"""
+
+ARGPARSE = """
+import argparse
+import keras
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--units", type=int, default=64)
+arguments = parser.parse_args()
+
+def build_model():
+    layers = [keras.Input((8,)), keras.layers.Dense(arguments.units)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse")
+    return model
 """
 
 COMMAND = """
@@ -89,6 +109,7 @@ def test_a_function_is_planned_shown_and_saved(command, tmp_path, where):
         (("a:b", "--num_ps=2", "--target=0.9"), "target is an imbalance above 1"),
         (("a:b", "--num_ps=2", "--lookups=x"), "--lookups is PATTERN=ROWS"),
         (("a:b", "--num_ps=2", "--json=no/p.json"), "there is no directory"),
+        (("a:b", "--num_ps=2", "--plot=x.foo"), "drawn as a PNG file"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(
@@ -107,12 +128,29 @@ def test_a_wrong_command_line_says_what_is_wrong(
     [
         (("absent", "--num_ps=2"), "a_script.py has no function 'absent'"),
         (("build_model", "--num_ps=2", "--", "--depth=3"), "flag 'depth'"),
+        (("a_model", "--num_ps=2"), "a_script.py:a_model is no function; it is 5"),
     ],
 )
 def test_what_the_script_does_not_have_is_refused(command, arguments, message):
     done = command(f"a_script.py:{arguments[0]}", *arguments[1:])
     assert done.returncode == 2
     assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_may_use_argparse(command, tmp_path):
+    (tmp_path / "with_argparse.py").write_text(ARGPARSE)
+    done = command(
+        "with_argparse.py:build_model", "--num_ps=2", "--variables", "--", "--units=333"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 x 333" in done.stdout
+
+
+def test_a_function_that_returns_no_model_is_told_without_a_traceback(command):
+    done = command("a_script.py:no_model", "--num_ps=2")
+    assert done.returncode == 1
+    assert "no_model returned 7" in done.stderr
     assert "Traceback" not in done.stderr
 
 

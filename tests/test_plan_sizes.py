@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tfdist import VariableSpec
 from tfdist.parameter_server.plan_model import plan
+from tfdist.parameter_server.planner import plan_variables
 from tfdist.parameter_server.sizes import weights_of
 
 layers = keras.layers
@@ -322,10 +324,62 @@ def test_lookups_are_of_the_variables_that_match():
     weights = weights_of(build, lookups={"*/words/embeddings": 30})
     assert {each.lookups for each in weights} == {None, 30}
     assert weights[0].traffic == 2 * 30 * 8 * 4
-    with pytest.raises(ValueError, match=r"'words/\*', which no variable matches"):
-        weights_of(build, lookups={"words/*": 30})
+    for end in ("words/*", "word*/embeddings", "embeddings", "words/embeddings"):
+        assert weights_of(build, lookups={end: 30})[0].lookups == 30
+    with pytest.raises(ValueError, match=r"'ords/\*', which no variable matches"):
+        weights_of(build, lookups={"ords/*": 30})
     with pytest.raises(ValueError, match="lookups has .* received -1"):
         weights_of(build, lookups={"*": -1})
+
+
+def table_of(layer):
+    def build():
+        inputs = keras.Input((3,), dtype="int32")
+        outputs = layers.Flatten()(layer()(inputs))
+        model = keras.Model(inputs, layers.Dense(1)(outputs))
+        model.compile("adam", "mse")
+        return model
+
+    return weights_of(build)[0]
+
+
+def test_tables_are_split_as_their_layers_can():
+    mod = table_of(lambda: tfdist.Embedding(20, 4, partition_strategy="mod"))
+    assert mod.dealt
+    assert mod.axes == (0,)
+    bag = table_of(lambda: tfdist.EmbeddingBag(20, 4))
+    assert (bag.dealt, bag.rows_only, bag.axes) == (False, True, (0,))
+    plain = table_of(lambda: tfdist.Embedding(20, 4))
+    assert (plain.dealt, plain.rows_only, plain.axes) == (False, False, (0, 1))
+
+
+def test_what_is_built_to_be_thrown_away_is_not_planned(tmp_path):
+    def build():
+        inputs = keras.Input((3, 2))
+        cell = layers.Bidirectional(layers.LSTM(4))
+        model = keras.Model(inputs, layers.Dense(1)(cell(inputs)))
+        model.compile("adam", "mse")
+        return model
+
+    model = build()
+    model.save(tmp_path / "model.keras")
+    built = weights_of(build)
+    loaded = weights_of(lambda: keras.models.load_model(tmp_path / "model.keras"))
+    assert Counter(each.spec.shape for each in built) == Counter(
+        each.spec.shape for each in loaded
+    )
+    assert [len(w.slots) for w in built if w.divisible] == [2] * 8
+    assert [len(w.slots) for w in loaded if w.divisible] == [2] * 8
+    plan = plan_variables(built, 2)
+    assert sum(plan.bytes_per_ps) == sum(each.memory for each in loaded)
+
+
+def test_what_is_dropped_and_has_no_like_is_planned():
+    def build():
+        layers.Dense(77).build((None, 3))
+        return cnn()
+
+    assert (3, 77) in {each.spec.shape for each in weights_of(build)}
 
 
 def test_a_model_is_planned():
@@ -362,6 +416,9 @@ def raises():
             "cannot be built with this batch",
         ),
         (raises, {}, KeyError, "of the user's own"),
+        (cnn, {"lookups": 5}, TypeError, "lookups has the rows .* received 5"),
+        (cnn, {"lookups": {3: 5}}, TypeError, "a pattern .* received 3"),
+        (cnn, {"batch": 5}, TypeError, r"\(x, y\), of arrays .* received 5"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(build, kwargs, error, message):

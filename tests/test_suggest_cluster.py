@@ -53,6 +53,15 @@ def test_the_rule_is_wrong_where_it_does_not_hold_the_model():
     assert "do not hold the variables, for which it takes 7" in str(suggestion)
 
 
+def test_the_rule_is_wrong_where_requests_queue_up():
+    suggestion = suggest_cluster(100e6, 0, 8)
+    assert (suggestion.num_ps, suggestion.rule_of_thumb) == (5, 4)
+    assert suggestion.rule_busy == pytest.approx(1)
+    assert suggestion.rule_is_wrong
+    assert "is wrong: their links would be 100% busy, above 80%" in str(suggestion)
+    assert not suggest_cluster(100e6, 0, 8, utilization=1.0).rule_is_wrong
+
+
 def test_the_rule_is_right_in_between():
     suggestion = suggest_cluster(2e9, 2.0, 8, bandwidth=1e9)
     assert "says 4, which does as well (50% busy)" in str(suggestion)
@@ -77,6 +86,9 @@ def test_faster_links_of_the_ps_save_ps():
         ({"bytes_per_step": -1}, "bytes_per_step is at least 0"),
         ({"compute_seconds": math.nan}, "compute_seconds is at least 0"),
         ({"num_workers": 0}, "num_workers is at least 1"),
+        ({"num_workers": 2.5}, "num_workers is a number of workers.* received 2.5"),
+        ({"bytes_per_step": "x"}, "bytes_per_step is a number; received 'x'"),
+        ({"ps_memory": None}, "ps_memory is a number; received None"),
         ({"imbalance": 0.5}, "imbalance is at least 1"),
         ({"bandwidth": 0}, "bandwidth is above 0"),
         ({"ps_memory": 0}, "ps_memory is above 0"),

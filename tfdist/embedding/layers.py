@@ -139,7 +139,9 @@ class EmbeddingBag(keras.layers.Layer):
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        with partition_variables(self._partitioner, self._partition_strategy):
+        with partition_variables(
+            self._partitioner, self._partition_strategy, rows_only=True
+        ):
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim),
                 initializer=self.embeddings_initializer,

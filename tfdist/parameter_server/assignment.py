@@ -20,12 +20,14 @@ class Items:
         axes: Of those items that are large enough to be cut: the axis to cut, and its
             indices.
         looked_up: Those of them whose traffic is that of a few rows.
+        dealt: Those of them that have even shards, one a ps.
     """
 
     memory: list[float]
     traffic: list[float]
     axes: dict[int, tuple[int, int]]
     looked_up: list[int]
+    dealt: list[int]
 
 
 class Assignment:
@@ -68,6 +70,21 @@ class Assignment:
             for ps, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
                 if stop > start:
                     self._cut(i, ps, start, stop)
+
+    def deal(self, chosen: Iterable[int]) -> None:
+        """Deals the indices of each of these items out to all ps, one by one.
+
+        The shards differ by one index at most, and the first ones are the larger: they
+        go where there is the least memory.
+        """
+        items, num_ps = self._items, len(self.memory)
+        for i in sorted(chosen, key=lambda each: -items.memory[each]):
+            indices, start = items.axes[i][1], 0
+            emptiest_first = sorted(range(num_ps), key=self.memory.__getitem__)
+            for shard, ps in enumerate(emptiest_first[:indices]):
+                stop = start + len(range(shard, indices, min(num_ps, indices)))
+                self._cut(i, ps, start, stop)
+                start = stop
 
     def pour(self, chosen: Sequence[int], kind: str, capacity: float) -> None:
         """Puts these items where there is the least, and cuts what does not fit there.

@@ -7,6 +7,7 @@ the hooks note both here for the strategy to see.
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -25,14 +26,31 @@ variable_initializer: contextvars.ContextVar[Any] = contextvars.ContextVar(
 )
 """Its Keras initializer, where it has one."""
 
-_requested: contextvars.ContextVar[tuple[Any, str]] = contextvars.ContextVar(
-    "requested", default=(None, DIV)
+
+@dataclass(frozen=True)
+class Request:
+    """How the variables of a scope are to be split.
+
+    Attributes:
+        partitioner: Says into how many shards; None leaves it to the strategy's own.
+        partition_strategy: `"div"` or `"mod"`.
+        rows_only: Whether they can be split by rows alone.
+    """
+
+    partitioner: Any = None
+    partition_strategy: str = DIV
+    rows_only: bool = False
+
+
+_requested: contextvars.ContextVar[Request] = contextvars.ContextVar(
+    "requested",
+    default=Request(),  # noqa: B039 - it is frozen
 )
 
 
 @contextlib.contextmanager
 def partition_variables(
-    partitioner: Any, partition_strategy: str = DIV
+    partitioner: Any, partition_strategy: str = DIV, *, rows_only: bool = False
 ) -> Iterator[None]:
     """Splits the Keras variables that are created in this scope over several ps.
 
@@ -45,23 +63,32 @@ def partition_variables(
             or any function as these.
         partition_strategy: `"div"` gives each shard neighbours; `"mod"` deals rows out
             one by one.
+        rows_only: Whether a variable can be split by rows alone: a partitioner that
+            splits it by columns is refused, and a plan does not.
 
     Raises:
+        TypeError: If `partitioner` is no function.
         ValueError: If there is no such strategy.
     """
+    if not callable(partitioner):
+        raise TypeError(
+            "partitioner is a function of a shape and a dtype, for example "
+            f"tfdist.FixedShardsPartitioner(2); received {partitioner!r}"
+        )
     if partition_strategy not in (DIV, MOD):
         raise ValueError(
             f"partition_strategy is {DIV} or {MOD}; received {partition_strategy!r}"
         )
-    token = _requested.set((partitioner, partition_strategy))
+    rows_only = rows_only or partition_strategy == MOD
+    token = _requested.set(Request(partitioner, partition_strategy, rows_only))
     try:
         yield
     finally:
         _requested.reset(token)
 
 
-def requested_partitioner() -> tuple[Any, str]:
-    """The partitioner, if any, and the strategy of the scope we are in."""
+def requested() -> Request:
+    """How the scope that we are in wants its variables split."""
     return _requested.get()
 
 

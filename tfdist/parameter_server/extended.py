@@ -1,7 +1,7 @@
 """How a `ParameterServerStrategy` creates variables and runs updates of them."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.parameter_server import update
 from tfdist.parameter_server.creation import (
-    requested_partitioner,
+    requested,
     shard_name,
     spec_before_creation,
     spec_of,
@@ -19,6 +19,7 @@ from tfdist.parameter_server.creation import (
 )
 from tfdist.parameter_server.initial_value import of_shards
 from tfdist.parameter_server.layout import Layout, layout_of
+from tfdist.parameter_server.partition import PartitionError
 from tfdist.parameter_server.partitioned import PartitionedVariable
 from tfdist.parameter_server.partitioners import partition_of
 from tfdist.parameter_server.placement import (
@@ -52,10 +53,10 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             placed for variable, placed in self._placed if variable() is not None
         )
 
-    def check_placement_is_complete(self) -> None:
+    def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
         """Checks, before the first step, that a planned model has been built."""
         if isinstance(self._placement, PartitioningPlacement):
-            self._placement.check_complete()
+            self._placement.check_complete(weights)
 
     def _create_var_creator(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
@@ -79,6 +80,9 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
         beside = kwargs.get("colocate_with")
+        placement = self._placement
+        if beside is not None and isinstance(placement, PartitioningPlacement):
+            placement.check_slot(spec_before_creation(kwargs), beside)
         if isinstance(beside, PartitionedVariable):
             spec = spec_before_creation(kwargs)
             if spec.shape == tuple(beside.shape):
@@ -98,18 +102,24 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
 
     def _layout(self, spec: VariableSpec) -> Layout | None:
         """How to split a Keras variable; None leaves it in one piece."""
-        requested, partition_strategy = requested_partitioner()
+        request = requested()
         if isinstance(self._placement, PartitioningPlacement):
             partition = self._placement.partition(spec, self._num_ps)
         else:
-            partitioner = requested or self._variable_partitioner
+            partitioner = request.partitioner or self._variable_partitioner
             if partitioner is None:
                 return None
             partition = partition_of(partitioner, spec, self._num_ps, self._placement)
         if partition is None or len(partition.bounds) == 1:
             return None
         partition.check(spec, self._num_ps)
-        return layout_of(partition, partition_strategy)
+        if request.rows_only and partition.axis:
+            raise PartitionError(
+                f"{spec.name} of shape {spec.shape} can be split by rows alone, since "
+                "it is looked up by row or its rows are dealt out; it was to be split "
+                f"along axis {partition.axis}. Use a partitioner that splits axis 0"
+            )
+        return layout_of(partition, request.partition_strategy, spec.name)
 
     def _create_shards(
         self,
@@ -150,9 +160,16 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                 variable_path.reset(token)
             value.assign_pieces(created)
             shards.append(created)
-        return PartitionedVariable(
+        whole = PartitionedVariable(
             shards, layout, spec.name, trainable, self._num_workers
         )
+        if not beside:
+            self._tell(spec, whole)
+        return whole
+
+    def _tell(self, spec: VariableSpec, variable: Any) -> None:
+        if isinstance(self._placement, PartitioningPlacement):
+            self._placement.created(spec, variable)
 
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
@@ -192,10 +209,11 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> tf.Variable:
         # The base class takes the ps from its count of variables, modulo num_ps.
-        self._variable_count = ps_for(
-            self._placement, spec_before_creation(kwargs), self._num_ps
-        )
-        return super()._create_variable_round_robin(next_creator, **kwargs)
+        spec = spec_before_creation(kwargs)
+        self._variable_count = ps_for(self._placement, spec, self._num_ps)
+        variable = super()._create_variable_round_robin(next_creator, **kwargs)
+        self._tell(spec, variable)
+        return variable
 
     def _record(self, variable: ParameterServerVariable) -> None:
         name = variable_path.get() or variable.name.removesuffix(":0")

@@ -109,9 +109,10 @@ class Interleaved:
         dealt = tuple(len(range(i, sum(sizes), len(sizes))) for i in range(len(sizes)))
         if self.partition.axis or sizes != dealt:
             raise PartitionError(
-                f"rows that are dealt out one by one make shards of {dealt} rows; this "
-                f"partition has {sizes} along axis {self.partition.axis}. Use "
-                "partition_strategy='div', or a partitioner with even shards of rows"
+                f"rows that are dealt out one by one (partition_strategy='mod') make "
+                f"{len(sizes)} shards of {dealt} rows; these are {sizes} along axis "
+                f"{self.partition.axis}. Use partition_strategy='div', or even shards "
+                "of rows, the larger ones first"
             )
 
     def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
@@ -139,8 +140,17 @@ class Interleaved:
         return rows * len(self.partition.bounds) + shard
 
 
-def layout_of(partition: Partition, partition_strategy: str) -> Layout:
-    """Returns the layout of a strategy, `"div"` or `"mod"`."""
-    return (
-        Interleaved(partition) if partition_strategy == MOD else Contiguous(partition)
-    )
+def layout_of(
+    partition: Partition, partition_strategy: str, name: str = "the variable"
+) -> Layout:
+    """Returns the layout of a strategy, `"div"` or `"mod"`.
+
+    Raises:
+        PartitionError: If the strategy has no such shards. It names the variable.
+    """
+    if partition_strategy != MOD:
+        return Contiguous(partition)
+    try:
+        return Interleaved(partition)
+    except PartitionError as error:
+        raise PartitionError(f"{name}: {error}") from None

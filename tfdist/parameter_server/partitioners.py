@@ -8,6 +8,7 @@ and TF1's serve as well as these. What decides here imports no TensorFlow.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 from tfdist.parameter_server.partition import Partition, PartitionError
@@ -46,13 +47,13 @@ class FixedShardsPartitioner:
         num_shards: The number of shards, at least 1.
 
     Raises:
-        ValueError: If it is less.
+        ValueError: If it is less, or no whole number.
     """
 
     num_shards: int
 
     def __post_init__(self) -> None:
-        _check_positive(num_shards=self.num_shards)
+        _check_whole(1, num_shards=self.num_shards)
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""
@@ -80,10 +81,9 @@ class MinSizePartitioner:
     bytes_per_string: int = BYTES_PER_STRING
 
     def __post_init__(self) -> None:
-        _check_positive(
-            min_shard_bytes=self.min_shard_bytes,
-            max_shards=self.max_shards,
-            bytes_per_string=self.bytes_per_string,
+        _check_positive(min_shard_bytes=self.min_shard_bytes)
+        _check_whole(
+            1, max_shards=self.max_shards, bytes_per_string=self.bytes_per_string
         )
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
@@ -114,8 +114,9 @@ class MaxSizePartitioner:
     bytes_per_string: int = BYTES_PER_STRING
 
     def __post_init__(self) -> None:
-        _check_positive(
-            max_shard_bytes=self.max_shard_bytes,
+        _check_positive(max_shard_bytes=self.max_shard_bytes)
+        _check_whole(
+            1,
             max_shards=1 if self.max_shards is None else self.max_shards,
             bytes_per_string=self.bytes_per_string,
         )
@@ -161,7 +162,8 @@ class TargetSizePartitioner:
     target: float = 1.02
 
     def __post_init__(self) -> None:
-        _check_positive(total_bytes=self.total_bytes, num_ps=self.num_ps)
+        _check_positive(total_bytes=self.total_bytes)
+        _check_whole(1, num_ps=self.num_ps)
         if not self.target > 1:
             raise ValueError(
                 f"target is an imbalance above 1, say 1.02; received {self.target}"
@@ -183,21 +185,24 @@ class TargetSizePartitioner:
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Callable[..., list[int]]:
     """Returns a partitioner of a fixed number of shards, in TF1's form.
 
-    Has the semantics of `tf.compat.v1.fixed_size_partitioner`.
+    Has the semantics of `tf.compat.v1.fixed_size_partitioner`, but that a variable
+    without this axis, as a bias has no axis 1, stays whole; there it raises IndexError.
 
     Args:
         num_shards: The number of shards.
         axis: The axis to split.
 
     Raises:
-        ValueError: If `num_shards` is below 1.
+        ValueError: If `num_shards` is no whole number from 1, or `axis` none from 0.
     """
     fixed = FixedShardsPartitioner(num_shards)
+    _check_whole(0, axis=axis)
 
-    def partition(shape: Any, dtype: Any = None, **_: Any) -> list[int]:
-        return fixed(shape, dtype, axis)
+    def fixed_size_partition(shape: Any, dtype: Any = None, **_: Any) -> list[int]:
+        rank = len(tuple(shape))
+        return fixed(shape, dtype, axis) if axis < rank else [1] * rank
 
-    return partition
+    return fixed_size_partition
 
 
 def partition_of(
@@ -221,7 +226,8 @@ def partition_of(
         The partition, or None if the variable stays whole.
 
     Raises:
-        PartitionError: If what the partitioner returns is no partition.
+        PartitionError: If what the partitioner returns is no partition, or it raises.
+            It names the partitioner and the variable.
     """
     if not variable.shape:
         return None
@@ -229,7 +235,14 @@ def partition_of(
     import tensorflow as tf
 
     shape, dtype = tf.TensorShape(variable.shape), tf.as_dtype(variable.dtype)
-    counts = _checked(partitioner(shape=shape, dtype=dtype), partitioner, variable)
+    try:
+        answer = partitioner(shape=shape, dtype=dtype)
+    except Exception as error:
+        raise PartitionError(
+            f"the partitioner {_name(partitioner)} cannot split {variable.name} of "
+            f"shape {variable.shape}: {type(error).__name__}: {error}"
+        ) from error
+    counts = _checked(answer, partitioner, variable)
     axis = max(range(len(counts)), key=counts.__getitem__)
     if counts[axis] == 1:
         return None
@@ -253,13 +266,16 @@ def _checked(
     problem = _problem(counts, variable.shape)
     if problem is None:
         return [int(count) for count in counts]
-    name = getattr(partitioner, "__name__", type(partitioner).__name__)
     raise PartitionError(
-        f"the partitioner {name} returned {counts!r} for {variable.name} of shape "
+        f"the partitioner {_name(partitioner)} returned {counts!r} for {variable.name} of shape "
         f"{variable.shape}: {problem}. It returns the number of shards on each axis, "
         "of which one at most is above 1, for example "
         f"{[2] + [1] * (len(variable.shape) - 1)}"
     )
+
+
+def _name(partitioner: Callable[..., Any]) -> str:
+    return str(getattr(partitioner, "__name__", type(partitioner).__name__))
 
 
 def _problem(counts: Any, shape: tuple[int, ...]) -> str | None:
@@ -299,7 +315,16 @@ def _itemsize(dtype: Any, bytes_per_string: int) -> int:
     return bytes_per_string if is_string else int(dtype.size)
 
 
-def _check_positive(**values: float) -> None:
+def _check_whole(least: int, **values: Any) -> None:
     for name, value in values.items():
-        if not value >= 1:
-            raise ValueError(f"{name} is at least 1; received {value!r}")
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_whole or value < least:
+            raise ValueError(
+                f"{name} is a whole number, at least {least}; received {value!r}"
+            )
+
+
+def _check_positive(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Real) or not float(value) >= 1:
+            raise ValueError(f"{name} is a number, at least 1; received {value!r}")

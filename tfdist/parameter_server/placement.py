@@ -6,7 +6,7 @@ live beside the variable that they update.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -61,8 +61,20 @@ class PartitioningPlacement(Placement, Protocol):
         """Returns how the variable is split, or None to have it placed whole."""
         ...
 
-    def check_complete(self) -> None:
-        """Checks, before the first step, that what was expected has been created."""
+    def created(self, spec: VariableSpec, variable: Any) -> None:
+        """Is told of each variable that was placed, when it has been created."""
+        ...
+
+    def check_slot(self, slot: VariableSpec, weight: Any) -> None:
+        """Checks an optimizer slot before it is created beside its weight."""
+        ...
+
+    def check_complete(self, weights: Iterable[Any] = ()) -> None:
+        """Checks, before the first step, that what was expected has been created.
+
+        Args:
+            weights: Of the model whose first step it is.
+        """
         ...
 
 

@@ -8,7 +8,6 @@ import functools
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdist.parameter_server.partition import Partition
@@ -32,12 +31,17 @@ class Weight:
         lookups: The rows that a step looks up in an embedding; None for a variable
             that moves whole.
         divisible: Whether it can be split over several ps.
+        rows_only: Whether it can be split along no axis but the first.
+        dealt: Whether its rows are dealt out one by one (`partition_strategy="mod"`),
+            so that its shards are even.
     """
 
     spec: VariableSpec
     slots: tuple[str, ...] = ()
     lookups: int | None = None
     divisible: bool = True
+    rows_only: bool = False
+    dealt: bool = False
 
     @property
     def memory(self) -> int:
@@ -56,10 +60,19 @@ class Weight:
         rows = max(1, self.spec.shape[0])
         return 2 * self.spec.size_bytes * min(self.lookups, rows) // rows
 
-    def smallest_share(self) -> float:
-        """The least part of the variable, from 0 to 1, that a ps can hold."""
-        longest = max(self.spec.shape, default=1) if self.divisible else 1
-        return 1 / max(1, longest)
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that it can be split along."""
+        if not self.divisible:
+            return ()
+        rows_only = self.rows_only or self.dealt
+        lengths = self.spec.shape[:1] if rows_only else self.spec.shape
+        return tuple(axis for axis, length in enumerate(lengths) if length > 1)
+
+    def smallest_share(self, num_ps: int) -> float:
+        """The least part of the variable, from 0 to 1, that one ps has to hold."""
+        lengths = [self.spec.shape[axis] for axis in self.axes]
+        return min((-(-n // num_ps) / n for n in lengths), default=1.0)
 
 
 @dataclass(frozen=True)
@@ -145,7 +158,7 @@ class Plan:
         """
         return self._over_mean(
             max(
-                (w.memory * w.smallest_share() for w in self._weights()),
+                (w.memory * w.smallest_share(self.num_ps) for w in self._weights()),
                 default=0.0,
             )
         )
@@ -183,9 +196,10 @@ class Plan:
         return plan_view.table(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draws a bar a ps, memory and traffic. Needs matplotlib.
+        """Draws a bar a ps, memory and traffic, as a PNG file. Needs matplotlib.
 
         Raises:
+            ValueError: If the file's name does not end with `.png`.
             ImportError: If matplotlib is not installed.
         """
         from tfdist.parameter_server import plan_view
@@ -196,6 +210,7 @@ class Plan:
         """Compares the plan with what a strategy's `placement_report()` says.
 
         Raises:
+            TypeError: If it is no report.
             ValueError: If the report is of another number of ps.
         """
         from tfdist.parameter_server.receipt import Receipt
@@ -214,7 +229,6 @@ class Plan:
 
         Raises:
             PlanFileError: If it is none, or a variable lives on no ps.
-            PartitionError: If shards do not cover their variable.
         """
         from tfdist.parameter_server import plan_file
 
@@ -231,10 +245,12 @@ class Plan:
         """Reads the plan of a file.
 
         Raises:
-            PlanFileError: If the file holds none.
+            PlanFileError: If the file holds none. It names the file.
             OSError: If it cannot be read.
         """
-        return cls.from_json(Path(path).read_text())
+        from tfdist.parameter_server import plan_file
+
+        return plan_file.load(path)
 
     def _weights(self) -> "map[Weight]":
         return map(_weight_of, self.variables)

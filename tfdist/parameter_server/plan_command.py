@@ -4,7 +4,8 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from absl import flags
 
 from tfdist.parameter_server.plan import BALANCES
 from tfdist.parameter_server.plan_model import plan
+from tfdist.parameter_server.plan_view import check_plot_path
 from tfdist.parameter_server.planner import TARGET, check_arguments
-from tfdist.parameter_server.sizes import UnknownSizesError
+from tfdist.parameter_server.sizes import NotAModelError, UnknownSizesError
 
 USAGE = """Plans where the variables of a model live, before there is a cluster.
 
@@ -21,7 +23,8 @@ USAGE = """Plans where the variables of a model live, before there is a cluster.
     python -m tfdist.plan SCRIPT.py:FUNCTION --num_ps=4 -- --flag_of_the_script=1
 
 FUNCTION takes no arguments and returns a compiled model. The script is imported, and
-so should train under `if __name__ == "__main__":` only.
+so should train under `if __name__ == "__main__":` only. It sees its own arguments as
+sys.argv; if it defines absl flags, they are parsed.
 """
 
 
@@ -49,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
         check_arguments(options.num_ps, options.balance, options.target)
         for path in filter(None, (options.json, options.plot)):
             _check_directory(path)
+        if options.plot:
+            check_plot_path(options.plot)
         lookups = _lookups(options.lookups)
         build_model = _load(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:
@@ -69,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
             planned.save(options.json)
         if options.plot:
             planned.plot(options.plot)
-    except (UnknownSizesError, ImportError, OSError) as error:
+    except (UnknownSizesError, NotAModelError, ImportError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -137,14 +142,29 @@ def _load(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
             f"{name!r}"
         )
     sys.argv = [where, *arguments]
-    module = _script(where) if where.endswith(".py") else _module(where)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(sys.argv)
+    with _flags_of_the_script_parsed():
+        module = _script(where) if where.endswith(".py") else _module(where)
     try:
         build_model: Callable[[], Any] = getattr(module, function)
     except AttributeError:
         raise UsageError(f"{where} has no function {function!r}") from None
+    if not callable(build_model):
+        raise UsageError(f"{name} is no function; it is {build_model!r}")
     return build_model
+
+
+@contextmanager
+def _flags_of_the_script_parsed() -> Iterator[None]:
+    """Parses the absl flags that are defined meanwhile, and refuses others.
+
+    A script without flags of its own may parse `sys.argv` in another way, as with
+    argparse: then only what absl happens to know of it is parsed.
+    """
+    before = {*flags.FLAGS}
+    yield
+    if not flags.FLAGS.is_parsed():
+        has_its_own = bool({*flags.FLAGS} - before)
+        flags.FLAGS(sys.argv, known_only=not has_its_own)
 
 
 def _script(path: str) -> Any:

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tfdist.parameter_server.partition import Partition
+from tfdist.parameter_server import plan_fields as fields
+from tfdist.parameter_server.partition import Partition, Shard
 from tfdist.parameter_server.placement import VariableSpec
 from tfdist.parameter_server.plan import BALANCES, Plan, PlannedVariable, Weight
 
@@ -34,30 +35,47 @@ def from_json(text: str) -> Plan:
 
     Raises:
         PlanFileError: If it is none, or a variable lives on no ps.
-        PartitionError: If shards do not cover their variable.
     """
     try:
-        data = json.loads(text)
-        if data["version"] != VERSION:
+        data = fields.an_object("plan", json.loads(text))
+        version = fields.get(data, "version", fields.whole(0))
+        if version != VERSION:
             raise PlanFileError(
-                f"the plan has version {data['version']}, and this tfdist reads "
-                f"version {VERSION}: plan again"
+                f"the plan has version {version}, and this tfdist reads version "
+                f"{VERSION}: plan again"
             )
+        num_ps = fields.get(data, "num_ps", fields.whole(1))
+        rows = fields.get(data, "variables", fields.a_list)
+        if not rows:
+            raise fields.RefusedError("variables", "at least one variable", rows)
         plan = Plan(
-            int(data["num_ps"]),
-            tuple(_from_row(row) for row in data["variables"]),
-            float(data["target"]),
-            BALANCES[BALANCES.index(data["balance"])],
+            num_ps,
+            tuple(_from_row(row) for row in rows),
+            fields.get(data, "target", fields.ratio),
+            fields.get(data, "balance", fields.one_of(BALANCES)),
         )
+        _check_homes(plan)
     except PlanFileError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise PlanFileError(
-            "this is not a plan that tfdist.Plan.save has written: "
-            f"{type(error).__name__}: {error}"
+            f"this is not a plan that tfdist.Plan.save has written: {error}"
         ) from error
-    _check_homes(plan)
     return plan
+
+
+def load(path: str | os.PathLike[str]) -> Plan:
+    """Returns the plan of a file.
+
+    Raises:
+        PlanFileError: If the file holds none. It names the file.
+        OSError: If it cannot be read.
+    """
+    try:
+        return from_json(Path(path).read_bytes().decode())
+    except (PlanFileError, UnicodeDecodeError) as error:
+        what = "this is no text" if isinstance(error, UnicodeDecodeError) else error
+        raise PlanFileError(f"{os.fspath(path)}: {what}") from error
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
@@ -76,8 +94,6 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def _check_homes(plan: Plan) -> None:
-    if plan.num_ps < 1:
-        raise PlanFileError(f"the plan has {plan.num_ps} ps; it has at least 1")
     for each in plan.variables:
         if isinstance(each.home, Partition):
             each.home.check(each.spec, plan.num_ps)
@@ -94,25 +110,43 @@ def _to_row(variable: PlannedVariable) -> dict[str, Any]:
         row["lookups"] = variable.weight.lookups
     if not variable.weight.divisible:
         row["divisible"] = False
+    for key in ("rows_only", "dealt"):
+        if getattr(variable.weight, key):
+            row[key] = True
     if isinstance(variable.home, Partition):
         return {**row, "axis": variable.home.axis, "shards": variable.home.bounds}
     return {**row, "ps": variable.home}
 
 
-def _from_row(row: dict[str, Any]) -> PlannedVariable:
-    spec = VariableSpec(
-        str(row["name"]),
-        tuple(map(int, row["shape"])),
-        str(row["dtype"]),
-        int(row["itemsize"]),
-    )
-    lookups = row.get("lookups")
-    weight = Weight(
-        spec,
-        tuple(map(str, row["slots"])),
-        None if lookups is None else int(lookups),
-        bool(row.get("divisible", True)),
-    )
-    if "shards" in row:
-        return PlannedVariable(weight, Partition(int(row["axis"]), row["shards"]))
-    return PlannedVariable(weight, int(row["ps"]))
+def _from_row(row: Any) -> PlannedVariable:
+    name = fields.get(fields.an_object("variable", row), "name", fields.text)
+    try:
+        spec = VariableSpec(
+            name,
+            tuple(fields.get(row, "shape", fields.list_of(fields.whole(0)))),
+            fields.get(row, "dtype", fields.text),
+            fields.get(row, "itemsize", fields.whole(1)),
+        )
+        weight = Weight(
+            spec,
+            tuple(fields.get(row, "slots", fields.list_of(fields.text))),
+            fields.get(row, "lookups", fields.whole(0), None),
+            fields.get(row, "divisible", fields.flag, True),
+            fields.get(row, "rows_only", fields.flag, False),
+            fields.get(row, "dealt", fields.flag, False),
+        )
+        if "shards" in row:
+            shards = fields.get(row, "shards", fields.list_of(_shard))
+            return PlannedVariable(
+                weight, Partition(fields.get(row, "axis", fields.whole(0)), shards)
+            )
+        return PlannedVariable(weight, fields.get(row, "ps", fields.whole(None)))
+    except ValueError as error:
+        raise ValueError(f"the variable {name}: {error}") from error
+
+
+def _shard(key: str, value: Any) -> Shard:
+    numbers = fields.list_of(fields.whole(None))(key, value)
+    if len(numbers) != len(Shard._fields):
+        raise fields.RefusedError(key, "a list of ps, start and stop", value)
+    return Shard(*numbers)

@@ -2,6 +2,7 @@
 
 import io
 import os
+from pathlib import Path
 
 import rich.box
 import rich.console
@@ -81,12 +82,27 @@ def table(plan: Plan) -> str:
     return render(rows).rstrip("\n")
 
 
+def check_plot_path(path: str | os.PathLike[str]) -> None:
+    """Checks that a file to draw to is called a PNG file.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if Path(path).suffix.lower() != ".png":
+        raise ValueError(
+            f"a plan is drawn as a PNG file, which is called so: {Path(path).stem}.png; "
+            f"received {os.fspath(path)!r}"
+        )
+
+
 def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Draws a bar a ps, of its memory and of its traffic, and their means.
 
     Raises:
+        ValueError: If the file's name does not end with `.png`.
         ImportError: If matplotlib is not installed.
     """
+    check_plot_path(path)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -127,7 +143,11 @@ def _split_row(variable: PlannedVariable) -> tuple[str, str, str, str]:
 def _homes(variable: PlannedVariable) -> str:
     if not isinstance(variable.home, Partition):
         return str(variable.home)
+    bounds = variable.home.bounds
+    if variable.weight.dealt:
+        return ", ".join(
+            f"{shard.ps} [{i}::{len(bounds)}]" for i, shard in enumerate(bounds)
+        )
     return ", ".join(
-        f"{shard.ps} [{shard.start:,}, {shard.stop:,})"
-        for shard in variable.home.bounds
+        f"{shard.ps} [{shard.start:,}, {shard.stop:,})" for shard in bounds
     )

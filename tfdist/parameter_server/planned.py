@@ -1,30 +1,48 @@
 """The placement that follows a plan, and refuses a model that is another."""
 
-import re
-from collections import defaultdict, deque
+import gc
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from tfdist.parameter_server.partition import Partition
 from tfdist.parameter_server.placement import VariableSpec
-from tfdist.parameter_server.plan import Plan, PlannedVariable
-
-# Keras numbers the names that it gives, from the first layer of the process.
-NUMBER = re.compile(r"_\d+(?=/|$)")
+from tfdist.parameter_server.plan import Plan, PlannedVariable, Weight
+from tfdist.parameter_server.plan_match import Matcher, slot_kind
 
 
 class PlanMismatchError(ValueError):
     """The model, or the cluster, is not the one that was planned."""
 
 
+@dataclass
+class _Created:
+    """A variable that was created as one of the plan."""
+
+    index: int
+    spec: VariableSpec
+    variable: "weakref.ref[Any]"
+    slots: list[str] = field(default_factory=list)
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.variable() is not None
+
+
 class Planned:
     """Puts every variable where a plan says.
 
-    A variable is known by its Keras path, shape and dtype. Numbers at the end of names
-    do not count, since Keras goes on counting from model to model (`dense`, then
-    `dense_1`): of the variables with the same path the first created is the first of
-    the plan. When the plan's last variable has been created it begins again, so that a
-    model can be built or loaded a second time.
+    A variable is known by its Keras path, shape and dtype, as
+    `tfdist.parameter_server.plan_match` says. Of the same variables the first created
+    is the first of the plan, and one more is put where the first was: Keras makes some
+    that it does not keep, as when it loads a model. When the plan's last variable has
+    been created it begins again, so that a model can be built or loaded a second time.
 
-    Cost: O(1) a variable.
+    What the plan does not have is refused when it is created, optimizer slots included;
+    what is missing, or there more often than planned, before the first step of `fit`.
+
+    Cost: O(log n) a variable, for a plan of n.
 
     Args:
         plan: From `tfdist.plan`, or `Plan.load`.
@@ -40,6 +58,8 @@ class Planned:
                 f"and tfdist.Plan.load(path) reads it; received {plan!r}"
             )
         self._plan = plan
+        # Slots may be created long after their weights, and after those of a model more.
+        self._by_id: dict[int, _Created] = {}
         self.restart()
 
     @property
@@ -49,10 +69,11 @@ class Planned:
 
     def restart(self) -> None:
         """Begins again, for a model built anew after one that was left unfinished."""
-        self._awaited: dict[str, deque[PlannedVariable]] = defaultdict(deque)
-        for variable in self._plan.variables:
-            self._awaited[_key(variable.spec)].append(variable)
+        self._matcher = Matcher(variable.spec for variable in self._plan.variables)
         self._left = len(self._plan.variables)
+        self._round: list[_Created] = []
+        kept = self._by_id.items()
+        self._by_id = {key: each for key, each in kept if each.is_in_use}
 
     def place(self, variable: VariableSpec, num_ps: int) -> int:
         """Returns the ps of a variable that is not split.
@@ -67,7 +88,6 @@ class Planned:
                 f"the plan splits {variable.name} over {len(planned.shares())} shards, "
                 "and only a Keras variable created in strategy.scope() can be split"
             )
-        self._take(variable)
         return planned.shares()[0][0]
 
     def partition(self, variable: VariableSpec, num_ps: int) -> Partition | None:
@@ -77,26 +97,100 @@ class Planned:
             PlanMismatchError: If the plan has no such variable, or is for another
                 number of ps.
         """
-        partition = self._find(variable, num_ps).partition
-        if partition is not None:
-            self._take(variable)
-        return partition
+        return self._find(variable, num_ps).partition
 
-    def check_complete(self) -> None:
-        """Checks that every variable of the plan has been created.
+    def created(self, spec: VariableSpec, variable: Any) -> None:
+        """Is told of a variable that has been created where this has said."""
+        index = self._matcher.find(spec)
+        if index is None:
+            return
+        self._left -= not self._matcher.taken[index]
+        self._matcher.taken[index] += 1
+        kept = _Created(index, spec, weakref.ref(variable))
+        self._round.append(kept)
+        self._by_id[id(variable)] = kept
+
+    def check_slot(self, slot: VariableSpec, weight: Any) -> None:
+        """Checks an optimizer slot before it is created beside its weight.
 
         Raises:
-            PlanMismatchError: If one is missing.
+            PlanMismatchError: If the plan has no such slot of this weight.
         """
-        if self._left == len(self._plan.variables):
+        created = self._record_of(weight)
+        if created is None:
             return
-        missing = {id(v) for left in self._awaited.values() for v in left}
-        first = next(v.spec for v in self._plan.variables if id(v) in missing)
-        raise PlanMismatchError(
-            f"missing: the plan has {first.name} {_text(first)}, which the model has "
-            f"not created ({self._left} of {len(self._plan.variables)} are missing). "
-            "Plan again from the function that builds the model"
-        )
+        kind = slot_kind(slot.name, created.spec.name)
+        planned = _slot_kinds(self._plan.variables[created.index].weight)
+        if kind not in planned:
+            raise PlanMismatchError(
+                f"extra slot: the plan has no {kind} of {created.spec.name} "
+                f"({slot.name}); it has {_listed(planned)}. Plan again from a function "
+                "that compiles the model with the optimizer that trains it"
+            )
+        created.slots.append(kind)
+
+    def check_complete(self, weights: Iterable[Any] = ()) -> None:
+        """Checks that what has been created is what was planned, slots included.
+
+        Args:
+            weights: Of a model whose optimizer has made its slots.
+
+        Raises:
+            PlanMismatchError: If a variable or a slot is missing, or a variable is
+                there more often than planned.
+        """
+        problem = self._problem()
+        if problem is not None:
+            # What is not in use any more may be waiting for Python's collector.
+            gc.collect()
+            problem = self._problem()
+        if problem is None:
+            problem = self._missing_slot(weights)
+        if problem is not None:
+            raise PlanMismatchError(problem)
+
+    def _record_of(self, variable: Any) -> _Created | None:
+        created = self._by_id.get(id(variable))
+        return created if created and created.variable() is variable else None
+
+    def _problem(self) -> str | None:
+        in_use = [each for each in self._round if each.is_in_use]
+        if not in_use:
+            return None
+        variables = self._plan.variables
+        if self._left:
+            first = variables[self._matcher.taken.index(0)].spec
+            return (
+                f"missing: the plan has {first.name} {_text(first)}, which the model "
+                f"has not created ({self._left} of {len(variables)} are missing). Plan "
+                "again from the function that builds the model"
+            )
+        seen: set[int] = set()
+        for each in in_use:
+            if each.index in seen:
+                return (
+                    f"extra: {each.spec.name} {_text(each.spec)} has been created more "
+                    "often than the plan has it. Plan again from the function that "
+                    "builds the model; or, if a model before this one was left "
+                    "unfinished, call Planned.restart() before building it anew"
+                )
+            seen.add(each.index)
+        return None
+
+    def _missing_slot(self, weights: Iterable[Any]) -> str | None:
+        for weight in weights:
+            created = self._record_of(weight)
+            if created is None:
+                continue
+            planned = _slot_kinds(self._plan.variables[created.index].weight)
+            if absent := [kind for kind in planned if kind not in created.slots]:
+                return (
+                    f"missing slot: the plan has {absent[0]} of {created.spec.name}, "
+                    f"and the optimizer has made {_listed(created.slots)}. Plan again "
+                    "from a function that compiles the model with the optimizer that "
+                    "trains it"
+                )
+        return None
 
     def _find(self, variable: VariableSpec, num_ps: int) -> PlannedVariable:
         if num_ps != self._plan.num_ps:
@@ -104,41 +198,31 @@ class Planned:
                 f"the plan is for {self._plan.num_ps} ps and the cluster has {num_ps}: "
                 f"plan again with num_ps={num_ps}"
             )
-        left = self._awaited[_key(variable)]
-        if not left:
-            raise PlanMismatchError(
-                f"extra: the plan has no {variable.name} {_text(variable)}{self._why()}. "
-                "Plan again from the function that builds the model"
-            )
-        planned = left[0].spec
-        for what in ("shape", "dtype"):
-            wanted, received = getattr(planned, what), getattr(variable, what)
-            if wanted != received:
-                raise PlanMismatchError(
-                    f"other {what}: {variable.name} has the {what} {received}, and "
-                    f"the plan has {planned.name} with {wanted}. Plan again from the "
-                    "function that builds the model"
-                )
-        return left[0]
-
-    def _why(self) -> str:
-        created = len(self._plan.variables) - self._left
-        if not created:
-            return ""
-        return (
-            f", after {created} of its {len(self._plan.variables)} variables. A model "
-            "built anew before the last one was complete needs Planned.restart()"
-        )
-
-    def _take(self, variable: VariableSpec) -> None:
-        self._awaited[_key(variable)].popleft()
-        self._left -= 1
         if not self._left:
             self.restart()
+        index = self._matcher.find(variable)
+        if index is not None:
+            return self._plan.variables[index]
+        planned = self._matcher.of_same_path(variable)
+        if planned is None:
+            raise PlanMismatchError(
+                f"extra: the plan has no {variable.name} {_text(variable)}. Plan again "
+                "from the function that builds the model"
+            )
+        what = "dtype" if planned.shape == variable.shape else "shape"
+        raise PlanMismatchError(
+            f"other {what}: {variable.name} has the {what} {getattr(variable, what)}, "
+            f"and the plan has {planned.name} with {getattr(planned, what)}. Plan "
+            "again from the function that builds the model"
+        )
 
 
-def _key(variable: VariableSpec) -> str:
-    return NUMBER.sub("", variable.name)
+def _slot_kinds(weight: Weight) -> list[str]:
+    return [slot_kind(slot, weight.spec.name) for slot in weight.slots]
+
+
+def _listed(kinds: list[str]) -> str:
+    return ", ".join(kinds) or "none"
 
 
 def _text(variable: VariableSpec) -> str:

@@ -11,6 +11,10 @@ Bounds: every cut fills a ps, so there are fewer cuts than ps, and the fullest p
 at most `target` times the mean. Both as far as rows are fine enough: a ps may be filled
 but for one row, or exceed the target by one thing that cannot be cut.
 
+A variable whose rows are dealt out one by one has even shards. One that is large gets a
+shard on every ps, before all others, and the others make up for what is uneven; these
+cuts, `num_ps - 1` each, come on top.
+
 Cost: O(n log n + n log num_ps) for n variables.
 """
 
@@ -103,7 +107,8 @@ def _assign(
     # The sum of many parts may miss what it should be by their rounding.
     capacity, limit = (each / num_ps * (1 + 1e-12) for each in (cut_at, target))
     assignment = Assignment(items, num_ps)
-    everything = range(len(items.memory))
+    assignment.deal(items.dealt)
+    everything = sorted({*range(len(items.memory))}.difference(items.dealt))
     if balance == "memory":
         busy = [i for i in everything if items.traffic[i] > BUSY * items.memory[i]]
         calm = [i for i in everything if items.traffic[i] <= BUSY * items.memory[i]]
@@ -134,14 +139,17 @@ def _items(weights: Sequence[Weight], num_ps: int, target: float) -> Items:
     # In units of a mean ps. What is smaller always fits on the ps that holds the least,
     # and a cut along an axis of coarser indices would waste too much of the slack.
     coarse = (target - 1) / 4
-    axes, looked_up = {}, []
+    axes, looked_up, dealt = {}, [], []
     for i in np.flatnonzero(loads > coarse).tolist():
-        shape = weights[i].spec.shape
-        if weights[i].divisible and max(shape, default=1) > 1:
-            axes[i] = _axis(shape, loads[i] / coarse)
-            if weights[i].lookups is not None:
-                looked_up.append(i)
-    return Items(memory.tolist(), traffic.tolist(), axes, looked_up)
+        weight = weights[i]
+        if not weight.axes:
+            continue
+        axes[i] = _axis(weight, loads[i] / coarse)
+        if weight.dealt:
+            dealt.append(i)
+        elif weight.lookups is not None:
+            looked_up.append(i)
+    return Items(memory.tolist(), traffic.tolist(), axes, looked_up, dealt)
 
 
 def _parts(amounts: Sequence[int]) -> np.ndarray:
@@ -149,12 +157,13 @@ def _parts(amounts: Sequence[int]) -> np.ndarray:
     return array / (array.sum() or 1.0)
 
 
-def _axis(shape: tuple[int, ...], least: float) -> tuple[int, int]:
+def _axis(weight: Weight, least: float) -> tuple[int, int]:
     """Returns the axis to cut, and its indices.
 
     Rows, as lookups in embeddings need them, unless there are fewer than `least`.
     """
+    shape = weight.spec.shape
     if shape[0] >= least:
         return 0, shape[0]
-    axis = max(range(len(shape)), key=lambda each: shape[each])
+    axis = max(weight.axes, key=lambda each: shape[each])
     return axis, shape[axis]

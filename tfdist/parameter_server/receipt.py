@@ -24,8 +24,14 @@ class Receipt:
         """Compares a plan with a report.
 
         Raises:
+            TypeError: If it is no report.
             ValueError: If they are of another number of ps.
         """
+        if not isinstance(report, PlacementReport):
+            raise TypeError(
+                "a receipt compares a plan with a strategy's placement_report(); "
+                f"received {report!r}"
+            )
         if plan.num_ps != report.num_ps:
             raise ValueError(
                 f"the plan is of {plan.num_ps} ps and the report of {report.num_ps}"

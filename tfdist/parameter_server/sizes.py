@@ -5,8 +5,11 @@ There a variable is a node with a shape and a type, whatever its size, and so ar
 slots that its optimizer makes, the metrics and the seeds.
 """
 
+import dataclasses
 import fnmatch
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +20,19 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.parameter_server.creation import Request, requested, spec_of
+from tfdist.parameter_server.layout import MOD
 from tfdist.parameter_server.placement import VariableSpec
 from tfdist.parameter_server.plan import Weight
+from tfdist.parameter_server.plan_match import Matcher
 
 
 class UnknownSizesError(ValueError):
     """What variables a model has cannot be told."""
+
+
+class NotAModelError(TypeError):
+    """What is to be planned builds no model."""
 
 
 def weights_of(
@@ -44,60 +54,90 @@ def weights_of(
             only the shapes and types count. Needed for a model that is not built, or
             if the shape of the targets does not follow from the outputs.
         lookups: The rows that a step looks up in an embedding, by a pattern of its
-            path, for example `{"*/embeddings": 256}`.
+            path or of the end of it, for example `{"table_*/embeddings": 256}`.
 
     Raises:
         UnknownSizesError: If the model is not compiled or not built, its targets cannot
             be guessed, or a pattern of `lookups` matches no variable.
-        TypeError: If `build_model` is no function, or does not return a model.
+        NotAModelError: If `build_model` is no function, or does not return a model.
+        TypeError: If another argument has not the type that it says.
     """
     if not callable(build_model) or isinstance(build_model, keras.Model):
-        raise TypeError(
+        raise NotAModelError(
             "build_model is a function without arguments that returns a compiled "
             f"model; received {build_model!r}"
         )
+    _check_lookups(lookups)
     remake = None if optimizer is None else _remake(optimizer)
     with _random_state_kept(), tf.Graph().as_default(), _recording() as created:
         model = build_model()
         if not isinstance(model, keras.Model):
-            raise TypeError(
+            raise NotAModelError(
                 f"build_model returns a keras.Model; {_name(build_model)} returned "
                 f"{model!r}"
             )
-        _finish(model, remake, batch)
+        kept = _finish(model, remake, batch)
         divisible = {id(weight.value) for weight in model.weights}
-    return _with_lookups(created.weights(divisible), lookups or {})
+        weights = created.weights(divisible)
+        del kept
+    return _with_lookups(weights, lookups or {})
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable of the graph; Keras's own beside it, if it is one of Keras."""
+
+    spec: VariableSpec
+    variable: tf.Variable
+    request: Request
+    keras_variable: "weakref.ref[keras.Variable] | None"
+
+    @property
+    def is_in_use(self) -> bool:
+        # The graph keeps all of its variables; Keras keeps those of its models.
+        return self.keras_variable is None or self.keras_variable() is not None
 
 
 @dataclass
 class _Created:
     """The variables that a graph has, and which of them follows which."""
 
-    variables: list[tuple[str, tf.Variable]] = field(default_factory=list)
+    variables: list[_Variable] = field(default_factory=list)
     slots: dict[int, list[str]] = field(default_factory=dict)
-    path: str | None = None
+    keras_variable: keras.Variable | None = None
     reference: int | None = None
 
     def record(self, variable: tf.Variable) -> None:
-        name = self.path or variable.name.removesuffix(":0")
-        if self.reference is None:
-            self.variables.append((name, variable))
-        else:
+        of_keras = self.keras_variable
+        name = variable.name.removesuffix(":0") if of_keras is None else of_keras.path
+        if self.reference is not None:
             self.slots.setdefault(self.reference, []).append(name)
+            return
+        spec = spec_of(name, variable.shape, variable.dtype)
+        reference = None if of_keras is None else weakref.ref(of_keras)
+        self.variables.append(_Variable(spec, variable, requested(), reference))
 
     def weights(self, divisible: set[int]) -> list[Weight]:
         return [
             Weight(
-                VariableSpec(
-                    name,
-                    tuple(variable.shape.as_list()),
-                    variable.dtype.name,
-                    variable.dtype.size,
-                ),
-                tuple(self.slots.get(id(variable), ())),
-                divisible=id(variable) in divisible,
+                each.spec,
+                tuple(self.slots.get(id(each.variable), ())),
+                divisible=id(each.variable) in divisible,
+                rows_only=each.request.rows_only,
+                dealt=each.request.partition_strategy == MOD,
             )
-            for name, variable in self.variables
+            for each in self._to_plan()
+        ]
+
+    def _to_plan(self) -> list[_Variable]:
+        """Those in use, and those without a like in use, which a plan has to know."""
+        gc.collect()
+        in_use = [each for each in self.variables if each.is_in_use]
+        likes = Matcher(each.spec for each in in_use)
+        return [
+            each
+            for each in self.variables
+            if each.is_in_use or likes.find(each.spec) is None
         ]
 
 
@@ -111,11 +151,11 @@ def _recording() -> Iterator[_Created]:
         return variable
 
     def initialize(variable: Any, value: Any) -> None:
-        created.path = variable.path
+        created.keras_variable = variable
         try:
             keras_initialize(variable, value)
         finally:
-            created.path = None
+            created.keras_variable = None
 
     def add_slot(optimizer: Any, reference_variable: Any, *args: Any, **kw: Any) -> Any:
         reference = reference_variable
@@ -159,8 +199,12 @@ def _remake(optimizer: Any) -> Callable[[], keras.optimizers.Optimizer]:
     return lambda: type(optimizer).from_config(config)
 
 
-def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) -> None:
-    """Creates what the first step of `fit` would create."""
+def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) -> Any:
+    """Creates what the first step of `fit` would create.
+
+    Returns:
+        What has to be kept for it to stay in use: the optimizer that was remade.
+    """
     if remake is None and not model.compiled:
         raise UnknownSizesError(
             f"the model {model.name!r} is not compiled: compile it in build_model, or "
@@ -177,12 +221,13 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
             "model.build(shape), or give the shapes of a batch, batch=(x, y)"
         )
     if batch is not None:
-        batch = keras.tree.map_structure(_symbolic, batch)
+        batch = _symbolic_batch(batch)
     if remake is not None:
         if batch is not None and not model.built:
             model(keras.utils.unpack_x_y_sample_weight(batch)[0])
-        remake().build(model.trainable_variables)
-        return
+        optimizer = remake()
+        optimizer.build(model.trainable_variables)
+        return optimizer
     guessed = batch is None
     try:
         model._symbolic_build(data_batch=_guess_batch(model) if guessed else batch)
@@ -196,6 +241,17 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
             f"the loss and the metrics of {model.name!r} cannot be built with {source}: "
             f"{error}"
         ) from error
+    return None
+
+
+def _symbolic_batch(batch: Any) -> Any:
+    for each in keras.tree.flatten(batch):
+        if each is not None and not (hasattr(each, "shape") and hasattr(each, "dtype")):
+            raise TypeError(
+                "batch is one batch as fit gets it, (x, y), of arrays or "
+                f"tf.TensorSpecs; received {each!r} in it"
+            )
+    return keras.tree.map_structure(_symbolic, batch)
 
 
 def _symbolic(array: Any) -> Any:
@@ -237,19 +293,31 @@ def _name(thing: Any) -> str:
     return str(getattr(thing, "__name__", type(thing).__name__))
 
 
-def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Weight]:
-    for pattern, rows in lookups.items():
+def _check_lookups(lookups: Any) -> None:
+    if not isinstance(lookups, Mapping | None):
+        raise TypeError(
+            "lookups has the rows that a step looks up by a pattern of the variable's "
+            f'path, for example {{"*/embeddings": 256}}; received {lookups!r}'
+        )
+    for pattern, rows in (lookups or {}).items():
+        if not isinstance(pattern, str):
+            raise TypeError(
+                f"a pattern of lookups is a text, as '*/embeddings'; received {pattern!r}"
+            )
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
             raise UnknownSizesError(
                 "lookups has the number of rows that a step looks up, at least 0; for "
                 f"{pattern!r} it received {rows!r}"
             )
+
+
+def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Weight]:
     found = dict.fromkeys(lookups, False)
     for i, weight in enumerate(weights):
         for pattern, rows in lookups.items():
-            if fnmatch.fnmatchcase(weight.spec.name, pattern) and weight.spec.shape:
+            if _matches(weight.spec.name, pattern) and weight.spec.shape:
                 found[pattern] = True
-                weights[i] = Weight(weight.spec, weight.slots, rows, weight.divisible)
+                weights[i] = dataclasses.replace(weight, lookups=rows)
     absent = [pattern for pattern, is_found in found.items() if not is_found]
     if absent:
         largest = max(weights, key=lambda each: each.memory, default=None)
@@ -258,3 +326,8 @@ def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Wei
             f"largest variable is {largest.spec.name if largest else 'none'}"
         )
     return weights
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Whether a pattern is that of a path or of the end of it."""
+    return any(fnmatch.fnmatchcase(path, each) for each in (pattern, f"*/{pattern}"))

@@ -1,7 +1,7 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -132,13 +132,17 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             return WorkerReport((0,) * self.num_workers)
         return WorkerReport(tuple(int(s) for s in self._worker_steps.read_all()))
 
-    def check_placement_is_complete(self) -> None:
+    def check_placement_is_complete(self, weights: Iterable[Any] = ()) -> None:
         """Checks, before the first step, that the model is the one that was planned.
 
+        Args:
+            weights: The model's, whose optimizer has made its slots.
+
         Raises:
-            PlanMismatchError: If a variable of the plan is missing.
+            PlanMismatchError: If a variable or a slot of the plan is missing, or a
+                variable is there more often than planned.
         """
-        self._extended.check_placement_is_complete()
+        self._extended.check_placement_is_complete(weights)
 
     def placement_report(self) -> PlacementReport:
         """Says where every variable lives that still exists."""

@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 GIGABIT = 125e6
 """The bytes a second of a link of 1 Gbit/s, in each direction."""
@@ -21,6 +23,7 @@ class ClusterSuggestion:
         rule_of_thumb: What the rule says: a ps for three workers, and an even number.
         rule_busy: The part of the time that the busiest link would be in use with that
             many; above 1 the workers wait for the ps.
+        utilization: The part of the time that a link may be in use.
     """
 
     num_ps: int
@@ -30,6 +33,7 @@ class ClusterSuggestion:
     memory_ps: int
     rule_of_thumb: int
     rule_busy: float
+    utilization: float = 0.8
 
     @property
     def rule_is_wrong(self) -> bool:
@@ -38,7 +42,8 @@ class ClusterSuggestion:
 
     @property
     def _rule_is_too_few(self) -> bool:
-        return self.rule_busy > 1 or self.rule_of_thumb < self.memory_ps
+        is_busy = self.rule_busy > self.utilization * (1 + 1e-9)
+        return is_busy or self.rule_of_thumb < self.memory_ps
 
     @property
     def steps_per_second(self) -> float:
@@ -61,6 +66,11 @@ class ClusterSuggestion:
             lines.append(
                 f"{rule}, and is wrong: their links would be asked for "
                 f"{self.rule_busy:.1f} times what they carry, and the workers wait"
+            )
+        elif self._rule_is_too_few:
+            lines.append(
+                f"{rule}, and is wrong: their links would be {self.rule_busy:.0%} busy, "
+                f"above {self.utilization:.0%}, and requests queue up"
             )
         elif self.rule_is_wrong:
             lines.append(
@@ -130,6 +140,20 @@ def suggest_cluster(
         ValueError: If an argument is out of its range.
     """
     ps_bandwidth = bandwidth if ps_bandwidth is None else ps_bandwidth
+    _check_numbers(
+        bytes_per_step=bytes_per_step,
+        compute_seconds=compute_seconds,
+        bandwidth=bandwidth,
+        ps_bandwidth=ps_bandwidth,
+        imbalance=imbalance,
+        utilization=utilization,
+        model_bytes=model_bytes,
+        ps_memory=ps_memory,
+    )
+    if not isinstance(num_workers, Integral):
+        raise ValueError(
+            f"num_workers is a number of workers, at least 1; received {num_workers!r}"
+        )
     _check_at_least(0, bytes_per_step=bytes_per_step, compute_seconds=compute_seconds)
     _check_at_least(0, model_bytes=model_bytes)
     _check_at_least(1, num_workers=num_workers, imbalance=imbalance)
@@ -158,7 +182,14 @@ def suggest_cluster(
         memory_ps=memory_ps,
         rule_of_thumb=rule,
         rule_busy=asked / rule,
+        utilization=utilization,
     )
+
+
+def _check_numbers(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Real):
+            raise ValueError(f"{name} is a number; received {value!r}")
 
 
 def _check_at_least(least: float, **values: float) -> None:
