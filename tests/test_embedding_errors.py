@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation as lookup,
 )
@@ -19,7 +20,8 @@ def shards(*sizes, dim=2, name="words"):
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ([], "params has no shard"),
+        ([], r"params are the shards of a table.*received \[\]"),
+        (None, "or one variable that is split; received None"),
         (lambda: shards(1, 3), r"'mod' spreads the 4 rows of words over 2 shards of"),
         (lambda: shards(2, 3), r"of \[3, 2\] rows; received \[2, 3\]"),
         (lambda: [*shards(2), *shards(2, dim=3)], r"only in their number of rows"),
@@ -37,8 +39,10 @@ def test_a_sharded_variable_is_split_by_div():
 
     table = _tf.ShardedVariable(shards(2, 2))
     with pytest.raises(ValueError, match="partition_strategy='div'; received 'mod'"):
-        lookup(table, IDS, None)
+        lookup(table, IDS, None, "mod")
     assert lookup(table, IDS, None, "div").shape == (2, 2)
+    by_itself = lookup(table, IDS, None, combiner="sum")
+    np.testing.assert_array_equal(by_itself, lookup(table, IDS, None, "div", "sum"))
 
 
 @pytest.mark.parametrize(
@@ -51,11 +55,18 @@ def test_a_sharded_variable_is_split_by_div():
         ),
         ({"max_norm": 0.0}, "max_norm is None or a positive number; received 0.0"),
         ({"max_norm": float("nan")}, "positive number; received nan"),
+        ({"max_norm": "x"}, "positive number; received 'x'"),
+        ({"aggregate": "yes"}, "aggregate is True, False or None; received 'yes'"),
     ],
 )
 def test_options_that_do_not_exist(option, words):
     with pytest.raises(ValueError, match=words):
         lookup(shards(4), IDS, None, **option)
+
+
+def test_a_counter_that_is_none():
+    with pytest.raises(TypeError, match=r"LookupBytesCounter\(\), .*; received 5"):
+        lookup(shards(4), IDS, None, counter=5)
 
 
 def test_ids_of_another_kind():
@@ -132,5 +143,60 @@ def test_weights_of_other_ids(call, places):
 def test_ragged_weights_of_other_ids():
     ids = tf.ragged.constant([[1], [2, 3]])
     weights = tf.ragged.constant([[1.0, 1.0], [1.0]])
-    with pytest.raises(InvalidArgument, match="one weight for each of"):
+    places = r"an id at \[row, column\] \[\[1 0\]\] and its weight at \[\[0 1\]\]$"
+    with pytest.raises(InvalidArgument, match=places):
         lookup(shards(4), ids, weights)
+    table = shards(4)
+    specs = [tf.RaggedTensorSpec([None, None], t) for t in (tf.int32, tf.float32)]
+    look_up = tf.function(lambda *bags: lookup(table, *bags), specs)
+    with pytest.raises(InvalidArgument, match=r"received\] \[3\] \[ids and\] \[2\]"):
+        look_up(ids, tf.ragged.constant([[1.0], [1.0]]))
+
+
+def test_an_error_outside_of_a_step_says_as_much_as_one_in_it():
+    words = "^ids of the table words are from 0 to 3; received, among others, .4.$"
+    with pytest.raises(InvalidArgument, match=words):
+        lookup(shards(4), tf.sparse.from_dense([[4]]), None)
+
+
+LAYERS = [tfdist.Embedding, tfdist.EmbeddingBag]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_ids_of_a_layer_are_numbers(layer):
+    words = "ids of the table .*embedding.* are integers; received string.*StringLookup"
+    with pytest.raises(TypeError, match=words):
+        layer(4, 2)(tf.constant([["a"]]))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_ids_of_a_layer_are_whole(layer):
+    table = layer(4, 2)
+    with pytest.raises(InvalidArgument, match=r"are whole numbers.* \[1.5\]"):
+        table(np.array([[1.5, 2.0]]))
+    ids = [[1, 2]]
+    expected = table(np.array(ids))
+    for dtype in ("float32", "float64", "uint8", "int16", "uint64"):
+        np.testing.assert_array_equal(table(np.array(ids, dtype)), expected)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_partitioner_that_is_none(layer):
+    with pytest.raises(
+        TypeError, match="partitioner is None or a function.*received 3"
+    ):
+        layer(4, 2, partitioner=3)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"padding": None}, "padding is .* a whole number such as -1; received None"),
+        ({"padding": 0.5}, "received 0.5"),
+        ({"max_norm": "x"}, "max_norm is None or a positive number; received 'x'"),
+        ({"aggregate": "yes"}, "aggregate is True, False or None; received 'yes'"),
+    ],
+)
+def test_options_of_a_bag_that_do_not_exist(option, words):
+    with pytest.raises(ValueError, match=words):
+        tfdist.EmbeddingBag(4, 2, **option)

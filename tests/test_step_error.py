@@ -1,12 +1,18 @@
 """What a user is told of a step that failed on a worker."""
 
+import io
 import logging
 
 import pytest
 import tensorflow as tf
 
 from tfdist.keras.in_flight import InFlight
-from tfdist.keras.step_error import CoordinatorLog, shortened, summary
+from tfdist.keras.step_error import (
+    CoordinatorLog,
+    OfTensorFlowAlone,
+    shortened,
+    summary,
+)
 
 STACK = """Graph execution error:
 
@@ -64,6 +70,35 @@ def test_the_coordinators_log_is_shortened():
     assert filtered("cluster_coordinator", long) == "worker 1 failed: " + SHORT
     assert filtered("cluster_coordinator", "worker 1 is back") == "worker 1 is back"
     assert filtered("another", long) == long
+
+
+def test_a_record_is_printed_once():
+    """Whether or not the root logger prints to the same stream."""
+    ours, other = io.StringIO(), io.StringIO()
+    root, logger = logging.getLogger(), logging.getLogger("tensorflow")
+    handler = logging.StreamHandler(ours)
+    handler.addFilter(OfTensorFlowAlone(handler))
+
+    def printed_beside(stream, level=logging.NOTSET):
+        beside = logging.StreamHandler(stream)
+        beside.setLevel(level)
+        root.addHandler(beside)
+        ours.truncate(0)
+        try:
+            logger.warning("hello")
+        finally:
+            root.removeHandler(beside)
+        return ours.getvalue().count("hello")
+
+    logger.addHandler(handler)
+    try:
+        assert printed_beside(ours) == 1
+        assert printed_beside(other) == 1
+        assert printed_beside(ours, logging.ERROR) == 1
+        handler.filters.clear()
+        assert printed_beside(ours) == 2
+    finally:
+        logger.removeHandler(handler)
 
 
 class FailingCoordinator:

@@ -1,5 +1,7 @@
 """Embeddings whose rows are spread over the ps."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -100,6 +102,63 @@ def test_update_by_row_is_that_of_a_dense_gradient(
     assert np.abs(after[0] - before).max() > 0.01
 
 
+def in_one_piece(strategy):
+    return layers.Embedding(ROWS, DIM)
+
+
+def in_shards(strategy):
+    halves = tfdist.partition_variables(tfdist.FixedShardsPartitioner(2))
+    table = layers.Embedding(ROWS, DIM)
+    with strategy.scope(), halves:
+        table.build()
+    return table
+
+
+def looked_up_twice(strategy):
+    table = layers.Embedding(ROWS, DIM)
+    halves = layers.Lambda(lambda ids: tf.split(ids, 2, axis=1))
+    ids = keras.Input((SIZE,), dtype="int64")
+    rows = [table(half) for half in halves(ids)]
+    return keras.Model(ids, layers.Concatenate(axis=1)(rows))
+
+
+@pytest.mark.feature(
+    "`keras.layers.Embedding`, in one piece or in shards, sums the gradients of an id"
+)
+@pytest.mark.parametrize("lookup", [in_one_piece, in_shards, looked_up_twice])
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        *DENSE_ALIKE,
+        pytest.param(keras.optimizers.Adam, {}, id="Adam"),
+        pytest.param(keras.optimizers.RMSprop, {}, id="RMSprop"),
+    ],
+)
+def test_keras_embedding_sums_by_row(
+    strategy, ids, targets, lookup, optimizer, options
+):
+    assert_trains_as_dense(strategy, ids, targets, lookup, optimizer, options)
+
+
+@pytest.mark.parametrize("lookup", [in_one_piece, in_shards])
+def test_gradient_of_keras_embedding_is_clipped_by_the_norm_of_the_sum(
+    strategy, ids, targets, lookup
+):
+    options = {"clipnorm": 0.01, "learning_rate": 0.5}
+    optimizer = keras.optimizers.SGD
+    assert_trains_as_dense(strategy, ids, targets, lookup, optimizer, options)
+
+
+def assert_trains_as_dense(strategy, ids, targets, lookup, optimizer, options):
+    with strategy.scope():
+        model = model_of(lookup(strategy), optimizer, options)
+    plain = model_of(DenseLookup(), optimizer, options)
+    plain.set_weights(model.get_weights())
+    after, expected = train(model, ids, targets), train(plain, ids, targets)
+    for ours, theirs in zip(after, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 LAZY = [
     pytest.param(keras.optimizers.Adam, {}, id="Adam"),
     pytest.param(keras.optimizers.SGD, {"momentum": 0.9}, id="momentum"),
@@ -154,6 +213,21 @@ def test_no_step_reads_a_whole_table(strategy, ids, targets, sent, optimizer):
         assert "ResourceGather" in done
         assert done & {"ResourceScatterNdAdd", "ResourceScatterNdSub"}
         assert "ReadVariableOp" not in done
+
+
+def test_each_different_id_travels_once(strategy):
+    with strategy.scope():
+        table = layers.Embedding(ROWS, DIM)
+        table.build()
+    graph = tf.function(lambda ids: table(ids)).get_concrete_function(
+        tf.TensorSpec([None, SIZE], tf.int64)
+    )
+    (gather,) = (
+        op
+        for op in graph.graph.get_operations()
+        if "Gather" in op.type and op.inputs[0].dtype == tf.resource
+    )
+    assert gather.inputs[1].op.type == "Unique"
 
 
 @pytest.mark.feature("The sum of gradients by row is exact: `tfdist.Embedding`")
@@ -350,10 +424,31 @@ def test_reshard_on_restore(
     assert np.abs(np.array(model.optimizer.variables[2])).max() > 0
 
 
-@pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded where tfdist is not")
-def test_keras_file_without_tfdist(strategy, ids, tmp_path, run_python):
+@pytest.mark.feature("`clone_model`, `from_config`, `.keras` keep `partition_strategy`")
+@pytest.mark.parametrize("layer", [tfdist.Embedding, tfdist.EmbeddingBag])
+def test_partition_strategy_is_kept(strategy, layer, tmp_path, partition_strategy):
+    config = layer(ROWS, DIM, partition_strategy=partition_strategy).get_config()
+    json.dumps(config)
+    assert layer.from_config(config).partition_strategy == partition_strategy
     with strategy.scope():
-        model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.SGD)
+        table = layer(ROWS, DIM, partition_strategy=partition_strategy)
+        model = keras.Sequential([keras.Input((SIZE,), dtype="int64"), table])
+        model.save(tmp_path / "model.keras")
+        clone = keras.models.clone_model(model)
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    for each in (clone, loaded):
+        assert each.layers[0].partition_strategy == partition_strategy
+        layout = each.weights[0]._value.layout
+        assert layout.partition_strategy == partition_strategy
+
+
+@pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded where tfdist is not")
+def test_keras_file_without_tfdist(
+    strategy, ids, tmp_path, run_python, partition_strategy
+):
+    with strategy.scope():
+        table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
+        model = model_of(table, keras.optimizers.SGD)
     model.save(tmp_path / "model.keras")
     program = """
 import sys, keras, numpy as np
@@ -377,6 +472,23 @@ def test_bag_is_loaded_in_the_scope(strategy, bags, tmp_path):
     x = as_dense(bags)
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, atol=1e-6)
+
+
+@pytest.mark.feature("A lookup in one variable in shards knows how it is split")
+def test_lookup_knows_how_a_variable_is_split(strategy, bags, partition_strategy):
+    halves = tfdist.FixedShardsPartitioner(2)
+    with strategy.scope(), tfdist.partition_variables(halves, partition_strategy):
+        table = keras.Variable(np.arange(ROWS * DIM, dtype="float32").reshape(ROWS, -1))
+    look_up = tfdist.embedding_lookup_sparse_with_distributed_aggregation
+    ones = [np.ones(len(ids)) for ids in bags]
+    np.testing.assert_array_equal(
+        look_up(table, as_ragged(bags), None, combiner="sum"),
+        combined(np.array(table), bags, ones, "sum"),
+    )
+    other = {"div": "mod", "mod": "div"}[partition_strategy]
+    words = f"is split with partition_strategy='{partition_strategy}'; received"
+    with pytest.raises(ValueError, match=words):
+        look_up(table, as_ragged(bags), None, other)
 
 
 @pytest.mark.feature("An id that is not a row", "no", "names the table and the ids")

@@ -1,5 +1,7 @@
 """Variables in shards, over several ps."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -159,13 +161,59 @@ def test_keras_file(strategy, regression, tmp_path):
         np.testing.assert_array_equal(np.array(ours), np.array(theirs))
 
 
-@pytest.mark.feature("`model.export` of variables in shards")
-def test_export(strategy, regression, tmp_path):
-    model = partitioned(strategy)
-    model.export(str(tmp_path / "exported"), verbose=False)
-    exported = tf.saved_model.load(str(tmp_path / "exported"))
-    x = regression[0]
-    np.testing.assert_allclose(exported.serve(x), model.predict(x, verbose=0), 1e-6)
+EXPORTED = """
+import sys, keras, numpy as np, tensorflow as tf
+exported = tf.saved_model.load(sys.argv[1])
+inputs = np.load(sys.argv[2])["x"]
+served = keras.layers.TFSMLayer(sys.argv[1], call_endpoint="serve")
+assert "tfdist" not in sys.modules
+assert [w.shape for w in served.trainable_weights] == [
+    w.shape for w in exported.trainable_variables]
+weights = {f"w{i}": each.numpy() for i, each in enumerate(exported.variables)}
+np.savez(sys.argv[3], y=exported.serve(inputs), layer=served(inputs), **weights)
+"""
+
+
+def dense_model():
+    return [keras.Input((4,)), layers.Dense(6, "tanh"), layers.Dense(1)]
+
+
+def embedding_model():
+    table = tfdist.Embedding(23, 4, partition_strategy="mod")
+    return [keras.Input((4,), dtype="int64"), table, layers.Flatten()]
+
+
+def bag_model():
+    return [keras.Input((4,), dtype="int64"), tfdist.EmbeddingBag(23, 4, "sqrtn")]
+
+
+@pytest.mark.feature(
+    "`model.export` of variables in shards: each whole, loaded without tfdist"
+)
+@pytest.mark.parametrize("model_of", [dense_model, embedding_model, bag_model])
+@pytest.mark.parametrize("in_scope", [False, True])
+def test_export(strategy, tmp_path, run_python, model_of, in_scope):
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = keras.Sequential(model_of())
+        model.compile("adam", "mse")
+    x = np.random.default_rng(0).integers(0, 23, (5, 4)).astype(model.inputs[0].dtype)
+    before = [shards(weight) for weight in model.weights if weight.shape[0] > 1]
+    placed = strategy.placement_report().variables
+    path = str(tmp_path / "exported")
+    with strategy.scope() if in_scope else contextlib.nullcontext():
+        model.export(path, verbose=False)
+    assert [shards(w) for w in model.weights if w.shape[0] > 1] == before
+    assert strategy.placement_report().variables == placed
+    np.savez(tmp_path / "in.npz", x=x)
+    files = str(tmp_path / "in.npz"), str(tmp_path / "out.npz")
+    done = run_python(EXPORTED, path, *files)
+    assert done.returncode == 0, done.stderr
+    loaded = dict(np.load(files[1]))
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(loaded.pop("y"), expected, atol=1e-6)
+    np.testing.assert_allclose(loaded.pop("layer"), expected, atol=1e-6)
+    for ours, theirs in zip(model.get_weights(), loaded.values(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 LAYOUTS = {

@@ -184,6 +184,24 @@ def test_compile_outside(strategy, regression, refused):
     refused(model, regression, r"call model.compile\(...\), inside")
 
 
+@pytest.mark.feature(
+    "A step of one's own outside of `strategy.run`", "no", "says how to schedule it"
+)
+def test_step_outside_of_run(strategy, regression):
+    with strategy.scope():
+        model = mlp()
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+    with pytest.raises(RuntimeError, match=r"calls strategy\.run\(step"):
+        strategy.coordinator.schedule(step, args=(tf.constant(regression[0]),))
+
+
 @pytest.mark.feature("A layer built outside of the scope", "no", "as a metric")
 def test_layer_outside(strategy, regression, refused):
     layer = layers.Dense(1, name="elsewhere")

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.embedding import checks, routing
+from tfdist.embedding import batch, checks, routing
 from tfdist.embedding.cost import LookupBytes
 from tfdist.embedding.differentiable import sum_of_block, sums_on_shards
 
@@ -47,7 +47,7 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     params: Any,
     sp_ids: tf.SparseTensor | tf.RaggedTensor,
     sp_weights: tf.SparseTensor | tf.RaggedTensor | None,
-    partition_strategy: str = "mod",
+    partition_strategy: str | None = None,
     combiner: str | None = None,
     max_norm: float | None = None,
     name: str | None = None,
@@ -74,13 +74,14 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     Args:
         params: The shards of the table, each `[rows, dim]`, or the only shard:
             `tf.Variable`s, Keras variables or tensors, each on its own device. Or one
-            variable that a partitioner has split.
+            variable that is split, by a partitioner or in `tfdist.Embedding`.
         sp_ids: `[batch, any]` of int32 or int64, the ids of a bag in a row, and in
             the order of rows. A row without ids gives zeros.
         sp_weights: A weight for each id, or None for ones.
         partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`;
             `"div"` if each shard has neighbours. The first shards may have one row
-            more than the others.
+            more than the others. Unless given, it is that of the one variable that is
+            split, and `"mod"`, as in TensorFlow 1, for shards.
         combiner: `"mean"`, `"sqrtn"` or `"sum"`; None is `"mean"`.
         max_norm: Rows that are longer in the L2 norm are shortened to it first.
         name: For the operations.
@@ -92,7 +93,7 @@ def embedding_lookup_sparse_with_distributed_aggregation(
         have no ids are zeros as well; TensorFlow's function drops those.
 
     Raises:
-        TypeError: If `sp_ids` or `sp_weights` is of another type.
+        TypeError: If `sp_ids`, `sp_weights` or `counter` is of another type.
         ValueError: If an argument is not one of those above, or the shards do not fit
             the strategy.
         tf.errors.InvalidArgumentError: When the step runs, if an id is not a row of
@@ -104,10 +105,16 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     """
     combiner = checks.combiner(combiner)
     max_norm = checks.max_norm(max_norm)
+    aggregate = checks.aggregate(aggregate)
+    if counter is not None and not isinstance(counter, LookupBytesCounter):
+        raise TypeError(
+            "counter is None or a tfdist.LookupBytesCounter(), made in the scope of "
+            f"the strategy; received {counter!r}"
+        )
     table = checks.table(params, partition_strategy)
     # A message carries the name of its operation: a long one would show.
     with tf.name_scope(name or "lookup_sparse"):
-        bag = checks.bag(table, sp_ids, sp_weights)
+        bag = batch.bag(table, sp_ids, sp_weights)
         routed = [
             routing.choose(entries, table.dim * table.dtype.size, aggregate)
             for entries in routing.split(
@@ -115,7 +122,7 @@ def embedding_lookup_sparse_with_distributed_aggregation(
                 bag.segments,
                 bag.weights,
                 table.sizes,
-                partition_strategy,
+                table.partition_strategy,
             )
         ]
         if counter is not None:
@@ -142,7 +149,7 @@ def embedding_lookup_sparse_with_distributed_aggregation(
         return tf.cast(_combined(tf.add_n(sums), bag, combiner), table.dtype)
 
 
-def _combined(sums: tf.Tensor, bag: checks.Bag, combiner: str) -> tf.Tensor:
+def _combined(sums: tf.Tensor, bag: batch.Bag, combiner: str) -> tf.Tensor:
     if combiner == "sum":
         return sums
     weights = bag.weights

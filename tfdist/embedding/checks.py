@@ -1,5 +1,6 @@
-"""What a lookup can be asked for, and words for what it cannot."""
+"""The tables and options of lookups, and words for those that there are not."""
 
+import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,8 +9,9 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding import routing
-from tfdist.embedding.differentiable import computing_dtype
+from tfdist.parameter_server.layout import DIV, MOD
 from tfdist.parameter_server.partitioned import PartitionedVariable
+from tfdist.parameter_server.partitioners import Partitioner
 
 COMBINERS = ("mean", "sqrtn", "sum")
 
@@ -23,6 +25,7 @@ class Table(NamedTuple):
         dim: The width of a row.
         dtype: Of the rows.
         name: For errors.
+        partition_strategy: How its rows are spread over the shards.
     """
 
     params: Any
@@ -30,6 +33,7 @@ class Table(NamedTuple):
     dim: int
     dtype: tf.DType
     name: str
+    partition_strategy: str
 
     @property
     def num_rows(self) -> int:
@@ -37,44 +41,38 @@ class Table(NamedTuple):
         return sum(self.sizes)
 
 
-class Bag(NamedTuple):
-    """The ids of a batch.
-
-    Attributes:
-        ids: Of all rows, in their order, `[n]`.
-        segments: The row of each, ascending, int64.
-        weights: The weight of each, or None for ones.
-        num_segments: The rows of the batch, int64.
-    """
-
-    ids: tf.Tensor
-    segments: tf.Tensor
-    weights: tf.Tensor | None
-    num_segments: tf.Tensor
-
-
-def table(params: Any, partition_strategy: str) -> Table:
+def table(params: Any, strategy: str | None = None) -> Table:
     """Returns the table of one or several shards.
+
+    Args:
+        params: The shards, or one variable.
+        strategy: How the rows are spread over the shards. Unless given, as those of
+            the variable are, if it is one that is split, and `"mod"` otherwise.
 
     Raises:
         ValueError: If there is no shard, the shards do not fit each other or the
             strategy, or there is no such strategy.
     """
-    _one_of("partition_strategy", partition_strategy, routing.STRATEGIES)
+    if strategy is not None:
+        partition_strategy(strategy)
     if isinstance(params, _tf.ShardedVariable):
-        if partition_strategy != "div":
+        if strategy not in (None, DIV):
             raise ValueError(
                 "TensorFlow splits a ShardedVariable with partition_strategy='div'; "
-                f"received {partition_strategy!r}"
+                f"received {strategy!r}"
             )
-        params = params.variables
+        params, strategy = params.variables, DIV
     if isinstance(params, keras.Variable):
         params = params._value
     if isinstance(params, PartitionedVariable):
-        return _partitioned(params, partition_strategy)
+        return _partitioned(params, strategy)
     shards = list(params) if isinstance(params, (list, tuple)) else [params]
-    if not shards:
-        raise ValueError("params has no shard: pass the table's tf.Variables in a list")
+    if not shards or any(each is None for each in shards):
+        raise ValueError(
+            "params are the shards of a table, tf.Variables in a list, or one variable "
+            f"that is split; received {params!r}"
+        )
+    strategy = strategy or MOD
     shards = [_shard(each) for each in shards]
     name = _name(shards[0])
     shapes = [tuple(shard.shape) for shard in shards]
@@ -95,25 +93,26 @@ def table(params: Any, partition_strategy: str) -> Table:
     expected = routing.shard_sizes(sum(sizes), len(shards))
     if sizes != expected:
         raise ValueError(
-            f"partition_strategy={partition_strategy!r} spreads the {sum(sizes)} rows "
+            f"partition_strategy={strategy!r} spreads the {sum(sizes)} rows "
             f"of {name} over {len(shards)} shards of {expected} rows; received {sizes}"
         )
-    return Table(shards, sizes, shapes[0][1], dtype, name)
+    return Table(shards, sizes, shapes[0][1], dtype, name, strategy)
 
 
-def _partitioned(variable: PartitionedVariable, partition_strategy: str) -> Table:
+def _partitioned(variable: PartitionedVariable, strategy: str | None) -> Table:
     if variable.partition.axis or variable.shape.rank != 2:
         raise ValueError(
             f"{variable.name} of shape {tuple(variable.shape)} is split along axis "
             f"{variable.partition.axis}: a lookup needs a matrix that is split by rows"
         )
-    if partition_strategy != variable.layout.partition_strategy:
+    own = variable.layout.partition_strategy
+    if strategy not in (None, own):
         raise ValueError(
-            f"{variable.name} is split with partition_strategy="
-            f"{variable.layout.partition_strategy!r}; received {partition_strategy!r}"
+            f"{variable.name} is split with partition_strategy={own!r}; received "
+            f"{strategy!r}. Leave it out: a variable knows how it is split"
         )
     sizes = list(variable.partition.sizes)
-    return Table(variable, sizes, variable.shape[1], variable.dtype, variable.name)
+    return Table(variable, sizes, variable.shape[1], variable.dtype, variable.name, own)
 
 
 def partition_strategy(name: str) -> str:
@@ -138,57 +137,51 @@ def max_norm(value: float | None) -> float | None:
     """Returns the norm that rows are shortened to.
 
     Raises:
-        ValueError: If it is not positive.
+        ValueError: If it is not a positive number.
     """
-    if value is not None and not value > 0:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
         raise ValueError(f"max_norm is None or a positive number; received {value!r}")
     return value
 
 
-def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
-    """Returns the ids of a batch, which are checked where the step runs.
-
-    A step with ids out of range, or with weights of other ids, raises
-    `tf.errors.InvalidArgumentError`.
+def aggregate(value: bool | None) -> bool | None:
+    """Returns whether the ps sum; None leaves it to the cost model.
 
     Raises:
-        TypeError: If `sp_ids` is neither a `SparseTensor` nor a `RaggedTensor`, or
-            `sp_weights` is of another type.
-        ValueError: If they are not matrices, or the weights are of another shape.
+        ValueError: If it is something else.
     """
-    if not isinstance(sp_ids, (tf.SparseTensor, tf.RaggedTensor)):
-        raise TypeError(
-            f"sp_ids is a tf.SparseTensor or tf.RaggedTensor; received {type(sp_ids)}"
-        )
-    if sp_weights is not None and type(sp_weights) is not type(sp_ids):
-        raise TypeError(
-            f"sp_weights is None or, as sp_ids, a {type(sp_ids).__name__}; received "
-            f"{type(sp_weights)}"
-        )
-    if sp_ids.dtype not in (tf.int32, tf.int64):
-        raise TypeError(f"sp_ids are int32 or int64; received {sp_ids.dtype.name}")
-    if sp_ids.shape.rank != 2:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"aggregate is True, False or None; received {value!r}")
+    return value
+
+
+def padding(value: int) -> int:
+    """Returns the id that fills up rows.
+
+    Raises:
+        ValueError: If it is no whole number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(
-            f"sp_ids is a matrix, the ids of a row in a row; received the shape "
-            f"{sp_ids.shape}"
+            "padding is the id that fills up rows, a whole number such as -1; received "
+            f"{value!r}"
         )
-    valid = [_ids_in_range(sp_ids.values, table.num_rows, table.name)]
-    if isinstance(sp_ids, tf.SparseTensor):
-        segments, num_segments = sp_ids.indices[:, 0], sp_ids.dense_shape[0]
-        valid.append(_ascending(table, segments))
-    else:
-        segments, num_segments = sp_ids.value_rowids(), sp_ids.nrows()
-    weights = None
-    if sp_weights is not None:
-        valid.append(_weights_fit(table, sp_ids, sp_weights))
-        weights = sp_weights.values
-    with tf.control_dependencies([each for each in valid if each is not None]):
-        ids = tf.identity(sp_ids.values)
-        if weights is not None:
-            weights = tf.cast(tf.identity(weights), computing_dtype(table.dtype))
-    return Bag(
-        ids, tf.cast(segments, tf.int64), weights, tf.cast(num_segments, tf.int64)
-    )
+    return int(value)
+
+
+def partitioner(value: Partitioner | None) -> Partitioner | None:
+    """Returns the partitioner.
+
+    Raises:
+        TypeError: If it is not a function.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(
+            "partitioner is None or a function of a shape and a dtype, such as "
+            f"tfdist.FixedShardsPartitioner(2); received {value!r}"
+        )
+    return value
 
 
 def positive(**values: int) -> None:
@@ -200,118 +193,6 @@ def positive(**values: int) -> None:
     for argument, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{argument} is a whole number from 1; received {value!r}")
-
-
-def ids_in_range(ids: Any, num_rows: int, name: str) -> tf.Tensor:
-    """Returns the ids, which are checked where the step runs.
-
-    A step with an id that is not a row of the table raises
-    `tf.errors.InvalidArgumentError`.
-    """
-    ids = tf.convert_to_tensor(ids)
-    if not ids.dtype.is_integer:
-        ids = tf.cast(ids, tf.int32)
-    with tf.control_dependencies(_present(_ids_in_range(ids, num_rows, name))):
-        return tf.identity(ids)
-
-
-def bags(inputs: Any, weights: Any, padding: int) -> tuple[Any, Any]:
-    """Returns ids and their weights, both ragged or both sparse, from any kind.
-
-    Args:
-        inputs: Ids: ragged, sparse, or a dense matrix that is filled up.
-        weights: Of the same kind and shape, or None.
-        padding: What a dense matrix is filled up with.
-
-    Raises:
-        ValueError: If a dense matrix is none, or the weights are of another shape.
-    """
-    if isinstance(inputs, (tf.SparseTensor, tf.RaggedTensor)):
-        return inputs, weights
-    ids = tf.convert_to_tensor(inputs)
-    if not ids.dtype.is_integer:
-        ids = tf.cast(ids, tf.int64)
-    if ids.dtype not in (tf.int32, tf.int64):
-        ids = tf.cast(ids, tf.int64)
-    if ids.shape.rank != 2:
-        raise ValueError(
-            "bags of ids are a tensor [batch, any], ragged, sparse or filled up with "
-            f"{padding}; received the shape {ids.shape}"
-        )
-    is_id = tf.not_equal(ids, tf.cast(padding, ids.dtype))
-    if weights is not None:
-        weights = tf.convert_to_tensor(weights)
-        if not ids.shape.is_compatible_with(weights.shape):
-            raise ValueError(
-                f"weights are of the shape of the ids, {ids.shape}; received "
-                f"{weights.shape}"
-            )
-        weights = tf.ragged.boolean_mask(weights, is_id)
-    return tf.ragged.boolean_mask(ids, is_id), weights
-
-
-def _present(checks: tf.Operation | None) -> list[tf.Operation]:
-    # An assertion that has run already is None.
-    return [] if checks is None else [checks]
-
-
-def _ids_in_range(ids: tf.Tensor, num_rows: int, name: str) -> tf.Operation | None:
-    inside = (ids >= 0) & (tf.cast(ids, tf.int64) < num_rows)
-    return tf.debugging.Assert(
-        tf.reduce_all(inside),
-        [
-            f"ids of the table {name} are from 0 to {num_rows - 1}; received, among "
-            "others,",
-            tf.boolean_mask(ids, ~inside)[:3],
-        ],
-    )
-
-
-def _ascending(table: Table, segments: tf.Tensor) -> tf.Operation | None:
-    return tf.debugging.Assert(
-        tf.reduce_all(segments[1:] >= segments[:-1]),
-        [
-            f"sp_ids of the table {table.name} are not in the order of their rows; "
-            "pass tf.sparse.reorder(sp_ids), and the weights in the same order"
-        ],
-    )
-
-
-def _weights_fit(table: Table, sp_ids: Any, sp_weights: Any) -> tf.Operation | None:
-    if not sp_weights.dtype.is_floating:
-        raise TypeError(f"sp_weights are floats; received {sp_weights.dtype.name}")
-    if not sp_ids.shape.is_compatible_with(
-        sp_weights.shape
-    ) or not sp_ids.values.shape.is_compatible_with(sp_weights.values.shape):
-        raise ValueError(
-            f"sp_weights has one weight for each of sp_ids: received "
-            f"{_extent(sp_weights)} weights for {_extent(sp_ids)} ids of the table "
-            f"{table.name}"
-        )
-    if isinstance(sp_ids, tf.RaggedTensor):
-        return _same(table, sp_ids.row_splits, sp_weights.row_splits)
-    return _same(table, sp_ids.indices, sp_weights.indices)
-
-
-def _same(table: Table, places: tf.Tensor, others: tf.Tensor) -> tf.Operation | None:
-    ids, weights = (tf.shape(each)[0] for each in (places, others))
-    fewer = tf.minimum(ids, weights)
-    same = tf.equal(places[:fewer], tf.cast(others[:fewer], places.dtype))
-    return tf.debugging.Assert(
-        tf.reduce_all(same) & tf.equal(ids, weights),
-        [
-            f"sp_weights has one weight for each of sp_ids, at the same place; of the "
-            f"table {table.name} received places",
-            tf.shape(places),
-            "of ids and",
-            tf.shape(others),
-            "of weights, or others of that shape",
-        ],
-    )
-
-
-def _extent(sp: Any) -> str:
-    return f"{sp.values.shape} (in a {sp.shape} matrix)"
 
 
 def _shard(shard: Any) -> tf.Variable | tf.Tensor:
@@ -326,7 +207,7 @@ def _name(shard: tf.Variable | tf.Tensor) -> str:
 
 
 def _one_of(argument: str, value: str, allowed: Sequence[str]) -> str:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(
             f"{argument} is one of {', '.join(allowed)}; received {value!r}"
         )

@@ -75,7 +75,7 @@ def _sum_on_shard(
 
         return block, flat_gradient
 
-    with tf.device(shard.device):
+    with tf.device(_device_of(shard)):
         if not isinstance(shard, tf.Variable):
             return block_of(shard, *weights)
         # Reads nothing; it is how a tape learns that the variable is used.
@@ -122,7 +122,7 @@ def _block_and_gradient(
     max_norm: float | None,
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.IndexedSlices, list[tf.Tensor]]]]:
     """The block of one shard, and what gives the gradients by its rows and weights."""
-    with tf.device(shard.device):
+    with tf.device(_device_of(shard)):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
         rows = _computable(
@@ -138,7 +138,7 @@ def _block_and_gradient(
         block = tf.cast(block, shard.dtype)
 
     def gradient(d_block: tf.Tensor) -> tuple[tf.IndexedSlices, list[tf.Tensor]]:
-        with tf.device(shard.device):
+        with tf.device(_device_of(shard)):
             d_block = _computable(d_block)
             d_clipped = rows_gradient(
                 d_block, index, segments, all_weights, tf.size(unique_ids)
@@ -202,6 +202,14 @@ def sum_of_block(
 def computing_dtype(dtype: tf.DType) -> tf.DType:
     """The dtype in which rows are summed: half precision is for the wire alone."""
     return tf.float32 if dtype.size < tf.float32.size else dtype
+
+
+def _device_of(shard: tf.Variable | tf.Tensor) -> tf.DeviceSpec:
+    device = tf.DeviceSpec.from_string(shard.device)
+    # What is traced beside a variable of this process may be loaded in another one,
+    # whose job has another name.
+    is_remote = device.job == "ps"
+    return device if is_remote else device.replace(job=None, replica=None, task=None)
 
 
 def _computable(rows: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.embedding import checks
+from tfdist.embedding import batch, checks
 from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
     embedding_lookup_sparse_with_distributed_aggregation,
@@ -45,6 +45,7 @@ class Embedding(keras.layers.Embedding):
         **kwargs: As of `keras.layers.Embedding`.
 
     Raises:
+        TypeError: If `partitioner` is no function.
         ValueError: If there is no such strategy.
     """
 
@@ -57,13 +58,24 @@ class Embedding(keras.layers.Embedding):
         partition_strategy: str = DIV,
         **kwargs: Any,
     ) -> None:
-        self._partitioner = partitioner or _over_all_ps
+        self._partitioner = checks.partitioner(partitioner)
         self._partition_strategy = checks.partition_strategy(partition_strategy)
         super().__init__(input_dim, output_dim, *args, **kwargs)
 
+    @property
+    def partitioner(self) -> Partitioner | None:
+        """What says how many shards there are; None spreads the rows over all ps."""
+        return self._partitioner
+
+    @property
+    def partition_strategy(self) -> str:
+        """`"div"` or `"mod"`."""
+        return self._partition_strategy
+
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        with partition_variables(self._partitioner, self._partition_strategy):
+        partitioner = self._partitioner or _over_all_ps
+        with partition_variables(partitioner, self._partition_strategy):
             super().build(input_shape)
         _update_by_row(self._embeddings)
 
@@ -74,10 +86,31 @@ class Embedding(keras.layers.Embedding):
         table = _value(self._embeddings)
         is_on_ps = isinstance(table, ParameterServerVariable | PartitionedVariable)
         if not is_on_ps or self.lora_enabled or self.quantization_mode:
-            return super().call(inputs)
+            is_sparse = isinstance(inputs, tf.SparseTensor)
+            ids = inputs if is_sparse else batch.whole_numbers(inputs, self.path)
+            return super().call(ids)
         # Keras would read the whole table on its ps, too, to ask for its shape.
-        ids = checks.ids_in_range(inputs, self.input_dim, self.path)
-        return tf.cast(table.sparse_read(ids), self.compute_dtype)
+        ids = batch.ids_in_range(inputs, self.input_dim, self.path)
+        return tf.cast(table.look_up(ids), self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, but for `partitioner`: that is the cluster's."""
+        config = super().get_config()
+        # `keras.layers.Embedding` opens what this layer has saved. It would refuse an
+        # argument of ours, and ignores one inside of a serialized object.
+        config["dtype"] = {
+            **config["dtype"],
+            "partition_strategy": self._partition_strategy,
+        }
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Embedding":
+        """Makes a layer of what `get_config` has returned, or that of Keras's layer."""
+        dtype = config.get("dtype")
+        if isinstance(dtype, dict) and "partition_strategy" in dtype:
+            config = {"partition_strategy": dtype["partition_strategy"], **config}
+        return super().from_config(config)
 
 
 @keras.saving.register_keras_serializable("tfdist")
@@ -106,7 +139,9 @@ class EmbeddingBag(keras.layers.Layer):
         **kwargs: As of `keras.layers.Layer`.
 
     Raises:
-        ValueError: If there is no such combiner, or `max_norm` is not positive.
+        TypeError: If `partitioner` is no function.
+        ValueError: If there is no such combiner or strategy, `max_norm` is not
+            positive, `padding` no whole number, or `aggregate` none of the three.
     """
 
     def __init__(
@@ -128,20 +163,29 @@ class EmbeddingBag(keras.layers.Layer):
         self.input_dim = input_dim
         self.output_dim = output_dim
         self.combiner = checks.combiner(combiner)
-        self.padding = padding
+        self.padding = checks.padding(padding)
         self.max_norm = checks.max_norm(max_norm)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.aggregate = aggregate
+        self.aggregate = checks.aggregate(aggregate)
         self.autocast = False
-        self._partitioner = partitioner or _over_all_ps
+        self._partitioner = checks.partitioner(partitioner)
         self._partition_strategy = checks.partition_strategy(partition_strategy)
         self._counter: LookupBytesCounter | None = None
 
+    @property
+    def partitioner(self) -> Partitioner | None:
+        """What says how many shards there are; None spreads the rows over all ps."""
+        return self._partitioner
+
+    @property
+    def partition_strategy(self) -> str:
+        """`"div"` or `"mod"`."""
+        return self._partition_strategy
+
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        with partition_variables(
-            self._partitioner, self._partition_strategy, rows_only=True
-        ):
+        partitioner = self._partitioner or _over_all_ps
+        with partition_variables(partitioner, self._partition_strategy, rows_only=True):
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim),
                 initializer=self.embeddings_initializer,
@@ -168,14 +212,11 @@ class EmbeddingBag(keras.layers.Layer):
         Returns:
             `[batch, output_dim]`. A bag without ids gives zeros.
         """
-        ids, weights = checks.bags(inputs, weights, self.padding)
-        table = _value(self.embeddings)
-        is_split = isinstance(table, PartitionedVariable)
+        ids, weights = batch.bags(inputs, weights, self.padding, self.path)
         combined = embedding_lookup_sparse_with_distributed_aggregation(
-            table,
+            _value(self.embeddings),
             ids,
             weights,
-            partition_strategy=table.layout.partition_strategy if is_split else DIV,
             combiner=self.combiner,
             max_norm=self.max_norm,
             aggregate=self.aggregate,
@@ -190,7 +231,7 @@ class EmbeddingBag(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, but for how rows are split: that is the cluster's."""
+        """Returns the arguments, but for `partitioner`: that is the cluster's."""
         return {
             **super().get_config(),
             "input_dim": self.input_dim,
@@ -202,6 +243,7 @@ class EmbeddingBag(keras.layers.Layer):
                 self.embeddings_initializer
             ),
             "aggregate": self.aggregate,
+            "partition_strategy": self.partition_strategy,
         }
 
 

@@ -20,9 +20,10 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras import checks
+from tfdist.keras.export import in_one_piece
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.keras.step_error import shorten_the_coordinators_log
+from tfdist.keras.step_error import print_records_once, shorten_the_coordinators_log
 from tfdist.parameter_server.creation import variable_initializer, variable_path
 from tfdist.parameter_server.partitioned import PartitionedVariable
 from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -46,6 +47,7 @@ def install() -> None:
         _replace(_tf.TensorFlowTrainer, "_maybe_symbolic_build", _maybe_symbolic_build)
         for name in ("fit", "evaluate", "predict"):
             _settle_on_error(_tf.TensorFlowTrainer, name)
+        keras.Model.export = _exporting_whole_variables(keras.Model.export)
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
         _tf.KerasVariable.sparse_read = property(_sparse_read)
@@ -57,6 +59,7 @@ def install() -> None:
             _tf.KerasVariable._initialize_with_initializer
         )
         shorten_the_coordinators_log()
+        print_records_once()
         _installed = True
 
 
@@ -170,6 +173,19 @@ def _tf_sync(epoch_iterator: Any) -> None:
     epoch_iterator._distribute_strategy.in_flight.join()
 
 
+def _exporting_whole_variables(export: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(export)
+    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = self.distribute_strategy
+        if not isinstance(strategy, ParameterServerStrategy):
+            return export(self, *args, **kwargs)
+        strategy.in_flight.join()
+        with in_one_piece(self):
+            return export(self, *args, **kwargs)
+
+    return method
+
+
 def _sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     # `tf.gather` looks for this method. With it an embedding moves the rows that it
     # looks up; without it, the whole table.
@@ -205,7 +221,7 @@ class PartitionedKerasVariable(keras.Variable):
         is_exporting = not tf.executing_eagerly()
         return {} if is_exporting else {"VARIABLE_VALUE": self._value.saveables}
 
-    # An exported function reads the shards, and so they are what is exported.
+    # `tf.saved_model.save` traces functions that read the shards, and saves those.
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any
     ) -> dict[str, Any]:

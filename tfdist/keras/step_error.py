@@ -76,3 +76,34 @@ def shorten_the_coordinators_log() -> None:
     logger = tf.get_logger()
     if not any(isinstance(each, CoordinatorLog) for each in logger.filters):
         logger.addFilter(CoordinatorLog())
+
+
+class OfTensorFlowAlone(logging.Filter):
+    """Drops records that a handler of the root logger writes to the same stream.
+
+    TensorFlow's logger has a handler of its own where the root logger had none when
+    TensorFlow was imported. Its coordinator then logs by absl, which gives the root
+    logger one too, and all that TensorFlow says would be printed twice.
+
+    Args:
+        handler: TensorFlow's own.
+    """
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._stream = getattr(handler, "stream", None)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Lets a record pass that is printed nowhere else."""
+        return self._stream is None or not any(
+            getattr(each, "stream", None) is self._stream
+            and record.levelno >= each.level
+            for each in logging.getLogger().handlers
+        )
+
+
+def print_records_once() -> None:
+    """Makes TensorFlow's logger print each record once; twice does no more."""
+    for handler in tf.get_logger().handlers:
+        if not any(isinstance(each, OfTensorFlowAlone) for each in handler.filters):
+            handler.addFilter(OfTensorFlowAlone(handler))

@@ -186,11 +186,13 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                         group,
                     )
             return None
-        if args and isinstance(args[0], tf.IndexedSlices) and var.updates_rows:
-            with tf.device(var.device):
-                rows, gradient = _summed_by_row(args[0])
-            with update.of_rows(var, rows):
-                return super()._update(var, fn, (gradient, *args[1:]), kwargs, group)
+        if args and isinstance(args[0], tf.IndexedSlices):
+            summed = _summed_by_row(args[0])
+            if var.updates_rows:
+                args = (summed.values, *args[1:])
+                with update.of_rows(var, summed.indices):
+                    return super()._update(var, fn, args, kwargs, group)
+            args = (summed, *args[1:])
         return super()._update(var, fn, args, kwargs, group)
 
     def _parts(self, var: PartitionedVariable, argument: Any) -> list[Any]:
@@ -204,6 +206,16 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         return super()._call_for_each_replica(update.tracing_a_step(fn), args, kwargs)
+
+    def _use_merge_call(self) -> bool:
+        # An optimizer asks, and then merges the calls of the replicas.
+        if tf.distribute.in_cross_replica_context():
+            raise RuntimeError(
+                "an optimizer was applied in the scope of the strategy, and outside of "
+                "strategy.run. Put the step into a function, and schedule one that "
+                "calls strategy.run(step, args=(batch,))"
+            )
+        return super()._use_merge_call()
 
     def _create_variable_round_robin(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
@@ -230,8 +242,13 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             super()._assert_being_scheduled_by_cluster_coordinator()
 
 
-def _summed_by_row(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-    """The rows of a gradient, each once, and the sum of what it has for each."""
-    rows, positions = tf.unique(gradient.indices)
-    summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
-    return rows, summed
+def _summed_by_row(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """A gradient that has each of its rows once, with the sum of what it had for it.
+
+    Optimizers square gradients, and the sum of squares is not the square of the sum.
+    """
+    # Before it travels if it has to, and on the ps if it was computed there.
+    with tf.device(gradient.values.device):
+        rows, positions = tf.unique(gradient.indices)
+        summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return tf.IndexedSlices(summed, rows, gradient.dense_shape)

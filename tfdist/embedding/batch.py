@@ -1,0 +1,239 @@
+"""The ids and weights of a batch, and words for those that are none.
+
+What their types and shapes tell is checked before the first step, and their values
+where the step runs.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdist.embedding.checks import Table
+from tfdist.embedding.differentiable import computing_dtype
+
+
+class Bag(NamedTuple):
+    """The ids of a batch.
+
+    Attributes:
+        ids: Of all rows, in their order, `[n]`.
+        segments: The row of each, ascending, int64.
+        weights: The weight of each, or None for ones.
+        num_segments: The rows of the batch, int64.
+    """
+
+    ids: tf.Tensor
+    segments: tf.Tensor
+    weights: tf.Tensor | None
+    num_segments: tf.Tensor
+
+
+def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
+    """Returns the ids of a batch, which are checked where the step runs.
+
+    A step with ids out of range, or with weights of other ids, raises
+    `tf.errors.InvalidArgumentError`.
+
+    Raises:
+        TypeError: If `sp_ids` is neither a `SparseTensor` nor a `RaggedTensor`, or
+            `sp_weights` is of another type.
+        ValueError: If they are not matrices, or the weights are of another shape.
+    """
+    if not isinstance(sp_ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"sp_ids is a tf.SparseTensor or tf.RaggedTensor; received {type(sp_ids)}"
+        )
+    if sp_weights is not None and type(sp_weights) is not type(sp_ids):
+        raise TypeError(
+            f"sp_weights is None or, as sp_ids, a {type(sp_ids).__name__}; received "
+            f"{type(sp_weights)}"
+        )
+    if sp_ids.dtype not in (tf.int32, tf.int64):
+        raise TypeError(f"sp_ids are int32 or int64; received {sp_ids.dtype.name}")
+    if sp_ids.shape.rank != 2:
+        raise ValueError(
+            f"sp_ids is a matrix, the ids of a row in a row; received the shape "
+            f"{sp_ids.shape}"
+        )
+    valid = _in_range(sp_ids.values, table.num_rows, table.name)
+    if isinstance(sp_ids, tf.SparseTensor):
+        segments, num_segments = sp_ids.indices[:, 0], sp_ids.dense_shape[0]
+        valid += _ascending(table, segments)
+    else:
+        segments, num_segments = sp_ids.value_rowids(), sp_ids.nrows()
+    weights = None
+    if sp_weights is not None:
+        valid += _weights_fit(table, sp_ids, sp_weights)
+        weights = sp_weights.values
+    with tf.control_dependencies(valid):
+        ids = tf.identity(sp_ids.values)
+        if weights is not None:
+            weights = tf.cast(tf.identity(weights), computing_dtype(table.dtype))
+    return Bag(
+        ids, tf.cast(segments, tf.int64), weights, tf.cast(num_segments, tf.int64)
+    )
+
+
+def ids_in_range(ids: Any, num_rows: int, name: str) -> tf.Tensor:
+    """Returns the ids, which are checked where the step runs.
+
+    A step with an id that is not a row of the table raises
+    `tf.errors.InvalidArgumentError`.
+
+    Raises:
+        TypeError: If they are no numbers.
+    """
+    ids = whole_numbers(ids, name)
+    with tf.control_dependencies(_in_range(ids, num_rows, name)):
+        return tf.identity(ids)
+
+
+def whole_numbers(ids: Any, name: str) -> tf.Tensor:
+    """Returns ids as int32 or int64: of any other integers, bools, or whole floats.
+
+    A step with another float raises `tf.errors.InvalidArgumentError`.
+
+    Args:
+        ids: What can be made a tensor.
+        name: Of the table, for errors.
+
+    Raises:
+        TypeError: If they are no numbers, or sparse.
+    """
+    if isinstance(ids, tf.SparseTensor):
+        raise TypeError(
+            f"ids of the table {name} are dense or ragged; received a SparseTensor. "
+            "Use tfdist.EmbeddingBag, which takes one, or tf.sparse.to_dense"
+        )
+    ids = tf.convert_to_tensor(ids)
+    if ids.dtype in (tf.int32, tf.int64):
+        return ids
+    if ids.dtype.is_floating:
+        is_whole = tf.equal(ids, tf.floor(ids))
+        valid = _assert(
+            tf.reduce_all(is_whole),
+            f"ids of the table {name} are whole numbers; received, among others,",
+            tf.boolean_mask(ids, ~is_whole)[:3],
+        )
+        with tf.control_dependencies(valid):
+            return tf.cast(ids, tf.int64)
+    if not ids.dtype.is_integer and ids.dtype != tf.bool:
+        raise TypeError(
+            f"ids of the table {name} are integers; received {ids.dtype.name}. Number "
+            "words first, for example with keras.layers.StringLookup"
+        )
+    return tf.cast(ids, tf.int64)
+
+
+def bags(inputs: Any, weights: Any, padding: int, name: str) -> tuple[Any, Any]:
+    """Returns ids and their weights, both ragged or both sparse, from any kind.
+
+    Args:
+        inputs: Ids: ragged, sparse, or a dense matrix that is filled up.
+        weights: Of the same kind and shape, or None.
+        padding: What a dense matrix is filled up with.
+        name: Of the table, for errors.
+
+    Raises:
+        TypeError: If the ids are no numbers.
+        ValueError: If a dense matrix is none, or the weights are of another shape.
+    """
+    if isinstance(inputs, tf.RaggedTensor):
+        ids = whole_numbers(inputs.flat_values, name)
+        return inputs.with_flat_values(ids), weights
+    if isinstance(inputs, tf.SparseTensor):
+        return inputs.with_values(whole_numbers(inputs.values, name)), weights
+    ids = whole_numbers(inputs, name)
+    if ids.shape.rank != 2:
+        raise ValueError(
+            "bags of ids are a tensor [batch, any], ragged, sparse or filled up with "
+            f"{padding}; received the shape {ids.shape}"
+        )
+    is_id = tf.not_equal(ids, tf.cast(padding, ids.dtype))
+    if weights is not None:
+        weights = tf.convert_to_tensor(weights)
+        if not ids.shape.is_compatible_with(weights.shape):
+            raise ValueError(
+                f"weights are of the shape of the ids, {ids.shape}; received "
+                f"{weights.shape}"
+            )
+        weights = tf.ragged.boolean_mask(weights, is_id)
+    return tf.ragged.boolean_mask(ids, is_id), weights
+
+
+def _assert(condition: tf.Tensor, *message: Any) -> list[tf.Operation]:
+    """What a step has to depend on; outside of one, an error at once."""
+    if not tf.executing_eagerly():
+        return [tf.debugging.Assert(condition, list(message))]
+    if not condition:
+        # TensorFlow's own says which tensor is not True, and prints bytes.
+        words = [each.numpy() if tf.is_tensor(each) else each for each in message]
+        raise tf.errors.InvalidArgumentError(None, None, " ".join(map(str, words)))
+    return []
+
+
+def _in_range(ids: tf.Tensor, num_rows: int, name: str) -> list[tf.Operation]:
+    inside = (ids >= 0) & (tf.cast(ids, tf.int64) < num_rows)
+    return _assert(
+        tf.reduce_all(inside),
+        f"ids of the table {name} are from 0 to {num_rows - 1}; received, among "
+        "others,",
+        tf.boolean_mask(ids, ~inside)[:3],
+    )
+
+
+def _ascending(table: Table, segments: tf.Tensor) -> list[tf.Operation]:
+    return _assert(
+        tf.reduce_all(segments[1:] >= segments[:-1]),
+        f"sp_ids of the table {table.name} are not in the order of their rows; "
+        "pass tf.sparse.reorder(sp_ids), and the weights in the same order",
+    )
+
+
+def _weights_fit(table: Table, sp_ids: Any, sp_weights: Any) -> list[tf.Operation]:
+    if not sp_weights.dtype.is_floating:
+        raise TypeError(f"sp_weights are floats; received {sp_weights.dtype.name}")
+    if not sp_ids.shape.is_compatible_with(
+        sp_weights.shape
+    ) or not sp_ids.values.shape.is_compatible_with(sp_weights.values.shape):
+        raise ValueError(
+            f"sp_weights has one weight for each of sp_ids: received "
+            f"{_extent(sp_weights)} weights for {_extent(sp_ids)} ids of the table "
+            f"{table.name}"
+        )
+    if isinstance(sp_ids, tf.RaggedTensor):
+        return _same(table, *(_ragged_places(sp) for sp in (sp_ids, sp_weights)))
+    return _same(table, sp_ids.indices, sp_weights.indices)
+
+
+def _ragged_places(sp: tf.RaggedTensor) -> tf.Tensor:
+    rows = sp.value_rowids()
+    columns = tf.range(tf.size(rows, rows.dtype)) - tf.gather(sp.row_starts(), rows)
+    return tf.cast(tf.stack([rows, columns], axis=1), tf.int64)
+
+
+def _same(table: Table, places: tf.Tensor, others: tf.Tensor) -> list[tf.Operation]:
+    """Whether weights are at the places of ids, each a row and a column."""
+    rule = (
+        "sp_weights has one weight for each of sp_ids, at the same place; of the table "
+        f"{table.name} received"
+    )
+    ids, weights = (tf.shape(each)[0] for each in (places, others))
+    fewer = tf.minimum(ids, weights)
+    same = tf.reduce_all(tf.equal(places[:fewer], others[:fewer]), axis=1)
+    different = tf.boolean_mask(tf.range(fewer), ~same)[:1]
+    return [
+        *_assert(tf.equal(ids, weights), rule, ids, "ids and", weights, "weights"),
+        *_assert(
+            tf.reduce_all(same),
+            rule,
+            "an id at [row, column]",
+            tf.gather(places, different),
+            "and its weight at",
+            tf.gather(others, different),
+        ),
+    ]
+
+
+def _extent(sp: Any) -> str:
+    return f"{sp.values.shape} (in a {sp.shape} matrix)"
