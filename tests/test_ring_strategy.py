@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import launch
 import tf_config
 from tfdist import RingStrategy, StartupTimeoutError
 
@@ -36,7 +37,7 @@ COMPARED = [
 OF_THE_RING = ["rings_per_step", "route", "saving", "dropout"]
 
 
-def train(directory, names, status=0):
+def train(directory, names):
     command = [sys.executable, "-m", "launch.local", "--num_ps=0"]
     command += [f"--num_workers={WORKERS}", "--program=coordinator"]
     done = subprocess.run(
@@ -46,7 +47,7 @@ def train(directory, names, status=0):
         text=True,
         timeout=270,
     )
-    assert done.returncode == status, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return {name: load(directory / f"{name}-0.pkl") for name in names}
 
 
@@ -99,10 +100,23 @@ def test_what_is_saved_loads_without_the_strategy(found):
 
 
 def test_a_worker_that_dies_is_named(tmp_path):
-    # The launcher ends the job with the status of the worker that was killed.
-    directory = tmp_path
-    found = train(directory, ["a_worker_dies"], status=137)["a_worker_dies"]
-    assert found["message"].startswith("PeerLostError: worker:1 at 127.0.0.1:")
+    log_dir = str(tmp_path / "logs")
+    with launch.servers(num_ps=0, num_workers=WORKERS, log_dir=log_dir) as servers:
+        done = subprocess.run(
+            [sys.executable, PROGRAM, str(tmp_path), "a_worker_dies"],
+            env={
+                **os.environ,
+                "TF_CONFIG": servers.tf_config.to_json(),
+                "PID_OF_WORKER_1": str(servers.pids["worker:1"]),
+            },
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    found = load(tmp_path / "a_worker_dies-0.pkl")
+    address = servers.tf_config.cluster.worker[1]
+    assert found["message"].startswith(f"PeerLostError: worker:1 at {address} ended")
     assert found["seconds"] < 60
 
 

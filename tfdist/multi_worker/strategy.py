@@ -68,10 +68,6 @@ class MultiWorkerMirroredStrategy(
         """The number of processes that train."""
         return int(self.extended._num_workers)
 
-    def barrier(self) -> None:
-        """Waits until every worker has come here."""
-        self.extended.gather_numbers([0])
-
     def distribute_shares(self, shares: tf.data.Dataset) -> Any:
         """Puts the elements of an endless dataset on this worker's devices in turn."""
         # To fetch ahead costs a fifth of a second an epoch, and is of no use to a CPU.

@@ -35,6 +35,10 @@ class SynchronousStrategy(tf.distribute.Strategy):
         """The number of devices that train, of all workers."""
         return int(self.num_replicas_in_sync)
 
+    def barrier(self) -> None:
+        """Waits until every worker has come here."""
+        self.extended.gather_numbers([0])
+
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any = None
     ) -> Any:
