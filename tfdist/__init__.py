@@ -13,6 +13,7 @@ from tfdist.embedding.aggregated_lookup import (
 from tfdist.embedding.cost import LookupBytes
 from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
+from tfdist.keras.multi_worker_input import UnequalDataError
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.peers import PeerLostError
 from tfdist.multi_worker.ring import RingStrategy
@@ -67,8 +68,8 @@ __all__ = [
     "ParameterServerStrategy",
     "Partition",
     "PartitionError",
-    "PlacedVariable",
     "PeerLostError",
+    "PlacedVariable",
     "Placement",
     "PlacementReport",
     "Plan",
@@ -83,6 +84,7 @@ __all__ = [
     "Shard",
     "StartupTimeoutError",
     "TargetSizePartitioner",
+    "UnequalDataError",
     "UnequalDevicesError",
     "UnknownSizesError",
     "VariableSpec",
