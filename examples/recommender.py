@@ -210,12 +210,13 @@ def main(argv: list[str]) -> None:
     seconds = time.monotonic() - start
     rmse = model.evaluate(data.validation, verbose=0, return_dict=True)["rmse"]
 
-    held: dict[str, int] = {}
     if FLAGS.strategy == "parameter_server":
         placement = strategy.placement_report()
         print(placement)
         print(strategy.worker_report())
         held = {f"ps:{i}": n for i, n in enumerate(placement.bytes_per_ps)}
+    else:
+        held = {"this process": bytes_of_variables(model)}
     rich.print(memory_table(before, task_memory.of_tasks(tasks), held))
     print(f"Trained in {seconds:.1f} s.")
     print(f"RMSE of guessing the mean: {rmse_of_the_mean(data):.4f}")
@@ -286,6 +287,18 @@ def rmse_of_the_mean(data: Data) -> float:
     """Returns the error of guessing the mean of the training ratings, always."""
     stars = np.concatenate([stars for _, stars in data.validation.as_numpy_iterator()])
     return float(np.sqrt(np.mean((stars - data.mean_stars) ** 2)))
+
+
+def bytes_of_variables(model: keras.Model) -> int:
+    """Returns the bytes of a model's variables, its optimizer's and its metrics'."""
+    variables = (
+        *model.variables,
+        *model.optimizer.variables,
+        *model.metrics_variables,
+    )
+    return sum(
+        math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in variables
+    )
 
 
 def memory_table(

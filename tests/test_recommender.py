@@ -215,3 +215,19 @@ def test_bad_flags_end_in_one_line(args, words, tmp_path):
     assert done.returncode != 0
     assert re.search(words, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_single_process_says_what_it_holds(tmp_path):
+    rows = 250_000
+    flags = "--strategy=one_device --dataset=zipf --epochs=1 --steps_per_epoch=2"
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "recommender.py", *flags.split(), f"--rows={rows}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    held = int(re.search(r"this process +.\D+(\d+)", done.stdout)[1])
+    # The table and its Adagrad slots; users and tags are few.
+    assert 2 * rows * 16 * 4 / 1e6 <= held <= 3 * rows * 16 * 4 / 1e6

@@ -1,5 +1,8 @@
 """Training, evaluation, prediction."""
 
+import re
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -297,3 +300,19 @@ def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
     assert steps == sum(strategy.worker_report().steps) - before
     assert strategy.coordinator.done()
     assert int(model.optimizer.iterations) == steps == 21
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "parameter-servers.md"
+
+
+@pytest.mark.feature("A training loop of one's own, as the guide has it")
+def test_the_loop_of_the_guide(strategy, regression, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+    (loop,) = (block for block in blocks if "strategy.run(" in block)
+    dataset = tf.data.Dataset.from_tensor_slices(regression).batch(BATCH_SIZE)
+    names = {"keras": keras, "tf": tf, "strategy": strategy, "dataset": dataset}
+    exec(loop, names)
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert names["optimizer"].iterations == 3 * STEPS
