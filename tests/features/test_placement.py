@@ -8,6 +8,7 @@ import pytest
 from models import compiled, mlp
 
 import launch
+import tfdist
 
 layers = keras.layers
 
@@ -207,3 +208,101 @@ def test_model_that_is_not_planned(planned):
     assert planned["other"].startswith("other shape: ")
     assert "large/kernel has the shape (48, 30)" in planned["other"]
     assert "(48, 40)" in planned["other"]
+
+
+LOADED = """
+import json, sys
+import keras, numpy as np
+import tfdist
+
+def build_model(optimizer="adam"):
+    ids = keras.Input((3,), dtype="int64")
+    tables = [
+        tfdist.Embedding(101, 8, name="dealt", partition_strategy="mod"),
+        tfdist.Embedding(64, 8, name="plain"),
+    ]
+    flat = [keras.layers.Flatten()(table(ids)) for table in tables]
+    bag = tfdist.EmbeddingBag(3, 300, name="bag")(ids)
+    tower = keras.Sequential([keras.Input((48,)), keras.layers.Dense(30)], name="tower")
+    hidden = [tower(keras.layers.Concatenate()(flat)), keras.layers.Dense(9)(bag)]
+    outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(hidden))
+    model = keras.Model(ids, outputs)
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+def load():
+    return keras.models.load_model(path)
+
+planned_from, path = sys.argv[1:]
+build_model().save(path)
+plan = tfdist.plan(load if planned_from == "load" else build_model, num_ps=2)
+strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
+x, y = np.arange(24).reshape(8, 3) % 3, np.ones((8, 1))
+said = {"planned": plan.imbalance}
+said["dealt"] = next(
+    v.partition.sizes for v in plan.variables if v.spec.name.endswith("dealt/embeddings")
+)
+with strategy.scope():
+    model = load()
+model.fit(x, y, batch_size=4, verbose=0)
+said["receipt"] = str(plan.receipt(strategy.placement_report()))
+for make in (build_model, load, build_model):
+    with strategy.scope():
+        model = make()
+        model.fit(x, y, batch_size=4, verbose=0)
+        model.save(path)
+OTHER_SLOTS = {
+    "extra": lambda name: keras.optimizers.Adam(amsgrad=True, name=name),
+    "missing": lambda name: keras.optimizers.SGD(name=name),
+}
+for kind, make in OTHER_SLOTS.items():
+    try:
+        with strategy.scope():
+            model = build_model(make(name="adam"))
+        model.fit(x, y, verbose=0)
+    except ValueError as error:
+        said[kind] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module", params=["build", "load"])
+def loaded(request, run_python, tmp_path_factory):
+    log_dir = tmp_path_factory.mktemp("servers")
+    arguments = request.param, str(log_dir / "model.keras")
+    with launch.servers(num_ps=2, num_workers=1, log_dir=str(log_dir)) as servers:
+        result = run_python(LOADED, *arguments, config=servers.tf_config)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.feature("A planned model that is loaded from `.keras`, and one planned so")
+def test_planned_model_is_loaded(loaded):
+    assert loaded["planned"] <= 1.02
+    assert loaded["receipt"].endswith("\nas planned"), loaded["receipt"]
+
+
+@pytest.mark.feature('A plan of tables with `partition_strategy="mod"`')
+def test_planned_table_that_is_dealt_out(loaded):
+    assert loaded["dealt"] == [51, 50]
+
+
+@pytest.mark.feature(
+    "An optimizer with other slots than planned", "no", "names the first difference"
+)
+def test_slots_that_are_not_planned(loaded):
+    assert "extra slot: the plan has no velocity_hat of " in loaded["extra"]
+    assert "it has momentum, velocity" in loaded["extra"]
+    assert "missing slot: the plan has momentum of " in loaded["missing"]
+
+
+@pytest.mark.feature(
+    "A table of bags split by columns", "no", "names the table when it is built"
+)
+def test_bags_by_columns(strategy):
+    columns = tfdist.fixed_size_partitioner(2, axis=1)
+    with strategy.scope():
+        bag = tfdist.EmbeddingBag(10, 4, name="by_columns", partitioner=columns)
+        words = r"by_columns/embeddings of shape \(10, 4\) can be split by rows alone"
+        with pytest.raises(ValueError, match=words):
+            bag.build((None, 3))

@@ -7,12 +7,9 @@ slots that its optimizer makes, the metrics and the seeds.
 
 import dataclasses
 import fnmatch
-import gc
 import random
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -20,11 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.creation import Request, requested, spec_of
-from tfdist.parameter_server.layout import MOD
-from tfdist.parameter_server.placement import VariableSpec
 from tfdist.parameter_server.plan import Weight
-from tfdist.parameter_server.plan_match import Matcher
+from tfdist.parameter_server.plan_recording import recording
 
 
 class UnknownSizesError(ValueError):
@@ -69,7 +63,7 @@ def weights_of(
         )
     _check_lookups(lookups)
     remake = None if optimizer is None else _remake(optimizer)
-    with _random_state_kept(), tf.Graph().as_default(), _recording() as created:
+    with _random_state_kept(), tf.Graph().as_default(), recording() as created:
         model = build_model()
         if not isinstance(model, keras.Model):
             raise NotAModelError(
@@ -81,103 +75,6 @@ def weights_of(
         weights = created.weights(divisible)
         del kept
     return _with_lookups(weights, lookups or {})
-
-
-@dataclass(frozen=True)
-class _Variable:
-    """A variable of the graph; Keras's own beside it, if it is one of Keras."""
-
-    spec: VariableSpec
-    variable: tf.Variable
-    request: Request
-    keras_variable: "weakref.ref[keras.Variable] | None"
-
-    @property
-    def is_in_use(self) -> bool:
-        # The graph keeps all of its variables; Keras keeps those of its models.
-        return self.keras_variable is None or self.keras_variable() is not None
-
-
-@dataclass
-class _Created:
-    """The variables that a graph has, and which of them follows which."""
-
-    variables: list[_Variable] = field(default_factory=list)
-    slots: dict[int, list[str]] = field(default_factory=dict)
-    keras_variable: keras.Variable | None = None
-    reference: int | None = None
-
-    def record(self, variable: tf.Variable) -> None:
-        of_keras = self.keras_variable
-        name = variable.name.removesuffix(":0") if of_keras is None else of_keras.path
-        if self.reference is not None:
-            self.slots.setdefault(self.reference, []).append(name)
-            return
-        spec = spec_of(name, variable.shape, variable.dtype)
-        reference = None if of_keras is None else weakref.ref(of_keras)
-        self.variables.append(_Variable(spec, variable, requested(), reference))
-
-    def weights(self, divisible: set[int]) -> list[Weight]:
-        return [
-            Weight(
-                each.spec,
-                tuple(self.slots.get(id(each.variable), ())),
-                divisible=id(each.variable) in divisible,
-                rows_only=each.request.rows_only,
-                dealt=each.request.partition_strategy == MOD,
-            )
-            for each in self._to_plan()
-        ]
-
-    def _to_plan(self) -> list[_Variable]:
-        """Those in use, and those without a like in use, which a plan has to know."""
-        gc.collect()
-        in_use = [each for each in self.variables if each.is_in_use]
-        likes = Matcher(each.spec for each in in_use)
-        return [
-            each
-            for each in self.variables
-            if each.is_in_use or likes.find(each.spec) is None
-        ]
-
-
-@contextmanager
-def _recording() -> Iterator[_Created]:
-    created = _Created()
-
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        variable = next_creator(**kwargs)
-        created.record(variable)
-        return variable
-
-    def initialize(variable: Any, value: Any) -> None:
-        created.keras_variable = variable
-        try:
-            keras_initialize(variable, value)
-        finally:
-            created.keras_variable = None
-
-    def add_slot(optimizer: Any, reference_variable: Any, *args: Any, **kw: Any) -> Any:
-        reference = reference_variable
-        if isinstance(reference, keras.Variable):
-            reference = reference.value
-        created.reference = id(reference)
-        try:
-            return keras_add_slot(optimizer, reference_variable, *args, **kw)
-        finally:
-            created.reference = None
-
-    # Keras tells a variable's path and a slot's weight to nobody else.
-    keras_initialize = _tf.KerasVariable._initialize
-    keras_add_slot = keras.optimizers.Optimizer.add_variable_from_reference
-    _tf.KerasVariable._initialize = initialize
-    keras.optimizers.Optimizer.add_variable_from_reference = add_slot
-    try:
-        with tf.variable_creator_scope(creator):
-            yield created
-    finally:
-        _tf.KerasVariable._initialize = keras_initialize
-        keras.optimizers.Optimizer.add_variable_from_reference = keras_add_slot
 
 
 @contextmanager
