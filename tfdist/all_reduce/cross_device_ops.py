@@ -38,14 +38,17 @@ class AllReduce(tf.distribute.CrossDeviceOps):
 
     Tensors are packed into buckets, in the order in which a backward pass makes them
     ready: the last variable's first. A bucket leaves when its tensors are there, while
-    the rest of the backward pass still runs. All devices end with the same bits, and the
-    same input gives the same bits again.
+    the rest of the backward pass still runs. All devices end with the same bits.
 
     Without an `algorithm`, CPU devices of one process first add up what they have: they
     share their memory, so nothing has to be sent. If there are more processes, one
     device of each then takes part in the exchange, and each bucket goes by the
     algorithm that is the fastest for its size and the number of processes by
-    `tfdist.all_reduce.cost.choose`. With an `algorithm`, every device takes part.
+    `tfdist.all_reduce.cost.choose`.
+
+    With an `algorithm`, every device takes part, and the same input gives the same bits
+    again. `tf.add_n`, which adds up in shared memory, takes three values or more in an
+    order that depends on which of them is needed elsewhere.
 
     Slices (`tf.IndexedSlices`) are gathered, not summed, as TensorFlow's own ops do.
     What is not an all-reduce is left to `tf.distribute.ReductionToOneDevice`: a
@@ -273,23 +276,21 @@ def _checked_bytes(name: str, value: float) -> float:
 
 
 def _devices_of(value: Any) -> tuple[str, ...]:
+    """The devices of the replicas of a value, or of where it shall go."""
     devices = _tf.devices_of(value)
-    if all(devices):
+    if all(devices) and len(set(devices)) == len(devices):
         return devices
-    # What a function is given has no device while the function is traced.
+    # What a replica was given, unlike what it has computed, may be anywhere; while a
+    # function is traced, its arguments are nowhere.
     replicas = tuple(tf.distribute.get_strategy().extended.worker_devices)
-    if len(replicas) != len(devices):
-        raise ValueError(
-            f"it is not known on which devices {value} is: reduce it in a strategy's "
-            "scope, or what was computed on its device"
-        )
-    return replicas
+    return replicas if len(replicas) == len(devices) else devices
 
 
 def _check_devices(devices: Sequence[str]) -> None:
     for device in devices:
         if devices.count(device) > 1:
             raise ValueError(
-                f"{devices.count(device)} replicas are on {device!r}, and each needs a "
-                "device of its own: give MirroredStrategy different devices"
+                f"{devices.count(device)} values are on device {device!r}, and each "
+                "needs a device of its own: give the strategy different devices, and "
+                "reduce in its scope"
             )

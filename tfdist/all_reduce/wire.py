@@ -41,14 +41,15 @@ def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     message = tf.cast(value, wire_dtype)
     if (wire_dtype, value.dtype) == (tf.bfloat16, tf.float32):
         return message  # Of the same range.
-    fits = tf.math.is_finite(message) | ~tf.math.is_finite(value)
     wider = "wire_dtype='bfloat16'" if value.dtype == tf.float32 else "wire_dtype=None"
     complaint = (
         f"a value, or a sum on its way, is too large for wire_dtype={wire_dtype.name!r}"
         f" (at most {float(wire_dtype.max):g}): take {wider}, or clip or scale what is "
         "reduced. The largest is"
     )
-    largest = tf.reduce_max(tf.abs(value))
-    check = tf.debugging.Assert(tf.reduce_all(fits), [complaint, largest])
-    with tf.control_dependencies([check] if check is not None else []):
+    magnitudes = tf.abs(tf.where(tf.math.is_finite(value), value, 0))
+    largest = tf.reduce_max(magnitudes)
+    fits = largest <= tf.cast(wire_dtype.max, value.dtype)
+    check = tf.raw_ops.Assert(condition=fits, data=[complaint, largest])
+    with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(message)
