@@ -215,11 +215,18 @@ def test_constraints_are_computed_on_the_ps(strategy, regression, sent):
 ROWS, WIDTH = 1000, 6
 
 
-def embedding_model(optimizer):
+class OneHotEmbedding(layers.Embedding):
+    """With a dense gradient: Keras's own squares those of a repeated id one by one."""
+
+    def call(self, ids):
+        return keras.ops.matmul(keras.ops.one_hot(ids, self.input_dim), self.embeddings)
+
+
+def embedding_model(optimizer, embedding=layers.Embedding):
     model = keras.Sequential(
         [
             keras.Input((3,), dtype="int32"),
-            layers.Embedding(ROWS, WIDTH),
+            embedding(ROWS, WIDTH),
             layers.Flatten(),
             layers.Dense(1),
         ]
@@ -240,7 +247,7 @@ def words():
 def test_embedding(strategy, words, runs_on_workers, optimizer):
     with strategy.scope():
         model = embedding_model(optimizer)
-    plain = embedding_model(optimizer)
+    plain = embedding_model(optimizer, OneHotEmbedding)
     plain.set_weights(model.get_weights())
     for _ in range(3):
         for each in (model, plain):
