@@ -14,6 +14,7 @@ from tfdist.keras.step_error import (
     summary,
 )
 
+TITLE = "Graph execution error:\n\n"
 STACK = """Graph execution error:
 
 Detected at node model/bad/Assert defined at (most recent call last):
@@ -26,6 +27,9 @@ Detected at node model/bad/Assert defined at (most recent call last):
 """
 REASON = "assertion failed: [ids are from 0 to 49; received] [50]"
 SEVERAL = "2 root error(s) found.\n  (0) INVALID_ARGUMENT:   "
+CANCELLED = """3 root error(s) found.
+  (0) CANCELLED:  Run
+  (1) INVALID_ARGUMENT:  """
 END = """
 \t [[{{node model/bad/Assert}}]]
 Additional GRPC error information from remote target /job:worker/replica:0/task:1:
@@ -38,6 +42,11 @@ SHORT = f"a step failed on worker 1: {REASON}\n  made in /home/me/train.py, line
     [
         (STACK + REASON + END, SHORT),
         (STACK + STACK.split("\n\n", 1)[1] + REASON + END, SHORT),
+        (
+            f"{TITLE}Detected at node bad:\n<stack traces unavailable>\n{REASON}{END}",
+            f"a step failed on worker 1: {REASON}",
+        ),
+        (STACK + CANCELLED + REASON + END, SHORT),
         (STACK + SEVERAL + REASON + END + "\n  (1) INVALID_ARGUMENT: it", SHORT),
         (
             STACK.replace("/home/me", "/x/lib/python3") + REASON,

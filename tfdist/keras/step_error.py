@@ -16,8 +16,11 @@ _WORKER = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
 _AFTER_THE_REASON = re.compile(
     r"\n\t \[\[|\nAdditional GRPC error|\n:UNKNOWN:| \[Op:|\n\nOriginal stack trace"
 )
-# Where several operations failed, the first one's reason is enough.
-_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s*")
+_NO_FRAMES = "<stack traces unavailable>"
+# Where several operations failed, one reason is enough.
+_SEVERAL = re.compile(
+    r"^\d+ root error\(s\) found\..*?\(\d+\) (?!CANCELLED)[A-Z_]+:\s*", re.S
+)
 # Code that users do not write.
 _LIBRARIES = ("/site-packages/", "/lib/python", str(Path(__file__).parent.parent))
 
@@ -35,9 +38,12 @@ def summary(text: str) -> str:
             is.
     """
     frames = list(_FRAME.finditer(text))
-    if not text.startswith("Graph execution error") or not frames:
+    ends = [frames[-1].end()] if frames else []
+    if _NO_FRAMES in text:
+        ends.append(text.rindex(_NO_FRAMES) + len(_NO_FRAMES))
+    if not text.startswith("Graph execution error") or not ends:
         return text
-    after_the_stack = _SEVERAL.sub("", text[frames[-1].end() :].strip())
+    after_the_stack = _SEVERAL.sub("", text[max(ends) :].strip())
     reason = _AFTER_THE_REASON.split(after_the_stack)[0].strip()
     if not reason:
         return text
