@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.all_reduce import cross_device_ops
+from tfdist.all_reduce.cost import lower_bound
 from tfdist.all_reduce.schedule import SCHEDULES, build
 
 CPU = tf.config.list_physical_devices("CPU")[0]
@@ -367,6 +368,38 @@ def test_devices_of_one_process_send_nothing_by_default():
     kinds = [op.type for op in graph.get_operations()]
     assert kinds.count("AddN") == 3
     assert set(kinds) == {"Const", "AddN", "Identity"}
+
+
+@pytest.mark.parametrize(
+    ("elements", "algorithm"), [(1200, "all_to_all"), (6_000_000, "ring")]
+)
+def test_between_processes_one_device_of_each_sends_by_what_is_fastest(
+    elements, algorithm
+):
+    tasks = 3
+    devices = [
+        f"/job:worker/replica:0/task:{task}/device:CPU:{cpu}"
+        for cpu in range(2)
+        for task in range(tasks)
+    ]
+    graph = tf.Graph()
+    with graph.as_default():
+        per_device = []
+        for device in devices:
+            with tf.device(device):
+                per_device.append([tf.fill([elements], 1.0) for _ in range(2)])
+        tfdist.AllReduce().reduce_tensors(per_device, devices)
+    sent, messages = dict.fromkeys(devices, 0), []
+    for op in graph.get_operations():
+        for value in op.inputs:
+            if value.device.split("/device")[0] != op.device.split("/device")[0]:
+                messages.append(value.shape.num_elements() * value.dtype.size)
+                sent[value.device] += messages[-1]
+                assert op.name.startswith(algorithm)
+    least = float(lower_bound(tasks)) * 2 * elements * 4
+    wanted = [least] * tasks + [0] * tasks
+    assert [*sent.values()] == pytest.approx(wanted, rel=1e-3)  # Cuts are aligned.
+    assert max(messages) <= 500_000
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """All-reduces for `tf.distribute.MirroredStrategy(cross_device_ops=...)`."""
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.cost import Network, choose
-from tfdist.all_reduce.locality import sharing_memory
+from tfdist.all_reduce.locality import in_one_process, sharing_memory
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import checked_algorithm
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
@@ -60,9 +61,11 @@ class AllReduce(tf.distribute.CrossDeviceOps):
     Args:
         algorithm: One of `SCHEDULES`; None chooses.
         network: What connects the processes, to choose by.
-        bucket_bytes: The least size of a bucket, in bytes.
+        bucket_bytes: The least size of a bucket, in bytes. None: 4 MiB between processes;
+            in one process, where the fewest operations win, there is no limit.
         segment_bytes: The size of the parts that a chunk is sent in, in bytes. The
-            next device adds a part up while the one after it is on its way.
+            next device adds a part up while the one after it is on its way. None: 500
+            KB between processes; in one process, chunks stay whole.
         wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 travel as, in
             half of the bytes or a quarter. They are added up in their own dtype. A value
             that is too large for it fails (tf.errors.InvalidArgumentError).
@@ -77,8 +80,8 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         algorithm: str | None = None,
         *,
         network: Network = NETWORK,
-        bucket_bytes: float = BUCKET_BYTES,
-        segment_bytes: float = SEGMENT_BYTES,
+        bucket_bytes: float | None = None,
+        segment_bytes: float | None = None,
         wire_dtype: Any = None,
     ) -> None:
         super().__init__()
@@ -202,7 +205,7 @@ class AllReduce(tf.distribute.CrossDeviceOps):
             slices = gathered(replicas, devices, self.wire_dtype)
             for of_device, value in zip(sums, slices, strict=True):
                 of_device[i] = value
-        for bucket in self._buckets([per_device[0][i] for i in dense]):
+        for bucket in self._buckets([per_device[0][i] for i in dense], devices):
             indices = [dense[j] for j in bucket]
             tensors = [[values[i] for i in indices] for values in per_device]
             summed = self._sum_bucket(tensors, devices)
@@ -211,11 +214,14 @@ class AllReduce(tf.distribute.CrossDeviceOps):
                     of_device[i] = value
         return sums
 
-    def _buckets(self, tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    def _buckets(
+        self, tensors: Sequence[tf.Tensor], devices: Sequence[str]
+    ) -> list[list[int]]:
+        bucket_bytes = _size_or(self.bucket_bytes, BUCKET_BYTES, devices)
         known = [i for i, each in enumerate(tensors) if each.shape.is_fully_defined()]
         dtypes = [tensors[i].dtype for i in known]
         sizes = [size_bytes(tensors[i]) for i in known]
-        packed = buckets(dtypes, sizes, self.bucket_bytes)
+        packed = buckets(dtypes, sizes, bucket_bytes)
         # What has a shape only when it runs travels alone.
         alone = [[i] for i in range(len(tensors)) if i not in known]
         return [[known[j] for j in bucket] for bucket in packed] + alone
@@ -225,9 +231,10 @@ class AllReduce(tf.distribute.CrossDeviceOps):
     ) -> list[list[tf.Tensor]]:
         size = sum(map(size_bytes, per_device[0]))
         algorithm = self.algorithm or choose(size, len(devices), self.network)
+        segment_bytes = _size_or(self.segment_bytes, SEGMENT_BYTES, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
-                algorithm, per_device, devices, self.segment_bytes, self.wire_dtype
+                algorithm, per_device, devices, segment_bytes, self.wire_dtype
             )
 
 
@@ -247,16 +254,16 @@ class RingAllReduce(AllReduce):
     Distributed Computing 69(2), 2009).
 
     Args:
-        bucket_bytes: As in `AllReduce`, and so are the others.
-        segment_bytes: The size of the parts that a chunk is sent in, in bytes.
-        wire_dtype: `"bfloat16"`, `"float16"`, or None.
+        bucket_bytes: The least size of a bucket, as in `AllReduce`.
+        segment_bytes: The size of the parts that a chunk is sent in, as there.
+        wire_dtype: `"bfloat16"`, `"float16"`, or None, as there.
     """
 
     def __init__(
         self,
         *,
-        bucket_bytes: float = BUCKET_BYTES,
-        segment_bytes: float = SEGMENT_BYTES,
+        bucket_bytes: float | None = None,
+        segment_bytes: float | None = None,
         wire_dtype: Any = None,
     ) -> None:
         super().__init__(
@@ -267,12 +274,18 @@ class RingAllReduce(AllReduce):
         )
 
 
-def _checked_bytes(name: str, value: float) -> float:
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} is a number of bytes; received {value!r}")
-    if not value > 0:
+def _checked_bytes(name: str, value: float | None) -> float | None:
+    if value is not None and not isinstance(value, Real):
+        raise TypeError(f"{name} is a number of bytes, or None; received {value!r}")
+    if value is not None and not value > 0:
         raise ValueError(f"{name} is a number of bytes above 0; received {value}")
     return value
+
+
+def _size_or(given: float | None, on_the_wire: float, devices: Sequence[str]) -> float:
+    if given is not None:
+        return given
+    return math.inf if in_one_process(devices) else on_the_wire
 
 
 def _devices_of(value: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which devices share their memory, so that nothing has to travel between them. Pure."""
+"""Which devices share their memory or their process: what travels how far. Pure."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,16 @@ def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
     """
     groups: dict[str, list[int]] = {}
     for i, device in enumerate(devices):
-        process, _, kind = device.upper().partition("/DEVICE:")
-        memory = process if kind.startswith("CPU:") else device
+        is_cpu = "/DEVICE:CPU:" in device.upper()
+        memory = _process(device) if is_cpu else device
         groups.setdefault(memory, []).append(i)
     return list(groups.values())
+
+
+def in_one_process(devices: Sequence[str]) -> bool:
+    """Whether all devices, given by their full names, are of one process."""
+    return len(set(map(_process, devices))) <= 1
+
+
+def _process(device: str) -> str:
+    return device.upper().partition("/DEVICE:")[0]
