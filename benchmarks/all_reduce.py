@@ -1,6 +1,7 @@
 """All-reduce between hosts: ours beside TensorFlow's own, in seconds and bytes.
 
-    sudo .venv/bin/python benchmarks/all_reduce.py --json=all_reduce.json
+    sudo .venv/bin/python benchmarks/all_reduce.py --parts=reduce --json=...
+    sudo .venv/bin/python benchmarks/all_reduce.py --parts=overlap --json=...
     .venv/bin/python benchmarks/all_reduce_report.py  # into docs/algorithms.md
 
 Each host is a network namespace, and the bytes are those that its interface counts. The
@@ -9,6 +10,7 @@ rows, all on the same hosts and in turns:
     choice                     tfdist.AllReduce(), which chooses by size
     ring                       the ring of tfdist
     ring_bfloat16              the same, with chunks that travel as bfloat16
+    reduce_then_broadcast      of tfdist
     RING, AUTO                 tf.distribute.MultiWorkerMirroredStrategy; a program a host
     ReductionToOneDevice       TensorFlow's, in one graph as ours are
     HierarchicalCopyAllReduce  likewise
@@ -95,6 +97,7 @@ ROWS = (
     Row("choice", "chief", "choice"),
     Row("ring", "chief", "ring"),
     Row("ring_bfloat16", "chief", "ring", {"wire_dtype": "bfloat16"}),
+    Row("reduce_then_broadcast", "chief", "reduce_then_broadcast", slow=True),
     Row("RING", "members", "RING"),
     Row("AUTO", "members", "AUTO"),
     Row("ReductionToOneDevice", "chief", "ReductionToOneDevice", slow=True),
@@ -105,12 +108,17 @@ OVERLAP_ROWS = (
     Row("compute alone, in one graph", "chief", None),
     Row("compute alone, a program a host", "members", None),
     Row("ring, default buckets", "chief", "ring"),
+    Row("ring, buckets of 2 MB", "chief", "ring", {"bucket_bytes": 2_000_000}),
     Row("ring, one bucket", "chief", "ring", ONE_BUCKET),
-    Row("choice, default buckets", "chief", "choice"),
+    Row("AllReduce(), default buckets", "chief", "choice"),
     Row("AUTO, default (one pack)", "members", "AUTO"),
     *(
-        Row(f"{ops}, bytes_per_pack={pack:,}", "members", ops, {"bytes_per_pack": pack})
-        for ops in ("RING",)
+        Row(
+            f"RING, bytes_per_pack={pack:,}",
+            "members",
+            "RING",
+            {"bytes_per_pack": pack},
+        )
         for pack in (1_000_000, 3_000_000, 6_000_000, 12_000_000)
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from all_reduce_backward import gradients
+from all_reduce_backward import Waiter, gradients
 
 import tf_config
 import tfdist
@@ -113,12 +113,18 @@ class Bench:
         """A backward pass whose gradients are reduced; kept, if there are no `ops`."""
         reducer = cross_device_ops(ops, options) if ops else None
         variables = self._held(layer_bytes, layers)
+        waiters = []
+        for device in self._devices:
+            with tf.device(device):
+                waiters.append(Waiter(compute_seconds / layers))
 
         def function() -> tf.Tensor:
             of_devices = []
-            for device, weights in zip(self._devices, variables, strict=True):
+            for device, weights, wait in zip(
+                self._devices, variables, waiters, strict=True
+            ):
                 with tf.device(device):
-                    of_devices.append(gradients(weights, compute_seconds))
+                    of_devices.append(gradients(weights, wait))
             values = [self._per_replica(each) for each in zip(*of_devices, strict=True)]
             if reducer:
                 values = reducer.batch_reduce(SUM, [(each, each) for each in values])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from all_reduce_backward import gradients
+from all_reduce_backward import Waiter, gradients
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -78,9 +78,10 @@ class Bench:
         """A backward pass whose gradients are reduced; kept, if there are no `ops`."""
         hints = _options(ops or "AUTO", options)
         weights = self._held(layer_bytes, layers)
+        wait = Waiter(compute_seconds / layers)
 
         def replica() -> tf.Tensor:
-            values = gradients(weights, compute_seconds)
+            values = gradients(weights, wait)
             if ops:
                 context = tf.distribute.get_replica_context()
                 values = context.all_reduce(SUM, values, options=hints)

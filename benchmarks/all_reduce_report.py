@@ -32,6 +32,7 @@ LABELS = {
     "choice": "`AllReduce()`",
     "ring": "ring",
     "ring_bfloat16": "ring, bfloat16",
+    "reduce_then_broadcast": "star",
     "RING": "TF RING",
     "AUTO": "TF AUTO",
     "ReductionToOneDevice": "TF one device",
