@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.cost import Network, choose
+from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import checked_algorithm
@@ -167,13 +168,15 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         _check_devices(devices)
         of_tensors = [alike(replicas) for replicas in zip(*per_device, strict=True)]
         groups = self._groups(devices)
+        if len(groups) == 1:
+            per_device = list(zip(*of_tensors, strict=True))
+            return reduce_in_memory(per_device, devices, reduce_op == MEAN)
         meeting = [devices[group[0]] for group in groups]
         reduced = []
         for group, device in zip(groups, meeting, strict=True):
             with tf.device(device):
                 reduced.append([added([each[d] for d in group]) for each in of_tensors])
-        if len(groups) > 1:
-            reduced = self._exchanged(reduced, meeting)
+        reduced = self._exchanged(reduced, meeting)
         results: list[list[Any]] = [[] for _ in devices]
         for group, device, values in zip(groups, meeting, reduced, strict=True):
             if reduce_op == MEAN:

@@ -1,0 +1,71 @@
+"""Reduces where devices share their memory: nothing is sent, so one of them adds up.
+
+The others read its result where it lies, as with `tf.distribute.ReductionToOneDevice`.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.all_reduce.bucket import size_bytes
+from tfdist.all_reduce.packing import buckets
+from tfdist.all_reduce.values import added, copied, divided
+
+PACKED_BYTES = 32_000
+"""Smaller tensors are copied into one: that takes less than an operation for each."""
+
+
+def reduce_in_memory(
+    per_device: Sequence[Sequence[Any]], devices: Sequence[str], mean: bool
+) -> list[list[Any]]:
+    """Adds up what all devices have on the first, for all of them.
+
+    Cost: nothing is sent; the memory of `n` tensors is read, and that of one written.
+
+    Args:
+        per_device: `per_device[d][i]`: of each device, its tensors or `tf.IndexedSlices`.
+        devices: The devices.
+        mean: Whether the sums are divided by the number of devices.
+
+    Returns:
+        The sums or means, of the form of `per_device`.
+    """
+    keys = [_pack_of(i, value) for i, value in enumerate(per_device[0])]
+    results: list[list[Any]] = [[None] * len(keys) for _ in devices]
+    for pack in buckets(keys, [0] * len(keys), math.inf):
+        wholes = []
+        for values, device in zip(per_device, devices, strict=True):
+            with tf.device(device):
+                wholes.append(_joined([values[i] for i in pack]))
+        with tf.device(devices[0]):
+            reduced = divided(added(wholes), len(devices)) if mean else added(wholes)
+        like = [per_device[0][i] for i in pack]
+        for values, device in zip(results, devices, strict=True):
+            with tf.device(device):
+                for i, value in zip(pack, _taken_apart(reduced, like), strict=True):
+                    values[i] = value
+    return results
+
+
+def _pack_of(i: int, value: Any) -> Hashable:
+    is_small = (
+        not isinstance(value, tf.IndexedSlices)
+        and value.shape.is_fully_defined()
+        and size_bytes(value) < PACKED_BYTES
+    )
+    return value.dtype.name if is_small else i
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    if len(values) == 1:
+        return values[0]
+    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+
+
+def _taken_apart(joined: Any, like: Sequence[Any]) -> list[Any]:
+    if len(like) == 1:
+        return [copied(joined)]
+    parts = tf.split(joined, [value.shape.num_elements() for value in like])
+    return [tf.reshape(part, v.shape) for part, v in zip(parts, like, strict=True)]
