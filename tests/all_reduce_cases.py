@@ -307,6 +307,19 @@ def test_a_strategy_reduces_by_it_in_every_step(algorithm, traced):
                 np.testing.assert_array_equal(each, sum(array[i] for array in arrays))
 
 
+def test_the_last_gradients_leave_first():
+    left = []
+
+    class Watched(tfdist.RingAllReduce):
+        def _sum_bucket(self, per_device, devices):
+            left.append([value.shape[0] for value in per_device[0]])
+            return super()._sum_bucket(per_device, devices)
+
+    arrays = [[draw(size, tf.float32, size) for size in (5, 4, 3, 2, 1)]] * 2
+    Watched(bucket_bytes=12).reduce_tensors(placed(arrays), DEVICES[:2])
+    assert left == [[1, 2], [3], [4], [5]]
+
+
 def test_values_that_no_replica_has_computed():
     ops = Counted("ring")
     strategy = tf.distribute.MirroredStrategy(DEVICES[:3], cross_device_ops=ops)
