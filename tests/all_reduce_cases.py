@@ -263,13 +263,13 @@ class Counted(tfdist.AllReduce):
 
     runs = 0
 
-    def _sum_bucket(self, per_device, devices):
+    def _sum_bucket(self, *bucket):
         def count():
             self.runs += 1
             return 0
 
         ran = tf.py_function(count, [], tf.int32)
-        sums = super()._sum_bucket(per_device, devices)
+        sums = super()._sum_bucket(*bucket)
         with tf.control_dependencies([ran]):
             return [[tf.identity(value) for value in values] for values in sums]
 
@@ -311,9 +311,9 @@ def test_the_last_gradients_leave_first():
     left = []
 
     class Watched(tfdist.RingAllReduce):
-        def _sum_bucket(self, per_device, devices):
+        def _sum_bucket(self, per_device, *others):
             left.append([value.shape[0] for value in per_device[0]])
-            return super()._sum_bucket(per_device, devices)
+            return super()._sum_bucket(per_device, *others)
 
     arrays = [[draw(size, tf.float32, size) for size in (5, 4, 3, 2, 1)]] * 2
     Watched(bucket_bytes=12).reduce_tensors(placed(arrays), DEVICES[:2])

@@ -22,13 +22,13 @@ class Counted(tfdist.AllReduce):
 
     runs = 0
 
-    def _sum_bucket(self, per_device, devices):
+    def _sum_bucket(self, *bucket):
         def count():
             self.runs += 1
             return 0
 
         ran = tf.py_function(count, [], tf.int32)
-        sums = super()._sum_bucket(per_device, devices)
+        sums = super()._sum_bucket(*bucket)
         with tf.control_dependencies([ran]):
             return [[tf.identity(value) for value in values] for values in sums]
 
