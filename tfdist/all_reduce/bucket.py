@@ -22,6 +22,7 @@ def sum_bucket(
     devices: Sequence[str],
     segment_bytes: float,
     wire_dtype: tf.DType | None = None,
+    turns: exchange.Turns | None = None,
 ) -> list[list[tf.Tensor]]:
     """Sums the tensors of a bucket over devices, on all devices.
 
@@ -34,6 +35,7 @@ def sum_bucket(
         devices: The devices.
         segment_bytes: The size of the parts that a chunk is sent in, in bytes.
         wire_dtype: What float32 and float64 travel as; their own dtype if None.
+        turns: Those of all buckets, of which the first goes first.
 
     Returns:
         The sums, of the form of `per_device`.
@@ -47,7 +49,7 @@ def sum_bucket(
             parts = _packed(tensors, schedule.num_chunks * segments)
         starts = range(0, len(parts), segments)
         chunks.append([parts[start : start + segments] for start in starts])
-    sums = exchange.all_reduce(schedule, chunks, devices, wire_dtype)
+    sums = exchange.all_reduce(schedule, chunks, devices, wire_dtype, turns)
     unpacked = []
     for tensors, device, summed in zip(per_device, devices, sums, strict=True):
         with tf.device(device):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.cost import Network, choose
+from tfdist.all_reduce.exchange import Turns
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
 from tfdist.all_reduce.packing import buckets
@@ -17,7 +18,7 @@ from tfdist.all_reduce.schedule import checked_algorithm
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
 from tfdist.all_reduce.wire import checked_wire_dtype
 
-BUCKET_BYTES = 4 << 20
+BUCKET_BYTES = 2_000_000
 SEGMENT_BYTES = 500_000
 NETWORK = Network(
     latency=1.5e-3,
@@ -208,10 +209,11 @@ class AllReduce(tf.distribute.CrossDeviceOps):
             slices = gathered(replicas, devices, self.wire_dtype)
             for of_device, value in zip(sums, slices, strict=True):
                 of_device[i] = value
+        turns = Turns(len(devices))
         for bucket in self._buckets([per_device[0][i] for i in dense], devices):
             indices = [dense[j] for j in bucket]
             tensors = [[values[i] for i in indices] for values in per_device]
-            summed = self._sum_bucket(tensors, devices)
+            summed = self._sum_bucket(tensors, devices, turns)
             for of_device, values in zip(sums, summed, strict=True):
                 for i, value in zip(indices, values, strict=True):
                     of_device[i] = value
@@ -230,14 +232,17 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         return [[known[j] for j in bucket] for bucket in packed] + alone
 
     def _sum_bucket(
-        self, per_device: Sequence[Sequence[tf.Tensor]], devices: Sequence[str]
+        self,
+        per_device: Sequence[Sequence[tf.Tensor]],
+        devices: Sequence[str],
+        turns: Turns,
     ) -> list[list[tf.Tensor]]:
         size = sum(map(size_bytes, per_device[0]))
         algorithm = self.algorithm or choose(size, len(devices), self.network)
         segment_bytes = _size_or(self.segment_bytes, SEGMENT_BYTES, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
-                algorithm, per_device, devices, segment_bytes, self.wire_dtype
+                algorithm, per_device, devices, segment_bytes, self.wire_dtype, turns
             )
 
 

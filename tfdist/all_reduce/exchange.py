@@ -11,10 +11,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfdist.all_reduce.schedule import Schedule, Transfer
-from tfdist.all_reduce.wire import to_wire
+from tfdist.all_reduce.wire import to_wire, travels_as
 
-IN_FLIGHT = 2
-"""Segments on the way to a device: one arrives while the next one is already sent."""
+IN_FLIGHT_BYTES = 1_000_000
+"""What may be on the way to a device: more than arrives while a message is answered."""
 
 Chunk = list[tf.Tensor]
 """The segments of a chunk, of which each travels and is added up by itself."""
@@ -29,24 +29,65 @@ class Parcel(NamedTuple):
     chunks: tuple[int, ...]
 
 
+class Turns:
+    """Has messages follow each other, where each device sends to one at a time.
+
+    Sent all at once they would share the link, and all arrive in the end; in turn, the
+    first can go on to the next device while the others are still on their way. No
+    message is needed for that: where each device sends to one and receives from one,
+    as in a ring, a device has sent as much as it has received.
+
+    Args:
+        num_devices: Devices that take part.
+        in_flight_bytes: What a device may have sent beyond what it has received, in
+            bytes, but for a single message.
+    """
+
+    def __init__(
+        self, num_devices: int, in_flight_bytes: float = IN_FLIGHT_BYTES
+    ) -> None:
+        self._in_flight_bytes = in_flight_bytes
+        self._sizes: list[int] = []
+        self._arrived: list[list[tf.Tensor]] = [[] for _ in range(num_devices)]
+
+    def take(self, size: int) -> int | None:
+        """Lets each device send one message more.
+
+        Args:
+            size: Its size, in bytes.
+
+        Returns:
+            The index of the message that has to arrive before; None for none.
+        """
+        self._sizes.append(size)
+        under_way = size
+        for i in reversed(range(len(self._sizes) - 1)):
+            under_way += self._sizes[i]
+            if under_way > self._in_flight_bytes:
+                return i
+        return None
+
+    def before(self, device: int, message: int | None) -> list[tf.Tensor]:
+        """What a device waits for, if it waits for a message."""
+        return [] if message is None else [self._arrived[device][message]]
+
+    def arrived(self, device: int, message: tf.Tensor) -> None:
+        """Notes what a device has received."""
+        self._arrived[device].append(message)
+
+
 def all_reduce(
     schedule: Schedule,
     chunks: Sequence[Sequence[Chunk]],
     devices: Sequence[str],
     wire_dtype: tf.DType | None = None,
-    in_flight: int = IN_FLIGHT,
+    turns: Turns | None = None,
 ) -> list[list[Chunk]]:
     """Sums the chunks of all devices on all devices.
 
     The order of every sum is that of the schedule, so the same input gives the same
     bits, and the sum of a chunk is computed once and copied, so that all devices end
     with the same bits.
-
-    Segments follow each other closely. Sent all at once they would share the link, and
-    all arrive at the end of a step; in turn, the first can go on to the next device
-    while the others are still on their way. No message is needed for that: where each
-    device sends to one and receives from one, as in a ring, a device has sent as much
-    as it has received.
 
     Cost: what the schedule says, and a copy a chunk and device.
 
@@ -57,8 +98,8 @@ def all_reduce(
         devices: The devices.
         wire_dtype: What float32 and float64 travel as; their own dtype if None. They
             are added up in their own dtype.
-        in_flight: How many segments a device may have sent beyond those it has
-            received.
+        turns: Those of several exchanges, of which the first goes first. They are for
+            schedules in which each device sends to one and receives from one.
 
     Returns:
         The sums, of the form of `chunks`.
@@ -66,17 +107,20 @@ def all_reduce(
     held = [[list(chunk) for chunk in of_device] for of_device in chunks]
     steps = [_parcels(transfers) for transfers in schedule.steps]
     in_turn = all(_is_permutation(parcels, len(devices)) for parcels in steps)
-    arrived: list[list[tf.Tensor]] = [[] for _ in devices]
-    sent = 0
+    turns = turns or Turns(len(devices))
     for parcels in steps:
         for segment in range(len(chunks[0][0])):
             messages = {}
+            awaited = (
+                turns.take(_message_bytes(held, parcels, segment, wire_dtype))
+                if in_turn
+                else None
+            )
             for sender, reduces, sends in {
                 (p.sender, p.reduces, p.chunks): 0 for p in parcels
             }:
-                due = sent - in_flight
-                after = arrived[sender][due : due + 1] if in_turn and due >= 0 else []
-                with tf.device(devices[sender]), tf.control_dependencies(after):
+                before = turns.before(sender, awaited)
+                with tf.device(devices[sender]), tf.control_dependencies(before):
                     own = [held[sender][chunk][segment] for chunk in sends]
                     message = to_wire(_joined(own), wire_dtype)
                     if not reduces and message.dtype != own[0].dtype:
@@ -88,15 +132,29 @@ def all_reduce(
             for sender, receiver, reduces, sends in parcels:
                 with tf.device(devices[receiver]):
                     message = tf.identity(messages[sender, sends])
-                    arrived[receiver].append(message)
+                    if in_turn:
+                        turns.arrived(receiver, message)
                     own = [held[receiver][chunk][segment] for chunk in sends]
                     others = _like(own, tf.cast(message, own[0].dtype))
                     for chunk, mine, other in zip(sends, own, others, strict=True):
                         held[receiver][chunk][segment] = (
                             mine + other if reduces else other
                         )
-            sent += 1
     return held
+
+
+def _message_bytes(
+    held: Sequence[Sequence[Chunk]],
+    parcels: Sequence[Parcel],
+    segment: int,
+    wire_dtype: tf.DType | None,
+) -> int:
+    """The size of the first message of a step; those of the others are about as large."""
+    sender, _, _, chunks = parcels[0]
+    parts = [held[sender][chunk][segment] for chunk in chunks]
+    # A shape that is known only when it runs counts nothing.
+    elements = sum(part.shape.num_elements() or 0 for part in parts)
+    return int(elements * travels_as(parts[0].dtype, wire_dtype).size)
 
 
 def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:

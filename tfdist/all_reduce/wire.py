@@ -26,6 +26,11 @@ def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
     return dtype
 
 
+def travels_as(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType:
+    """Returns what values of a dtype travel as."""
+    return dtype if wire_dtype is None or dtype not in NARROWED else wire_dtype
+
+
 def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     """Returns what travels: the value itself, or in half precision.
 
@@ -36,9 +41,9 @@ def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
         value: Of any dtype; only float32 and float64 are narrowed.
         wire_dtype: Of `WIRE_DTYPES`, or None.
     """
-    if wire_dtype is None or value.dtype not in NARROWED:
-        return tf.identity(value)
-    message = tf.cast(value, wire_dtype)
+    message = tf.cast(tf.identity(value), travels_as(value.dtype, wire_dtype))
+    if wire_dtype is None or message.dtype == value.dtype:
+        return message
     if (wire_dtype, value.dtype) == (tf.bfloat16, tf.float32):
         return message  # Of the same range.
     wider = "wire_dtype='bfloat16'" if value.dtype == tf.float32 else "wire_dtype=None"
