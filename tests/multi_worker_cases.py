@@ -699,6 +699,29 @@ def own_loop(strategy):
     return result(model, losses=np.array(losses))
 
 
+@case
+def packs(strategy):
+    """How many messages four gradients of 3 MB are."""
+    from tfdist.keras.multi_worker_exchange import reduce_gradients
+
+    @tf.function
+    def step():
+        def on_replica():
+            gradients = [tf.ones([750_000])] * 4
+            options = strategy.extended.communication_options
+            return reduce_gradients(gradients, options)
+
+        return strategy.run(on_replica)
+
+    graph = step.get_concrete_function().graph
+    kinds = [each.type for each in graph.get_operations()]
+    sums = strategy.experimental_local_results(step())[0]
+    return {
+        "packs": sum(kind.startswith("CollectiveReduce") for kind in kinds),
+        "sums": [float(each[-1]) for each in sums],
+    }
+
+
 def main(directory, *names):
     import tfdist
 

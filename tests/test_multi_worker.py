@@ -17,6 +17,7 @@ PROGRAM = str(Path(cases.__file__))
 TIMEOUT = 240.0  # seconds
 # What has a meaning on a cluster alone, or is drawn at random.
 NOT_COMPARED = {
+    "packs",
     "backup",
     "callbacks",
     "dropout",
@@ -113,6 +114,13 @@ def test_different_seeds_begin_with_the_same_weights(found):
     one, other = found["initial_weights"]
     assert one["seed"] != other["seed"]
     check_same_bits([one, other])
+
+
+def test_gradients_leave_in_packs(found):
+    for worker in found["packs"]:
+        assert "error" not in worker, worker["error"]
+        assert worker["packs"] == 4
+        assert worker["sums"] == [2.0] * 4
 
 
 def test_callbacks_decide_the_same_and_the_chief_alone_writes(found):
