@@ -30,6 +30,13 @@ from typing import TypeVar
 
 from tfdist.all_reduce.schedule import checked_algorithm, checked_devices
 
+PREFERRED = ("ring", "halving_doubling", "reduce_then_broadcast", "all_to_all")
+"""Of algorithms that are about as fast: first those in which no two devices send to the
+same one at once, whose messages would be lost or wait; then the fewest messages."""
+
+NEARLY = 1.1
+"""How many times as long as the fastest a preferred algorithm may take."""
+
 T = TypeVar("T")
 
 
@@ -51,6 +58,9 @@ class Network:
             "LogP: towards a realistic model of parallel computation", PPoPP 1993).
             None: all of it, as if an interface had one message at a time on the way,
             which is what Chan et al. assume.
+        processor_seconds_per_message: Time that a message takes of processors which
+            all devices share, as hosts do that are namespaces or containers of one
+            machine. It passes while bytes travel: whichever takes longer counts.
 
     Raises:
         CostError: If a number is negative, the bandwidth is 0, or messages follow each
@@ -61,11 +71,16 @@ class Network:
     bandwidth: float
     seconds_per_reduced_byte: float
     seconds_per_message: float | None = None
+    processor_seconds_per_message: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
             raise CostError(f"bandwidth is above 0 bytes/s, not {self.bandwidth}")
-        for name in ("latency", "seconds_per_reduced_byte"):
+        for name in (
+            "latency",
+            "seconds_per_reduced_byte",
+            "processor_seconds_per_message",
+        ):
             if not getattr(self, name) >= 0:
                 raise CostError(f"{name} is at least 0 s, not {getattr(self, name)}")
         if not 0 <= self.gap <= self.latency:
@@ -107,11 +122,12 @@ class Cost:
 
     def seconds(self, size_bytes: int, network: Network) -> float:
         """Returns how long it takes for a tensor of so many bytes, step by step."""
-        return (
+        return max(
+            self.messages * network.processor_seconds_per_message,
             self.steps * network.latency
             + (self.busiest_messages - self.steps) * network.gap
             + _checked_size(size_bytes) * float(self.busiest_size) / network.bandwidth
-            + size_bytes * float(self.reduced) * network.seconds_per_reduced_byte
+            + size_bytes * float(self.reduced) * network.seconds_per_reduced_byte,
         )
 
 
@@ -260,11 +276,13 @@ def pipelined_ring_seconds(
     busy = chunk_bytes / network.bandwidth + segments * network.gap
     passed_on = network.latency + chunk_bytes / network.bandwidth / segments
     added = chunk_bytes * network.seconds_per_reduced_byte / segments
-    return (
+    messages = ring(n).messages * segments
+    return max(
+        messages * network.processor_seconds_per_message,
         (n - 1) * max(busy, passed_on + added)
         + (n - 2) * max(busy, passed_on)
         + busy
-        + (network.latency - network.gap)
+        + (network.latency - network.gap),
     )
 
 
@@ -312,9 +330,9 @@ def seconds(
 
 
 def choose(size_bytes: int, num_devices: int, network: Network) -> str:
-    """Returns the name of the algorithm that takes the least time.
+    """Returns the name of the algorithm that takes the least time, or nearly that.
 
-    Where two take the same, the first of `COSTS`: the ring, if it is one of them.
+    Of those that are within `NEARLY` of the fastest, the first of `PREFERRED`.
 
     Args:
         size_bytes: Of the tensor.
@@ -326,13 +344,14 @@ def choose(size_bytes: int, num_devices: int, network: Network) -> str:
         CostError: If the size is negative.
     """
     return _first_least(
-        {each: seconds(each, size_bytes, num_devices, network) for each in COSTS}
+        {each: seconds(each, size_bytes, num_devices, network) for each in PREFERRED},
+        NEARLY,
     )
 
 
-def _first_least(seconds_of: Mapping[T, float]) -> T:
+def _first_least(seconds_of: Mapping[T, float], nearly: float = 1 + 1e-9) -> T:
     # Formulas that are equal on paper differ in their last bits.
-    enough = min(seconds_of.values()) * (1 + 1e-9)
+    enough = min(seconds_of.values()) * nearly
     return next(each for each, taken in seconds_of.items() if taken <= enough)
 
 
