@@ -23,7 +23,10 @@ from all_reduce_targets import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "all_reduce.json"
+MEASURED = [
+    ROOT / "benchmarks" / "measured" / f"all_reduce{part}.json"
+    for part in ("", "_overlap")
+]
 PAGE = ROOT / "docs" / "algorithms.md"
 PLOT = ROOT / "docs" / "all_reduce_hosts.png"
 BEGIN, END = "<!-- all-reduce-hosts:begin -->", "<!-- all-reduce-hosts:end -->"
@@ -41,9 +44,18 @@ LABELS = {
 FROM_MEGABYTE = 1_000_000
 
 
+def combined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Puts runs of different parts together; the last one says of which model."""
+    return {
+        "environments": [run["environment"] for run in runs],
+        "overlap": runs[-1]["overlap"],
+        "measured": [each for run in runs for each in run["measured"]],
+    }
+
+
 def markdown(done: dict[str, Any]) -> str:
     """Returns the tables of what was measured, in Markdown."""
-    results, about = Results(done["measured"]), done["environment"]
+    results, about = Results(done["measured"]), done["environments"][-1]
     overlap = Overlap(done)
     parts = []
     found: list[Target] = []
@@ -56,10 +68,11 @@ def markdown(done: dict[str, Any]) -> str:
         parts.append(_overlap_table(overlap))
     parts.insert(0, _targets_table(found))
     repeats = 1 + max(each["repeat"] for each in done["measured"])
+    commands = "".join(f"    {each['command']}\n" for each in done["environments"])
     parts.append(
         f"Medians of {repeats} repeats in turns, ratios of pairs. Python "
         f"{about['python']}, TensorFlow {about['tensorflow']}, {about['cores']} cores "
-        f"for all hosts together.\n\n    {about['command']}\n"
+        f"for all hosts together.\n\n{commands}"
     )
     return "\n".join(parts)
 
@@ -247,7 +260,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Writes the page and the plot, or checks them; returns the exit status."""
-    done = json.loads(MEASURED.read_text())
+    done = combined([json.loads(path.read_text()) for path in MEASURED])
     if "--check" in argv:
         differing = differences(done)
         for name in differing:
