@@ -32,6 +32,12 @@ def test_the_ps_keep_up_and_one_less_would_not(moved, seconds, workers, bandwidt
     assert suggestion.num_ps <= math.ceil(workers / 1.6)
 
 
+def test_just_enough_is_enough():
+    suggestion = suggest_cluster(1000.0, 0.0, 8, bandwidth=14707233.0)
+    assert suggestion.num_ps == 5
+    assert suggestion.busy == pytest.approx(0.8)
+
+
 def test_the_rule_is_wrong_where_a_step_is_all_network():
     suggestion = suggest_cluster(1e9, 0.0, 48)
     assert suggestion.num_ps == 30

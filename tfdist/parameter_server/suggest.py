@@ -172,7 +172,8 @@ def suggest_cluster(
     step_seconds = compute_seconds + 2 * one_way / bandwidth
     asked = num_workers * one_way * imbalance / (step_seconds * ps_bandwidth)
     memory_ps = max(1, math.ceil(model_bytes * imbalance / ps_memory))
-    num_ps = max(memory_ps, math.ceil(asked / utilization), 1)
+    # Rounding would ask for one more where these are just enough.
+    num_ps = max(memory_ps, math.ceil(round(asked / utilization, 9)), 1)
     rule = max(2, 2 * math.ceil(num_workers / 6))
     return ClusterSuggestion(
         num_ps=num_ps,
