@@ -1,0 +1,54 @@
+"""The benchmark of all-reduces in one process, and that the page shows its figures."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("all_reduce_local")
+
+
+@pytest.fixture
+def measured(benchmark):
+    return json.loads(benchmark.MEASURED.read_text())
+
+
+def test_the_page_shows_what_was_measured(benchmark, measured):
+    text = benchmark.PAGE.read_text()
+    assert benchmark.page(text, measured) == text
+
+
+def test_the_figures_are_of_all_cases_and_as_the_page_says(benchmark, measured):
+    rows = benchmark.rows_of(measured)
+    assert [row.case for row in rows] == [
+        benchmark.Case(devices, tensors, size)
+        for devices in (4, 8)
+        for tensors in (1, 60)
+        for size in (4_000, 64_000, 1_000_000, 10_000_000, 100_000_000)
+    ]
+    assert max(row.default for row in rows) <= 1.05
+    assert max(row.ring for row in rows) < 1
+
+
+def test_a_case_is_measured(benchmark):
+    case = json.dumps({"devices": 4, "tensors": 2, "size": 800})
+    done = subprocess.run(
+        [sys.executable, benchmark.__file__, f"--case={case}", "--seconds=0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert row["rounds"] == benchmark.LEAST_ROUNDS
+    assert set(row["milliseconds"]) == {*benchmark.OURS, *benchmark.THEIRS}
+    assert all(row["milliseconds"].values())
