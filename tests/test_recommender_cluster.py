@@ -61,7 +61,7 @@ def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir):
     assert abs(rmse / alone - 1) <= 0.02
     assert rmse < 0.95 * guessed
     # Each worker had its share of the steps, and both ps of the tables.
-    assert len(re.findall(r"│ [01]      │ +[1-9]\d* │", done.stdout)) == 2
+    assert len(re.findall(r"│ [01]      │ +[1-9][\d,]* │", done.stdout)) == 2
     assert len(re.findall(r"│ [01]  │ (?:users|items)/embeddings", done.stdout)) == 4
 
 
