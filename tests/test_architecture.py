@@ -188,6 +188,8 @@ def test_the_public_names():
         "partition_variables",
         "plan",
         "plan_variables",
+        "report_done",
+        "serve_until_done",
         "suggest_cluster",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)

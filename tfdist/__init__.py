@@ -14,6 +14,7 @@ from tfdist.embedding.cost import LookupBytes
 from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
 from tfdist.keras.multi_worker_input import UnequalDataError
+from tfdist.low_level.ending import report_done, serve_until_done
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.peers import PeerLostError
 from tfdist.multi_worker.ring import RingStrategy
@@ -96,5 +97,7 @@ __all__ = [
     "partition_variables",
     "plan",
     "plan_variables",
+    "report_done",
+    "serve_until_done",
     "suggest_cluster",
 ]

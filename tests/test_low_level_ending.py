@@ -1,0 +1,113 @@
+"""The ps end when the tasks that train have, and wait for none that died."""
+
+import pytest
+import tensorflow as tf
+
+from tfdist.low_level import ending
+from tfdist.low_level.ending import trainers, wait_for_all
+
+
+def server_def(job: str = "ps", **jobs: int) -> tf.train.ServerDef:
+    spec = {job: [f"{job}{i}:1" for i in range(count)] for job, count in jobs.items()}
+    cluster = tf.train.ClusterSpec(spec).as_cluster_def()
+    return tf.train.ServerDef(cluster=cluster, job_name=job, task_index=0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "names"),
+    [
+        ({"ps": 2, "worker": 2}, ["worker:0", "worker:1"]),
+        ({"worker": 1, "chief": 1, "ps": 1}, ["chief:0", "worker:0"]),
+        ({"ps": 1, "worker": 1, "master": 1}, ["master:0", "worker:0"]),
+        ({"evaluator": 1, "ps": 1, "chief": 1}, ["chief:0"]),
+    ],
+)
+def test_who_trains_and_who_is_the_chief(jobs, names):
+    assert trainers(server_def(**jobs)) == names
+
+
+class Queue:
+    """Names at times, in seconds, by a clock of its own."""
+
+    def __init__(self, *names: tuple[float, str], monkeypatch: pytest.MonkeyPatch):
+        self.now, self.names = 0.0, list(names)
+        monkeypatch.setattr(ending.time, "monotonic", lambda: self.now)
+
+    def take(self, timeout: float | None) -> str | None:
+        deadline = float("inf") if timeout is None else self.now + timeout
+        assert self.names or timeout is not None, "waits for ever"
+        if not self.names or self.names[0][0] > deadline:
+            self.now = deadline
+            return None
+        self.now, name = self.names.pop(0)
+        return name
+
+
+ALL = ["worker:0", "worker:1", "worker:2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "missing", "ended"),
+    [
+        # The chief last: nobody is missed, however long the others were done.
+        ([(5, "worker:1"), (700, "worker:2"), (900, "worker:0")], [], 900),
+        # The others have as long as they are given from then on.
+        ([(5, "worker:0"), (6, "worker:1"), (64, "worker:2")], [], 64),
+        ([(5, "worker:0"), (6, "worker:1"), (66, "worker:2")], ["worker:2"], 65),
+        # A task that was started again says so again, and so does the chief.
+        ([(1, "worker:1"), (2, "worker:1"), (9, "worker:0")], ["worker:2"], 69),
+        ([(5, "worker:0"), (50, "worker:0")], ["worker:1", "worker:2"], 65),
+        ([(1, "other:0"), (5, "worker:0")], ["worker:1", "worker:2"], 65),
+    ],
+)
+def test_a_ps_waits_for_all_and_only_so_long_after_the_chief(
+    names, missing, ended, monkeypatch
+):
+    queue = Queue(*names, monkeypatch=monkeypatch)
+    assert wait_for_all(ALL, queue.take, patience=60) == missing
+    assert queue.now == ended
+
+
+IN_ONE_PROCESS = """
+import json, logging, socket, sys, threading
+import tensorflow as tf
+from tfdist.low_level.ending import report_done, serve_until_done
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
+addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+for each in sockets:
+    each.close()
+cluster = {"ps": addresses[:2], "worker": addresses[2:]}
+
+def server(job, index):
+    return tf.distribute.Server(cluster, job_name=job, task_index=index)
+
+def serve(ps):
+    print("missing", serve_until_done(ps, patience=2.0))
+
+ps, workers = server("ps", 0), [server("worker", i) for i in range(2)]
+try:
+    serve_until_done(workers[0])
+except ValueError as error:
+    print(error)
+thread = threading.Thread(target=serve, args=[ps])
+thread.start()
+for worker in reversed(workers):  # nobody has started ps:1 and worker:2
+    report_done(worker, timeout=0.3)
+    print("serves" if thread.is_alive() else "ended", flush=True)
+thread.join()
+"""
+
+
+@pytest.mark.cluster
+def test_a_ps_ends_though_a_worker_is_dead_and_workers_though_a_ps_is(run_python):
+    done = run_python(IN_ONE_PROCESS)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "this server is worker:0, which calls report_done" in lines[0]
+    assert lines.count("serves") == 2
+    assert lines.index("ps:0: worker:1 is done") < lines.index("ps:0: worker:0 is done")
+    assert sum("cannot tell ps:1 that it is done: no server" in x for x in lines) == 2
+    assert any(x.startswith("ps:0 ends without worker:2, not heard") for x in lines)
+    assert lines[-1] == "missing ['worker:2']"

@@ -1,0 +1,168 @@
+"""How a cluster of every-task programs ends: the ps leave when nobody needs them.
+
+`server.join()` of TensorFlow never returns (tensorflow#25858). Here each task that
+trains writes its name into a queue on every ps when it is done, and a ps reads its
+queue until all have, or until the chief has and the rest take too long: a worker that
+was killed for good says nothing.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+import tf_config
+from tfdist.connect import StartupTimeoutError, wait_for
+
+_log = logging.getLogger("tfdist")
+
+PATIENCE_SECONDS = 60.0
+REPORT_SECONDS = 10.0
+
+_QUEUE = "tfdist_done"
+_NO_ANSWER = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
+
+# A task that has written its name still waits for the answer that it was written.
+_LINGER_SECONDS = 1.0
+
+
+def serve_until_done(
+    server: tf.distribute.Server, patience: float = PATIENCE_SECONDS
+) -> list[str]:
+    """Serves as a ps until every task that trains has called `report_done`.
+
+    Args:
+        server: This ps's own.
+        patience: How long the others may take once the chief is done, in seconds. The
+            chief is the job `chief` or `master`, and without one `worker:0`.
+
+    Returns:
+        The tasks that were not heard of in time, such as `"worker:2"`.
+
+    Raises:
+        ValueError: If the server is not that of a ps.
+    """
+    definition = server.server_def
+    if definition.job_name != "ps":
+        raise ValueError(
+            "a ps serves until the others are done; this server is "
+            f"{definition.job_name}:{definition.task_index}, which calls report_done"
+        )
+    name = f"ps:{definition.task_index}"
+    others = trainers(definition)
+    with _session(server, definition.task_index, timeout=0) as (queue, session):
+        name_taken = queue.dequeue()
+
+        def next_name(timeout: float | None) -> str | None:
+            milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
+            options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
+            try:
+                done = session.run(name_taken, options=options).decode()
+            except tf.errors.DeadlineExceededError:
+                return None
+            _log.info("%s: %s is done", name, done)
+            return done
+
+        missing = wait_for_all(others, next_name, patience)
+    if missing:
+        _log.warning(
+            "%s ends without %s, not heard of within %g s after the chief was done",
+            name,
+            ", ".join(missing),
+            patience,
+        )
+    time.sleep(_LINGER_SECONDS)
+    return missing
+
+
+def report_done(server: tf.distribute.Server, timeout: float = REPORT_SECONDS) -> None:
+    """Tells every ps that this task has no more use for it.
+
+    Call it when the training session is closed, not when it has failed: whoever
+    starts the task again finds the ps still there.
+
+    Args:
+        server: This task's own.
+        timeout: How long to try, for each ps, in seconds. One that does not answer has
+            ended already, or is told by nobody.
+    """
+    definition = server.server_def
+    name = f"{definition.job_name}:{definition.task_index}"
+    for index, address in enumerate(_addresses(definition).get("ps", [])):
+        ps = tf_config.Task("ps", index)
+        try:
+            # A session would wait for it for ever.
+            wait_for(
+                {ps: address}, timeout, "It has ended, or has to be ended by hand."
+            )
+            with _session(server, index, timeout) as (queue, session):
+                session.run(queue.enqueue(name))
+        except (StartupTimeoutError, *_NO_ANSWER) as error:
+            _log.warning("%s cannot tell %s that it is done: %s", name, ps, error)
+
+
+def wait_for_all(
+    names: Sequence[str],
+    next_name: Callable[[float | None], str | None],
+    patience: float,
+) -> list[str]:
+    """Waits for each name once, and for `patience` seconds after the first of them.
+
+    Args:
+        names: Of all to wait for, the chief's first.
+        next_name: Returns the next that comes, or None when its time in seconds is
+            over.
+        patience: In seconds.
+
+    Returns:
+        The names that did not come.
+    """
+    chief, missing = names[0], list(names)
+    deadline: float | None = None
+    while missing:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            break
+        name = next_name(left)
+        if name in missing:
+            missing.remove(name)
+        if name == chief and deadline is None:
+            deadline = time.monotonic() + patience
+    return missing
+
+
+def trainers(definition: tf.train.ServerDef) -> list[str]:
+    """Returns the names of the tasks that train, the chief's first."""
+    addresses = _addresses(definition)
+    return [
+        f"{job}:{index}"
+        for job in ("chief", "master", "worker")
+        for index in range(len(addresses.get(job, [])))
+    ]
+
+
+def _addresses(definition: tf.train.ServerDef) -> dict[str, list[str]]:
+    return {
+        job.name: [job.tasks[index] for index in sorted(job.tasks)]
+        for job in definition.cluster.job
+    }
+
+
+@contextmanager
+def _session(
+    server: tf.distribute.Server, ps: int, timeout: float
+) -> Iterator[tuple[tf.queue.FIFOQueue, tf.compat.v1.Session]]:
+    """A session that knows of one ps alone, and the queue there."""
+    definition = server.server_def
+    own = f"/job:{definition.job_name}/task:{definition.task_index}"
+    config = tf.compat.v1.ConfigProto(
+        # TensorFlow waits for every task that is not filtered out.
+        device_filters=[own, f"/job:ps/task:{ps}"],
+        operation_timeout_in_ms=round(timeout * 1000),
+    )
+    with tf.Graph().as_default(), tf.device(f"/job:ps/task:{ps}"):
+        queue = tf.queue.FIFOQueue(-1, [tf.string], [()], shared_name=_QUEUE)
+        with tf.compat.v1.Session(server.target, config=config) as session:
+            yield queue, session
