@@ -5,7 +5,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from launch.plan import TaskPlan
+from launch import network
+from launch.plan import PlanError, TaskPlan
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,10 @@ class Job:
     long a task that was told to end may take before it is killed;
     `straggler_timeout` how long the rest of an every-task program may take after
     its chief has ended. All are seconds. `echo` shows the logs on the terminal.
+    `network` is one of `launch.network.MODES`.
+
+    Raises:
+        PlanError: If there is no such `network`.
     """
 
     kind: str
@@ -25,6 +30,14 @@ class Job:
     grace_period: float = 10.0
     straggler_timeout: float = 60.0
     echo: bool = True
+    network: str = network.AUTO
+
+    def __post_init__(self) -> None:
+        if self.network not in network.MODES:
+            raise PlanError(
+                f"unknown network {self.network!r}; it is one of "
+                f"{', '.join(network.MODES)}"
+            )
 
     def log_path(self, plan: TaskPlan) -> str:
         """The log file of a task."""

@@ -13,7 +13,7 @@ from types import FrameType
 
 from absl import flags
 
-from launch import command_line, processes
+from launch import command_line, network, processes
 from launch.command_line import UsageError
 from launch.handle import Handle
 from launch.job import Job
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
         startup_timeout=values.startup_timeout,
         grace_period=values.grace_period,
         straggler_timeout=values.straggler_timeout,
+        network=values.network,
     )
     if values.dry_run:
         print("\n".join(map(_describe, job.plans)))
@@ -130,6 +131,15 @@ def _define_flags() -> flags.FlagValues:
         "Number of GPUs that each worker has to itself; by default all of them show to "
         "every worker.",
         lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "network",
+        network.AUTO,
+        network.MODES,
+        "Who reaches the ports: this machine alone (loopback), nobody else, nor the "
+        "job any other machine (private), or whoever reaches this machine (open); "
+        "auto takes loopback where the system allows it, and else open.",
         flag_values=values,
     )
     flags.DEFINE_string(

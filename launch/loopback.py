@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from launch import gpus, ports
+from launch import gpus, network, ports
 from launch.chatter import LOG_LEVEL
 from launch.handle import Handle
 from launch.job import Job
@@ -81,7 +82,7 @@ def make_job(
         server: The arguments that make Python a server.
         environ: The environment in which the tasks will be started.
         gpus_per_worker: The GPUs of each worker; None shows all GPUs to all that train.
-        **limits: The time-outs of `Job`, and `echo`.
+        **limits: The time-outs of `Job`, its `echo` and its `network`.
 
     Raises:
         PlanError: If the kind does not fit the cluster, or there are too few GPUs.
@@ -145,7 +146,7 @@ def servers(
         num_ps: Number of parameter servers, at least 1.
         num_workers: Number of workers, at least 1.
         server: The arguments that make Python a server.
-        **options: `log_dir` and the time-outs of `Job`.
+        **options: `log_dir`, and the time-outs and the `network` of `Job`.
 
     Raises:
         LaunchError: If a server does not start.
@@ -155,11 +156,18 @@ def servers(
     chief = Program("")  # The caller: it is planned, and not started.
     job = make_job(cluster, chief, COORDINATOR, server=server, echo=False, **options)
     job = replace(job, plans=tuple(each for each in job.plans if each.is_server))
+    if job.network == network.PRIVATE:
+        raise ValueError(
+            "network='private' would keep this very process, the chief, out: choose "
+            "'loopback', or start the whole job by python -m launch.local"
+        )
     make_log_dir(job.log_dir)
     with Handle(job) as handle:
         event = handle.next_event()
         if "pids" not in event:
             raise LaunchError(event.get("error", "the supervisor ended"))
+        if event["warning"]:
+            warnings.warn(event["warning"], stacklevel=3)
         yield Servers(TFConfig(cluster, Task("chief", 0)), event["pids"], job.log_dir)
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import pairwise
 from types import FrameType
 
-from launch import policy, processes, readiness
+from launch import network, policy, processes, readiness
 from launch.chatter import LOG_LEVEL, hides
 from launch.console import Console
 from launch.job import Job
@@ -96,8 +96,8 @@ class Supervisor:
         servers = [plan for plan in self._job.plans if plan.is_server]
         others = [plan for plan in self._job.plans if not plan.is_server]
         self._console.notice(f"the logs are in {self._job.log_dir}")
-        verdict = None
-        if servers:
+        verdict = self._protect()
+        if servers and verdict is None:
             self._notice_start(servers)
             verdict = self._start_all(servers) or self._await_listening()
         if others and verdict is None:
@@ -105,8 +105,21 @@ class Supervisor:
             verdict = self._start_all(others)
         if verdict is None:
             pids = {plan.name: self._tasks[plan.task].pid for plan in self._job.plans}
-            self._tell({"pids": pids})
+            self._tell({"pids": pids, "warning": self._warning})
         return verdict
+
+    def _protect(self) -> Verdict | None:
+        """Closes the ports before there are any."""
+        ports = [plan.port for plan in self._job.plans]
+        try:
+            protection = network.protect(self._job.network, ports)
+        except network.NetworkError as error:
+            return Verdict(1, str(error))
+        self._console.notice(protection.notice)
+        self._warning = protection.notice if protection.is_open else ""
+        if confined := protection.confined:
+            self._selector.register(confined, selectors.EVENT_READ, confined.answer)
+        return None
 
     def _notice_start(self, plans: list[TaskPlan]) -> None:
         self._console.notice(f"starting {_names([plan.task for plan in plans])}")

@@ -14,6 +14,7 @@ import launch
 
 PROGRAMS = Path(__file__).parent
 ROOT = str(Path(launch.__file__).parent.parent)
+COMMAND = (sys.executable, "-m", "launch.local")
 DEADLINE = 30.0  # seconds
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
@@ -41,9 +42,13 @@ def marked(mark):
 
 
 class Launcher:
-    """Runs `python -m launch.local` in a directory where a stand-in is `tfdist`."""
+    """Runs `python -m launch.local` in a directory where a stand-in is `tfdist`.
 
-    def __init__(self, directory):
+    `prefix` is a command that runs another one, its arguments.
+    """
+
+    def __init__(self, directory, prefix=()):
+        self.prefix = prefix
         self.mark = f"mark-{uuid.uuid4().hex}"
         self.directory = directory
         (directory / "tfdist").mkdir()
@@ -56,7 +61,7 @@ class Launcher:
         environ = {**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": self.mark}
         environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
         return subprocess.Popen(
-            [sys.executable, "-m", "launch.local", "--log_dir=logs", *args],
+            [*self.prefix, *COMMAND, "--log_dir=logs", *args],
             cwd=self.directory,
             env={**environ, **variables},
             stdin=subprocess.DEVNULL,
