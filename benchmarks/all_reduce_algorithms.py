@@ -182,7 +182,7 @@ def plot(network: Network, path: Path) -> None:
     loads, times = figure.subplots(1, 2)
     figure.suptitle(f"A model, not a measurement: {describe(network)}", fontsize=9)
     # Some curves lie on each other: each is thinner than the one below it.
-    widths = dict(zip(COSTS, (5, 2, 3, 1.2), strict=True))
+    widths = dict(zip(COSTS, (5, 2, 2, 3, 1.2), strict=True))
     for name, ys in load_curves().items():
         loads.plot(range(2, len(ys) + 2), ys, linewidth=widths[name], label=name)
     loads.set_yscale("log", base=2)

@@ -60,6 +60,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum(
     "strategy", "parameter_server", STRATEGIES, "How training is distributed."
 )
+flags.DEFINE_enum(
+    "wire_dtype",
+    None,
+    ["bfloat16", "float16"],
+    "What gradients travel as around a ring (--strategy=ring or mirrored).",
+)
 flags.DEFINE_enum("dataset", "mnist_5k", ["mnist_5k", "mnist"], "Name in TFDS.")
 flags.DEFINE_string("data_dir", None, "Where TFDS keeps data; its default if unset.")
 flags.DEFINE_integer(
@@ -100,7 +106,13 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
     if name == "multi_worker":
         return tfdist.MultiWorkerMirroredStrategy()
     if name == "ring":
-        return tfdist.RingStrategy()
+        return tfdist.RingStrategy(
+            cross_device_ops=tfdist.RingAllReduce(wire_dtype=FLAGS.wire_dtype)
+        )
+    if name == "mirrored" and FLAGS.wire_dtype:
+        # Devices that share their memory send nothing, unless it is a ring they form.
+        ring = tfdist.RingAllReduce(wire_dtype=FLAGS.wire_dtype)
+        return tf.distribute.MirroredStrategy(gpus or cpu_stand_ins(), ring)
     if name == "mirrored":
         # TensorFlow's own choice for GPUs is NCCL.
         ops = None if gpus else tfdist.AllReduce()
@@ -248,6 +260,11 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Only flags are allowed, got: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)
+    if FLAGS.wire_dtype and FLAGS.strategy not in ("ring", "mirrored"):
+        sys.exit(
+            f"--wire_dtype={FLAGS.wire_dtype} is for --strategy=ring or mirrored, not "
+            f"{FLAGS.strategy}: leave it out."
+        )
     timed = Stopwatch()
     try:
         with timed("strategy"):

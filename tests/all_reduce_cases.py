@@ -432,7 +432,8 @@ def test_between_processes_one_device_of_each_sends_by_what_is_fastest(
     assert [*sent.values()][tasks:] == [0] * tasks
     if algorithm == "ring":
         assert [*sent.values()][:tasks] == pytest.approx([total * 4 / 3] * 3, rel=1e-3)
-    assert max(messages) <= 500_000 + 64
+        # Chunks of 16 MB, in segments.
+        assert max(messages) <= 2_000_000 + 64
 
 
 @pytest.mark.parametrize(

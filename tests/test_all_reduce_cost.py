@@ -105,6 +105,7 @@ def test_seconds_by_hand():
     by_hand = {
         "ring": 6 * 1 + 150 / 10 + 75 * 0.01,
         "reduce_then_broadcast": 2 * 1 + 4 * 0.25 + 600 / 10 + 300 * 0.01,
+        "tree": 4 * 1 + 400 / 10 + 200 * 0.01,
         "all_to_all": 2 * 1 + 4 * 0.25 + 150 / 10 + 75 * 0.01,
         "halving_doubling": 4 * 1 + 150 / 10 + 75 * 0.01,
     }
@@ -166,6 +167,7 @@ def test_where_processors_are_shared_the_fewest_messages_win():
     assert cost.seconds("all_to_all", 0, 4, shared) == pytest.approx(24e-3)
     assert cost.seconds("halving_doubling", 0, 4, shared) == pytest.approx(16e-3)
     assert cost.seconds("reduce_then_broadcast", 0, 4, shared) == pytest.approx(6e-3)
+    assert cost.seconds("tree", 0, 4, shared) == pytest.approx(6e-3)
     # Twice as many segments are twice as many messages.
     assert cost.pipelined_ring_seconds(0, 4, shared, 2) == pytest.approx(48e-3)
     own = Network(2e-4, 125e6, 2e-10, 2e-5)
@@ -173,15 +175,18 @@ def test_where_processors_are_shared_the_fewest_messages_win():
         assert cost.seconds("ring", size, 4, shared) == pytest.approx(
             cost.seconds("ring", size, 4, own), rel=0.01
         )
-    choices = [cost.choose(size, 4, shared) for size in (4_000, 500_000, 25 * MB)]
-    assert choices == ["reduce_then_broadcast", "halving_doubling", "ring"]
+    sizes = (4_000, 300_000, 700_000, 25 * MB)
+    assert [cost.choose(size, 4, shared) for size in sizes] == [
+        *("reduce_then_broadcast", "tree", "halving_doubling", "ring")
+    ]
 
 
 @pytest.mark.parametrize(
     ("size", "num_devices", "chosen"),
     [
         (4_000, 4, "all_to_all"),
-        (4_000, 64, "halving_doubling"),
+        (4_000, 64, "tree"),
+        (1 * MB, 64, "halving_doubling"),
         (100 * MB, 4, "ring"),
         (100 * MB, 6, "ring"),
         (100 * MB, 17, "ring"),
@@ -228,8 +233,8 @@ def test_wrong_numbers_are_refused():
             formulas(0)
         with pytest.raises(CostError, match="at least 0 bytes, not -1"):
             cost.seconds(name, -1, 4, SLOW)
-    with pytest.raises(ScheduleError, match="'tree': choose one of 'ring', "):
-        cost.seconds("tree", 1, 4, SLOW)
+    with pytest.raises(ScheduleError, match="'star': choose one of 'ring', "):
+        cost.seconds("star", 1, 4, SLOW)
     with pytest.raises(ScheduleError, match="at least 1 device"):
         cost.choose(1, 0, SLOW)
     with pytest.raises(CostError, match="at least 1 segment, not 0"):

@@ -1,5 +1,6 @@
 """Schedules, carried out by NumPy: every device ends with the sum, bit by bit."""
 
+import math
 from collections import Counter
 from fractions import Fraction
 
@@ -138,6 +139,19 @@ def test_the_others_use_links_as_they_say(n):
     assert star.num_steps == everyone.num_steps == 2
 
 
+@pytest.mark.parametrize("n", DEVICES[1:])
+def test_a_tree_has_as_few_messages_as_a_star_and_no_device_has_all_of_them(n):
+    tree = schedules.tree(n)
+    levels = math.ceil(math.log2(n))
+    assert len(tree.transfers) == 2 * (n - 1)
+    assert tree.num_steps == 2 * levels
+    assert tree.busiest_sent == tree.busiest_received == levels
+    assert (tree.sent(0), tree.received(0)) == (levels, levels)
+    for transfers in tree.steps:
+        at_once = Counter(device for each in transfers for device in each[1:3])
+        assert set(at_once.values()) == {1}
+
+
 def test_halving_doubling_exchanges_halves_of_halves():
     schedule = schedules.halving_doubling(8)
     links = [
@@ -174,7 +188,7 @@ def test_one_device_has_nothing_to_do(name):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_two_devices_exchange_halves_or_meet_at_the_first(name):
     schedule = schedules.build(name, 2)
-    if name == "reduce_then_broadcast":
+    if name in ("reduce_then_broadcast", "tree"):
         assert schedule.transfers == (
             Transfer(0, 1, 0, 0, True),
             Transfer(1, 0, 1, 0, False),
@@ -192,9 +206,9 @@ def test_no_devices_are_refused(name, num_devices):
 
 
 def test_an_unknown_algorithm_is_refused_with_those_that_exist():
-    message = "'tree': choose one of 'ring', 'reduce_then_broadcast', 'all_to_all', "
+    message = "'star': choose one of 'ring', 'reduce_then_broadcast', 'tree', 'all"
     with pytest.raises(ScheduleError, match=message):
-        schedules.build("tree", 4)
+        schedules.build("star", 4)
 
 
 @pytest.mark.parametrize("chunk", [-1, 4])

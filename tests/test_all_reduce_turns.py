@@ -5,8 +5,7 @@ import tensorflow as tf
 
 from tfdist.all_reduce.bucket import sum_bucket
 from tfdist.all_reduce.exchange import Turns
-
-FLOAT = 4  # bytes
+from tfdist.all_reduce.schedule import build
 
 
 def test_as_much_is_on_its_way_as_is_allowed():
@@ -26,8 +25,8 @@ def exchange(
 ):
     """The operations that wait for another one, in a graph of equal buckets.
 
-    With three devices, a bucket of 36 numbers in segments of 4 has three segments a
-    chunk and four steps: a device sends twelve messages of 16 bytes.
+    With three devices, a bucket of 36 numbers in nine segments of 4 has three segments
+    a chunk and four steps: a device sends twelve messages of 16 bytes.
     """
     names = [f"/device:CPU:{i}" for i in range(devices)]
     turns = Turns(devices, in_flight_bytes)
@@ -37,7 +36,9 @@ def exchange(
             for name in names:
                 with tf.device(name):
                     values.append([tf.zeros([36])])
-            sum_bucket(algorithm, values, names, 4 * FLOAT, turns=turns, **options)
+            schedule = build(algorithm, devices)
+            segments = 9 // schedule.num_chunks
+            sum_bucket(schedule, values, names, segments, turns=turns, **options)
     waiting = [op for op in graph.get_operations() if op.control_inputs]
     for op in waiting:
         assert {before.device for before in op.control_inputs} == {op.device}
@@ -58,6 +59,6 @@ def test_half_precision_has_twice_as_many_on_their_way():
     assert len(exchange(1, wire_dtype=tf.bfloat16)) == 3 * (12 - 4)
 
 
-@pytest.mark.parametrize("algorithm", ["all_to_all", "reduce_then_broadcast"])
+@pytest.mark.parametrize("algorithm", ["all_to_all", "reduce_then_broadcast", "tree"])
 def test_no_other_schedule_waits(algorithm):
     assert exchange(2, algorithm=algorithm) == []

@@ -79,6 +79,11 @@ def test_without_a_cluster_the_command_is_said(
         run(mnist_cnn, f"--strategy={name}")
 
 
+def test_a_wire_dtype_is_for_rings(mnist_cnn: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="for --strategy=ring or mirrored, not multi"):
+        run(mnist_cnn, "--strategy=multi_worker", "--wire_dtype=bfloat16")
+
+
 def test_without_a_tpu_it_says_so(mnist_cnn: ModuleType) -> None:
     with pytest.raises(SystemExit, match="strategy=tpu finds no TPU") as error:
         run(mnist_cnn, "--strategy=tpu")

@@ -1,14 +1,13 @@
 """Sums a bucket of tensors: laid end to end, cut into chunks, exchanged, taken apart."""
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfdist.all_reduce import exchange
 from tfdist.all_reduce.packing import cuts, slices_of_parts
-from tfdist.all_reduce.schedule import build
+from tfdist.all_reduce.schedule import Schedule
 
 
 def size_bytes(tensor: tf.Tensor) -> int:
@@ -17,32 +16,29 @@ def size_bytes(tensor: tf.Tensor) -> int:
 
 
 def sum_bucket(
-    algorithm: str,
+    schedule: Schedule,
     per_device: Sequence[Sequence[tf.Tensor]],
     devices: Sequence[str],
-    segment_bytes: float,
+    segments: int,
     wire_dtype: tf.DType | None = None,
     turns: exchange.Turns | None = None,
 ) -> list[list[tf.Tensor]]:
     """Sums the tensors of a bucket over devices, on all devices.
 
-    Cost: that of the algorithm's schedule (see `tfdist.all_reduce.cost`), and a copy
+    Cost: that of the schedule (see `tfdist.all_reduce.cost`), and a copy
     where a chunk is of more than one tensor, or a tensor of more than one segment.
 
     Args:
-        algorithm: One of `SCHEDULES`.
+        schedule: Who sends what to whom.
         per_device: `per_device[d][i]`: of each device, its tensors, all of one dtype.
         devices: The devices.
-        segment_bytes: The size of the parts that a chunk is sent in, in bytes.
+        segments: How many parts a chunk is sent in.
         wire_dtype: What float32 and float64 travel as; their own dtype if None.
         turns: Those of all buckets, of which the first goes first.
 
     Returns:
         The sums, of the form of `per_device`.
     """
-    schedule = build(algorithm, len(devices))
-    chunk_bytes = sum(map(size_bytes, per_device[0])) / schedule.num_chunks
-    segments = max(1, math.ceil(chunk_bytes / segment_bytes))
     chunks = []
     for tensors, device in zip(per_device, devices, strict=True):
         with tf.device(device):

@@ -30,7 +30,13 @@ from typing import TypeVar
 
 from tfdist.all_reduce.schedule import checked_algorithm, checked_devices
 
-PREFERRED = ("ring", "reduce_then_broadcast", "halving_doubling", "all_to_all")
+PREFERRED = (
+    "ring",
+    "reduce_then_broadcast",
+    "tree",
+    "halving_doubling",
+    "all_to_all",
+)
 """Of algorithms that are about as fast: the ring, in which no two devices send to the
 same one at once, and then the fewest messages. Both help where the model is too kind."""
 
@@ -170,7 +176,7 @@ def reduce_then_broadcast(num_devices: int) -> Cost:
     """`n - 1` whole tensors to one device, which adds them up, and `n - 1` back.
 
     Source: the model of Chan et al. 2007 (see the module), who reduce and broadcast
-    along trees; here the tree is a star.
+    along trees, as `tree` does; here the tree is a star.
 
     Raises:
         ScheduleError: If there is no device.
@@ -183,6 +189,26 @@ def reduce_then_broadcast(num_devices: int) -> Cost:
         busiest_size=Fraction(2 * others),
         busiest_link=Fraction(others),
         reduced=Fraction(others),
+    )
+
+
+def tree(num_devices: int) -> Cost:
+    """`2 ceil(log2(n))` steps of one message, of a whole tensor; half are added up.
+
+    Source: the minimum-spanning-tree algorithms of Chan et al. 2007 (see the module).
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
+    n = checked_devices(num_devices)
+    levels = (n - 1).bit_length()
+    return Cost(
+        steps=2 * levels,
+        messages=2 * (n - 1),
+        busiest_messages=2 * levels,
+        busiest_size=Fraction(2 * levels),
+        busiest_link=Fraction(levels),
+        reduced=Fraction(levels),
     )
 
 
@@ -238,6 +264,7 @@ COSTS: Mapping[str, Callable[[int], Cost]] = MappingProxyType(
     {
         "ring": ring,
         "reduce_then_broadcast": reduce_then_broadcast,
+        "tree": tree,
         "all_to_all": all_to_all,
         "halving_doubling": halving_doubling,
     }

@@ -13,19 +13,18 @@ from tfdist.all_reduce.cost import Network, choose
 from tfdist.all_reduce.exchange import Turns
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
-from tfdist.all_reduce.packing import buckets
-from tfdist.all_reduce.schedule import checked_algorithm
+from tfdist.all_reduce.packing import buckets, segments_of
+from tfdist.all_reduce.schedule import build, checked_algorithm
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
 from tfdist.all_reduce.wire import checked_wire_dtype
 
 BUCKET_BYTES = 2_000_000
-SEGMENT_BYTES = 500_000
 NETWORK = Network(
     latency=2e-4,
     bandwidth=125e6,
     seconds_per_reduced_byte=2e-10,
     seconds_per_message=2e-5,
-    processor_seconds_per_message=1.2e-4,
+    processor_seconds_per_message=1.6e-4,
 )
 """Links of 1 Gbit/s, and messages as TensorFlow exchanges them, as measured between 4
 and 8 namespaces of one machine with 2 cores (docs/algorithms.md)."""
@@ -68,8 +67,9 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         bucket_bytes: The least size of a bucket, in bytes. None: 2 MB between processes;
             in one process, where the fewest operations win, there is no limit.
         segment_bytes: The size of the parts that a chunk is sent in, in bytes. The
-            next device adds a part up while the one after it is on its way. None: 500
-            KB between processes; in one process, chunks stay whole.
+            next device adds a part up while the one after it is on its way. None: an
+            eighth of the chunk between processes, but from 500 KB to 2 MB; in one
+            process, chunks stay whole.
         wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 travel as, in
             half of the bytes or a quarter. They are added up in their own dtype. A value
             that is too large for it fails (tf.errors.InvalidArgumentError).
@@ -224,7 +224,9 @@ class AllReduce(tf.distribute.CrossDeviceOps):
     def _buckets(
         self, tensors: Sequence[tf.Tensor], devices: Sequence[str]
     ) -> list[list[int]]:
-        bucket_bytes = _size_or(self.bucket_bytes, BUCKET_BYTES, devices)
+        bucket_bytes = self.bucket_bytes or (
+            math.inf if in_one_process(devices) else BUCKET_BYTES
+        )
         known = [i for i, each in enumerate(tensors) if each.shape.is_fully_defined()]
         dtypes = [tensors[i].dtype for i in known]
         sizes = [size_bytes(tensors[i]) for i in known]
@@ -241,11 +243,17 @@ class AllReduce(tf.distribute.CrossDeviceOps):
     ) -> list[list[tf.Tensor]]:
         size = sum(map(size_bytes, per_device[0]))
         algorithm = self.algorithm or choose(size, len(devices), self.network)
-        segment_bytes = _size_or(self.segment_bytes, SEGMENT_BYTES, devices)
+        schedule = build(algorithm, len(devices))
+        segments = self._segments(size / schedule.num_chunks, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
-                algorithm, per_device, devices, segment_bytes, self.wire_dtype, turns
+                schedule, per_device, devices, segments, self.wire_dtype, turns
             )
+
+    def _segments(self, chunk_bytes: float, devices: Sequence[str]) -> int:
+        if self.segment_bytes is not None:
+            return max(1, math.ceil(chunk_bytes / self.segment_bytes))
+        return 1 if in_one_process(devices) else segments_of(chunk_bytes)
 
 
 class RingAllReduce(AllReduce):
@@ -290,12 +298,6 @@ def _checked_bytes(name: str, value: float | None) -> float | None:
     if value is not None and not value > 0:
         raise ValueError(f"{name} is a number of bytes above 0; received {value}")
     return value
-
-
-def _size_or(given: float | None, on_the_wire: float, devices: Sequence[str]) -> float:
-    if given is not None:
-        return given
-    return math.inf if in_one_process(devices) else on_the_wire
 
 
 def _devices_of(value: Any) -> tuple[str, ...]:

@@ -12,6 +12,16 @@ ALIGNED_ELEMENTS = 16
 """TensorFlow cuts a vector without a copy where the parts begin at 64 bytes."""
 
 
+SEGMENTS = 8
+"""Of a chunk. The first and the last of them have a link to themselves: an eighth more."""
+
+LEAST_SEGMENT_BYTES = 500_000
+"""What still takes far longer than a message that is empty."""
+
+MOST_SEGMENT_BYTES = 2_000_000
+"""What two of may be under way."""
+
+
 class Slice(NamedTuple):
     """The elements of a tensor from `start` up to, not including, `stop`."""
 
@@ -48,6 +58,17 @@ def buckets(
             closed.append(opened.pop(key))
             del filled[key]
     return closed + list(opened.values())
+
+
+def segments_of(chunk_bytes: float) -> int:
+    """Returns in how many segments a chunk of so many bytes is sent.
+
+    >>> [segments_of(size) for size in (1e3, 1e6, 1e7, 1e8)]
+    [1, 2, 8, 50]
+    """
+    least, most = LEAST_SEGMENT_BYTES, MOST_SEGMENT_BYTES
+    segment_bytes = min(max(chunk_bytes / SEGMENTS, least), most)
+    return max(1, round(chunk_bytes / segment_bytes))
 
 
 def cuts(num_elements: int, parts: int) -> list[int]:

@@ -165,6 +165,29 @@ def reduce_then_broadcast(num_devices: int) -> Schedule:
     return _schedule("reduce_then_broadcast", n, 1, _there_and_back(reductions))
 
 
+def tree(num_devices: int) -> Schedule:
+    """Pairs are summed on one of the two, then pairs of these, and so on, and back.
+
+    One chunk, `2 ceil(log2(n))` steps, a binomial tree with device 0 as its root. As few
+    messages as the star has, and the root takes part in `2 ceil(log2(n))` of them and
+    not in all.
+
+    Source: the minimum-spanning-tree reduce and broadcast in Chan et al. 2007 (see
+    `reduce_then_broadcast`).
+
+    Raises:
+        ScheduleError: If there is no device.
+    """
+    n = checked_devices(num_devices)
+    distances = [1 << exponent for exponent in range((n - 1).bit_length())]
+    reductions = [
+        Transfer(step, d, d - distance, 0, True)
+        for step, distance in enumerate(distances)
+        for d in range(distance, n, 2 * distance)
+    ]
+    return _schedule("tree", n, 1, _there_and_back(reductions))
+
+
 def all_to_all(num_devices: int) -> Schedule:
     """Every device owns a chunk: it is sent all others' at once, and sends the sum.
 
@@ -227,6 +250,7 @@ SCHEDULES: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
     {
         "ring": ring,
         "reduce_then_broadcast": reduce_then_broadcast,
+        "tree": tree,
         "all_to_all": all_to_all,
         "halving_doubling": halving_doubling,
     }
