@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.all_reduce import cross_device_ops
+from tfdist.all_reduce import cost, cross_device_ops, measure
 from tfdist.all_reduce.schedule import SCHEDULES, build
 
 CPU = tf.config.list_physical_devices("CPU")[0]
@@ -434,6 +434,44 @@ def test_between_processes_one_device_of_each_sends_by_what_is_fastest(
         assert [*sent.values()][:tasks] == pytest.approx([total * 4 / 3] * 3, rel=1e-3)
         # Chunks of 16 MB, in segments.
         assert max(messages) <= 2_000_000 + 64
+
+
+def test_a_measured_network_has_no_impossible_figure():
+    network = tfdist.measure_network(DEVICES[:3])
+    assert 0 < network.latency < 10
+    assert 0 <= network.gap <= network.latency
+    assert 0 < network.bandwidth < 1e16
+    assert 0 <= network.processor_seconds_per_message < 10
+    assert cost.choose(1000, 3, network) in SCHEDULES
+
+
+@pytest.mark.parametrize(
+    ("one_round", "messages"), [("there_and_back", 6), ("all", 12)]
+)
+def test_as_many_messages_are_measured_as_are_divided_by(one_round, messages):
+    rounds = {"there_and_back": measure.there_and_back, "all": measure.all_to_all}
+    with tf.Graph().as_default() as graph:
+        values = []
+        for device in DEVICES[:4]:
+            with tf.device(device):
+                values.append(tf.zeros([]))
+        rounds[one_round](values, DEVICES[:4])
+    sent = {
+        (value.name, op.device)
+        for op in graph.get_operations()
+        for value in op.inputs
+        if value.device != op.device
+    }
+    assert len(sent) == messages
+
+
+@pytest.mark.parametrize(
+    ("devices", "received"),
+    [([], "none"), (["CPU:0"], "CPU:0"), (["CPU:0", "CPU:0"], "CPU:0, CPU:0")],
+)
+def test_a_network_has_two_ends(devices, received):
+    with pytest.raises(ValueError, match=f"each once; received {received}"):
+        tfdist.measure_network(devices)
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,7 @@ def test_the_public_names():
         "byte_size_load_fn",
         "embedding_lookup_sparse_with_distributed_aggregation",
         "fixed_size_partitioner",
+        "measure_network",
         "partition_variables",
         "plan",
         "plan_variables",

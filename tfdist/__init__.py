@@ -5,6 +5,7 @@ Importing this package changes nothing in TensorFlow or Keras.
 
 from tfdist.all_reduce.cost import Network
 from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
+from tfdist.all_reduce.measure import measure_network
 from tfdist.connect import StartupTimeoutError
 from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
@@ -94,6 +95,7 @@ __all__ = [
     "byte_size_load_fn",
     "embedding_lookup_sparse_with_distributed_aggregation",
     "fixed_size_partitioner",
+    "measure_network",
     "partition_variables",
     "plan",
     "plan_variables",
