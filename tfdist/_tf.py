@@ -35,6 +35,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import Mirrored
 from tensorflow.python.eager import context
 from tensorflow.python.eager.tape import variable_accessed as watch
+from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 from tensorflow.python.training.saving.saveable_object_util import (
     ResourceVariableSaveable,
@@ -57,6 +58,8 @@ __all__ = [
     "CachingVariable",
     # To recognise a partitioned variable of TensorFlow's own.
     "ShardedVariable",
+    # The same, of TF1's `get_variable(partitioner=...)`.
+    "V1PartitionedVariable",
     # Saves a variable as a slice of a larger tensor; public only for TF1's own.
     "ResourceVariableSaveable",
     # The same, of rows that have to be put in order first.

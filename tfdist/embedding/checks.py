@@ -62,6 +62,8 @@ def table(params: Any, strategy: str | None = None) -> Table:
                 f"received {strategy!r}"
             )
         params, strategy = params.variables, DIV
+    if isinstance(params, _tf.V1PartitionedVariable):
+        params = _rows_of(params)
     if isinstance(params, keras.Variable):
         params = params._value
     if isinstance(params, PartitionedVariable):
@@ -97,6 +99,17 @@ def table(params: Any, strategy: str | None = None) -> Table:
             f"of {name} over {len(shards)} shards of {expected} rows; received {sizes}"
         )
     return Table(shards, sizes, shapes[0][1], dtype, name, strategy)
+
+
+def _rows_of(variable: Any) -> list[tf.Variable]:
+    shards = list(variable)
+    if any(shard.shape[1:] != variable.shape[1:] for shard in shards):
+        raise ValueError(
+            f"{variable.name} of shape {tuple(variable.shape)} is split along another "
+            f"axis than 0, into the shapes {[tuple(shard.shape) for shard in shards]}: "
+            "a lookup needs a matrix that is split by rows"
+        )
+    return shards
 
 
 def _partitioned(variable: PartitionedVariable, strategy: str | None) -> Table:

@@ -76,8 +76,8 @@ def _sum_on_shard(
         return block, flat_gradient
 
     with tf.device(_device_of(shard)):
-        if not isinstance(shard, tf.Variable):
-            return block_of(shard, *weights)
+        if not _is_resource(shard):
+            return block_of(tf.convert_to_tensor(shard), *weights)
         # Reads nothing; it is how a tape learns that the variable is used.
         shard.sparse_read(tf.constant([], tf.int32))
         return block_of(shard.handle, *weights)
@@ -202,6 +202,11 @@ def sum_of_block(
 def computing_dtype(dtype: tf.DType) -> tf.DType:
     """The dtype in which rows are summed: half precision is for the wire alone."""
     return tf.float32 if dtype.size < tf.float32.size else dtype
+
+
+def _is_resource(shard: tf.Variable | tf.Tensor) -> bool:
+    # Variables of TF1 with use_resource=False have no handle.
+    return isinstance(shard, tf.Variable) and hasattr(shard, "handle")
 
 
 def _device_of(shard: tf.Variable | tf.Tensor) -> tf.DeviceSpec:

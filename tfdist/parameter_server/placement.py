@@ -36,6 +36,25 @@ class VariableSpec:
         return math.prod(self.shape) * self.itemsize
 
 
+def spec_of_operation(op: Any) -> VariableSpec:
+    """Returns what the operation that makes a variable in a graph says of it.
+
+    Raises:
+        ValueError: If it makes no variable, or one whose shape is not known.
+    """
+    try:
+        shape, dtype = op.get_attr("shape"), op.get_attr("dtype")
+    except ValueError:
+        shape = dtype = None
+    if shape is None or shape.unknown_rank or any(d.size < 0 for d in shape.dim):
+        raise ValueError(
+            f"the size of {op.name}, an operation of type {op.type}, is not known before "
+            "it is created: give GreedyLoadBalancing a load_fn of your own"
+        )
+    dimensions = tuple(int(dimension.size) for dimension in shape.dim)
+    return VariableSpec(op.name, dimensions, dtype.name, dtype.size)
+
+
 class Placement(Protocol):
     """Decides where variables live."""
 
@@ -96,11 +115,19 @@ class RoundRobin:
         return index
 
 
-def byte_size_load_fn(variable: VariableSpec) -> float:
+def byte_size_load_fn(variable: Any) -> float:
     """The load of a variable that is its size, in bytes.
 
     Has the semantics of TF1's `tf.contrib.training.byte_size_load_fn`.
+
+    Args:
+        variable: A `VariableSpec`, or the operation that makes it in a graph.
+
+    Raises:
+        ValueError: If the operation makes no variable of a known shape.
     """
+    if not isinstance(variable, VariableSpec):
+        variable = spec_of_operation(variable)
     return float(variable.size_bytes)
 
 
@@ -119,20 +146,48 @@ class GreedyLoadBalancing:
     >>> [greedy.place(VariableSpec("v", (n,), "uint8", 1), 2) for n in sizes]
     [0, 1, 1, 1]
 
+    In graph mode it is called in TF1's way, with the operations that make variables:
+
+        tf.compat.v1.train.replica_device_setter(
+            cluster=cluster, ps_strategy=GreedyLoadBalancing(num_tasks=2)
+        )
+
     Args:
-        load_fn: The load of a variable, at least 0, in any unit.
+        num_tasks: The number of ps; a call has to know it, `place` is told.
+        load_fn: The load of what is placed, at least 0, in any unit: of a
+            `VariableSpec`, and in a call of a `tf.Operation`.
     """
 
     def __init__(
-        self, load_fn: Callable[[VariableSpec], float] = byte_size_load_fn
+        self,
+        num_tasks: int | None = None,
+        load_fn: Callable[[Any], float] = byte_size_load_fn,
     ) -> None:
+        if num_tasks is not None and not _is_count(num_tasks):
+            raise TypeError(
+                "num_tasks is the number of ps, a whole number from 1; received "
+                f"{num_tasks!r}. A load function is given as load_fn="
+            )
         if not callable(load_fn):
             raise TypeError(
-                "load_fn is a function of a VariableSpec that returns its load; "
-                f"received {load_fn!r}"
+                "load_fn is a function of a VariableSpec, or in TF1's form of an "
+                f"operation, that returns its load; received {load_fn!r}"
             )
         self._load_fn = load_fn
-        self._loads: list[float] = []
+        self._loads = [0.0] * (num_tasks or 0)
+
+    def __call__(self, op: Any) -> int:
+        """Returns the least-loaded ps and adds the operation's load to it.
+
+        Raises:
+            ValueError: If the number of ps is not known, or as `place` does.
+        """
+        if not self._loads:
+            raise ValueError(
+                "how many ps there are is not known: write "
+                "tfdist.GreedyLoadBalancing(num_tasks=2) for two of them"
+            )
+        return self._place([self._load(op)])[0]
 
     def place(self, variable: VariableSpec, num_ps: int) -> int:
         """Returns the least-loaded ps and adds the variable's load to it.
@@ -158,11 +213,13 @@ class GreedyLoadBalancing:
             self._loads = [0.0] * num_ps
         if len(self._loads) != num_ps:
             raise ValueError(
-                f"this GreedyLoadBalancing has balanced {len(self._loads)} ps and is "
+                f"this GreedyLoadBalancing balances {len(self._loads)} ps and is "
                 f"now asked for {num_ps}: make a new one for each cluster"
             )
-        loads = [self._load(shard) for shard in shards]
-        places = [0] * len(loads)
+        return self._place([self._load(shard) for shard in shards])
+
+    def _place(self, loads: list[float]) -> list[int]:
+        places, num_ps = [0] * len(loads), len(self._loads)
         for start in range(0, len(loads), num_ps):
             round_of = range(start, min(start + num_ps, len(loads)))
             largest_first = sorted(round_of, key=lambda i: -loads[i])
@@ -172,7 +229,7 @@ class GreedyLoadBalancing:
                 self._loads[ps] += loads[i]
         return places
 
-    def _load(self, variable: VariableSpec) -> float:
+    def _load(self, variable: Any) -> float:
         load = float(self._load_fn(variable))
         if not 0 <= load < math.inf:
             raise ValueError(
@@ -180,6 +237,10 @@ class GreedyLoadBalancing:
                 "at least 0"
             )
         return load
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def check_placement(placement: object) -> None:
