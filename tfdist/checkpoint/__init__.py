@@ -1,0 +1,1 @@
+"""Checkpoints that a killed process cannot leave half written."""

@@ -1,0 +1,241 @@
+"""Which checkpoints a directory has, which of them are whole, and which are kept.
+
+A checkpoint is a directory. It is written under another name, its files are flushed to
+the disk, a manifest of them is added, and only then it gets its own name, in one step
+of the file system. So what has the name of a checkpoint was once whole; whether it
+still is, its manifest tells.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+_log = logging.getLogger("tfdist")
+
+MANIFEST = "manifest.json"
+_UNFINISHED = ".unfinished-"
+_LOCK = ".lock"
+_NAME = re.compile(r"checkpoint-(\d{8})")
+# Larger files have tensors, each with a checksum of its own, which TensorFlow checks as
+# it reads them. The chief would have to read back what every ps has written.
+_LARGEST_SUMMED = 16 << 20
+_SECONDS_FOR_THE_LOCK = 10.0
+
+
+class CorruptCheckpointError(ValueError):
+    """A checkpoint that is not as it was written."""
+
+
+class CheckpointDirError(ValueError):
+    """A directory that checkpoints cannot be written to."""
+
+
+def name_of(number: int) -> str:
+    """The name of a checkpoint.
+
+    >>> name_of(7)
+    'checkpoint-00000007'
+    """
+    return f"checkpoint-{number:08d}"
+
+
+def numbers(names: Iterable[str]) -> list[int]:
+    """The numbers of the checkpoints among the names, the newest first.
+
+    >>> numbers([".lock", "checkpoint-00000002", "checkpoint-00000010"])
+    [10, 2]
+    """
+    matches = (_NAME.fullmatch(name) for name in names)
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def expired(numbers: Sequence[int], keep: int, corrupt: Iterable[int] = ()) -> set[int]:
+    """The checkpoints that need not be kept.
+
+    Args:
+        numbers: Of all checkpoints.
+        keep: How many of the newest to keep, at least 1.
+        corrupt: Those that are known to be of no use.
+
+    >>> sorted(expired([5, 4, 3, 2], keep=2, corrupt=[4]))
+    [2, 4]
+    """
+    useless = set(corrupt)
+    whole = sorted(set(numbers) - useless, reverse=True)
+    return set(whole[keep:]) | (set(numbers) & useless)
+
+
+class CheckpointStore:
+    """The checkpoints of one directory, which one process at a time may write.
+
+    Args:
+        directory: It is made if need be. The ps write to the same path.
+        keep: How many of the newest checkpoints to keep, at least 1.
+
+    Raises:
+        CheckpointDirError: If the directory cannot be written, or another process has
+            it open.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        self._keep = keep
+        self._corrupt: set[int] = set()
+        self._lock = _locked(self.directory)
+        for path in self.directory.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(path, ignore_errors=True)
+        self._next = max(self._numbers(), default=-1) + 1
+
+    def close(self) -> None:
+        """Lets another process write."""
+        self._lock.close()
+
+    def __enter__(self) -> "CheckpointStore":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def path(self, number: int) -> Path:
+        """The directory of a checkpoint."""
+        return self.directory / name_of(number)
+
+    def whole(self) -> Iterator[Path]:
+        """The checkpoints that are as they were written, the newest first.
+
+        One that is not is skipped with a warning, and removed once there is another.
+        """
+        for number in self._numbers():
+            try:
+                check(self.path(number))
+            except (CorruptCheckpointError, OSError) as error:
+                self.skip(self.path(number), str(error))
+            else:
+                yield self.path(number)
+
+    def skip(self, path: Path, why: str) -> None:
+        """Counts a checkpoint as corrupt, with a warning."""
+        self._corrupt.update(numbers([path.name]))
+        _log.warning("skipping the checkpoint %s: %s", path, why)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Path]:
+        """Makes a directory to write a checkpoint to, which counts once it is whole.
+
+        Whatever is raised in the context, or by flushing the files to the disk, leaves
+        no trace of this checkpoint, and the others as they were.
+        """
+        number, self._next = self._next, self._next + 1
+        unfinished = self.directory / f"{_UNFINISHED}{name_of(number)}"
+        unfinished.mkdir()
+        try:
+            yield unfinished
+            _seal(unfinished)
+            os.rename(unfinished, self.path(number))
+            _flush(self.directory)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        self.prune()
+
+    def prune(self, keep: int | None = None) -> None:
+        """Removes the checkpoints that need not be kept."""
+        keep = self._keep if keep is None else keep
+        for number in expired(self._numbers(), keep, self._corrupt):
+            # Without its own name first, it could be found half removed.
+            gone = self.directory / f"{_UNFINISHED}{name_of(number)}"
+            with contextlib.suppress(OSError):
+                os.rename(self.path(number), gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        return numbers(os.listdir(self.directory))
+
+
+def check(path: Path) -> None:
+    """Checks that a checkpoint has all its files, and that they are as written.
+
+    Raises:
+        CorruptCheckpointError: If not; says what is wrong.
+        OSError: If a file cannot be read.
+    """
+    try:
+        files = json.loads((path / MANIFEST).read_text())["files"]
+        entries = [(name, entry["size"], entry["crc32"]) for name, entry in files]
+    except FileNotFoundError:
+        raise CorruptCheckpointError("it has no manifest") from None
+    except (ValueError, TypeError, KeyError):
+        raise CorruptCheckpointError("its manifest cannot be read") from None
+    for name, size, checksum in entries:
+        try:
+            actual = (path / name).stat().st_size
+        except FileNotFoundError:
+            raise CorruptCheckpointError(f"{name} is missing") from None
+        if actual != size:
+            raise CorruptCheckpointError(
+                f"{name} has {actual} bytes, and had {size} when it was written"
+            )
+        if checksum is not None and _checksum(path / name) != checksum:
+            raise CorruptCheckpointError(f"{name} is not as it was written")
+
+
+def _seal(path: Path) -> None:
+    files = []
+    for file in sorted(each for each in path.rglob("*") if each.is_file()):
+        _flush(file)
+        size = file.stat().st_size
+        checksum = _checksum(file) if size <= _LARGEST_SUMMED else None
+        entry = {"size": size, "crc32": checksum}
+        files.append((file.relative_to(path).as_posix(), entry))
+    manifest = path / MANIFEST
+    manifest.write_text(json.dumps({"files": files}, indent=1))
+    _flush(manifest)
+    for directory in [path, *(each for each in path.rglob("*") if each.is_dir())]:
+        _flush(directory)
+
+
+def _checksum(path: Path) -> int:
+    return zlib.crc32(path.read_bytes())
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(directory: Path) -> IO[Any]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = open(directory / _LOCK, "a")  # noqa: SIM115
+    except OSError as error:
+        raise CheckpointDirError(
+            f"checkpoints cannot be written to {directory} ({error.strerror}): name "
+            "another directory, which the chief and every ps can write to"
+        ) from None
+    # A chief that is started anew may meet the last moments of the one before.
+    deadline = time.monotonic() + _SECONDS_FOR_THE_LOCK
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                lock.close()
+                raise CheckpointDirError(
+                    f"another process writes checkpoints to {directory}: end it, or "
+                    "name another directory"
+                ) from None
+            time.sleep(0.1)
+        else:
+            return lock
