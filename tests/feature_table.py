@@ -26,6 +26,7 @@ PARTS = (
     "optimizers",
     "metrics",
     "saving",
+    "resuming",
     "placement",
     "partitioning",
     "embeddings",

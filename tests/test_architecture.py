@@ -148,6 +148,8 @@ def test_the_public_names():
     assert set(tfdist.__all__) == {
         "AllReduce",
         "AsynchronousTrainingError",
+        "CheckpointDirError",
+        "CheckpointMismatchError",
         "ClusterSuggestion",
         "Embedding",
         "EmbeddingBag",

@@ -6,6 +6,7 @@ Importing this package changes nothing in TensorFlow or Keras.
 from tfdist.all_reduce.cost import Network
 from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
 from tfdist.all_reduce.measure import measure_network
+from tfdist.checkpoint.store import CheckpointDirError
 from tfdist.connect import StartupTimeoutError
 from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
@@ -15,6 +16,7 @@ from tfdist.embedding.cost import LookupBytes
 from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
 from tfdist.keras.multi_worker_input import UnequalDataError
+from tfdist.keras.resume import CheckpointMismatchError
 from tfdist.low_level.ending import report_done, serve_until_done
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.peers import PeerLostError
@@ -55,6 +57,8 @@ from tfdist.parameter_server.suggest import ClusterSuggestion, suggest_cluster
 __all__ = [
     "AllReduce",
     "AsynchronousTrainingError",
+    "CheckpointDirError",
+    "CheckpointMismatchError",
     "ClusterSuggestion",
     "Embedding",
     "EmbeddingBag",

@@ -70,6 +70,10 @@ __all__ = [
     "dataset_from_graph",
     "dataset_graph",
     "is_of_this_cluster",
+    # Where an iterator of a dataset is; its public saving refuses every dataset that
+    # shuffles by a random operation, as Keras's arrays do.
+    "iterator_state",
+    "restore_iterator",
     # Which worker runs a function is known to the coordinator at the call alone.
     "worker_index",
     # `tf.Graph` cannot capture an eager tensor; the graphs of functions can.
@@ -150,6 +154,29 @@ def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
     """
     here = tf.DeviceSpec.from_string(tf.identity(0).device)
     return tf.DeviceSpec.from_string(dataset._variant_tensor.device).job == here.job
+
+
+def iterator_state(iterator: Any) -> tf.Tensor:
+    """Returns where an iterator of a dataset is, with what it holds: a variant.
+
+    Raises:
+        tf.errors.OpError: If a dataset of its pipeline cannot tell.
+    """
+    return tf.raw_ops.SerializeIterator(
+        resource_handle=iterator._iterator_resource,
+        external_state_policy=1,  # leave the state of random operations out
+    )
+
+
+def restore_iterator(iterator: Any, state: tf.Tensor) -> None:
+    """Brings an iterator of the same dataset to where another was.
+
+    Raises:
+        tf.errors.OpError: If it is not the same.
+    """
+    tf.raw_ops.DeserializeIterator(
+        resource_handle=iterator._iterator_resource, serialized=state
+    )
 
 
 def devices_of(destinations: Any) -> tuple[str, ...]:

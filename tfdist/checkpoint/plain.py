@@ -57,7 +57,8 @@ def from_json(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return [from_json(each, arrays) for each in value]
     if not isinstance(value, dict):
         return value
-    kind, inner = value.get(_KIND), value.get("value")
+    kind = value.get(_KIND)
+    inner: Any = value.get("value")
     if kind == "array":
         return arrays[inner]
     if kind == "tuple":

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.worker_input import WorkerInput
+
+_log = logging.getLogger("tfdist")
 
 
 class BatchLayout:
@@ -126,6 +129,9 @@ class Feed(Iterator[FedBatch]):
             asked for.
         layout: Of its batches.
         worker_input: The same dataset read by the workers, if they can.
+
+    Attributes:
+        taken: How many batches were taken, those before its start included.
     """
 
     def __init__(
@@ -139,9 +145,42 @@ class Feed(Iterator[FedBatch]):
         self._rows = rows
         self._batches: Iterator[Any] | None = None
         self._ahead: collections.deque[FedBatch] = collections.deque()
+        self.taken = 0
+
+    def start_at(self, batches: int, state: tf.Tensor | None) -> None:
+        """Begins where another feed of this dataset was.
+
+        Args:
+            batches: How many batches were taken from the other.
+            state: Its `state()`; without it, the batches are read and thrown away.
+        """
+        self.taken = batches
+        self._batches = self._resumed(state) or iter(self._rows.skip(batches))
+
+    def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:
+        if state is None:
+            return None
+        iterator = iter(self._rows)
+        try:
+            _tf.restore_iterator(iterator, state)
+        except tf.errors.OpError as error:
+            _log.warning("the dataset is not the one of the checkpoint: %s", error)
+            return None
+        return iterator
+
+    def state(self) -> tf.Tensor | None:
+        """Where the dataset is, with what its pipeline holds; None if it cannot tell."""
+        if self._batches is None or self._ahead:
+            return None
+        try:
+            return _tf.iterator_state(self._batches)
+        except tf.errors.OpError:
+            return None
 
     def __next__(self) -> FedBatch:
-        return self._ahead.popleft() if self._ahead else self._read()
+        batch = self._ahead.popleft() if self._ahead else self._read()
+        self.taken += 1
+        return batch
 
     def _read(self) -> FedBatch:
         if self._batches is None:
@@ -166,6 +205,7 @@ class Feed(Iterator[FedBatch]):
             raise StopIteration
         for _ in batches:
             self._ahead.popleft()
+        self.taken += len(batches)
         return batches
 
 

@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -19,10 +19,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.checkpoint.variables import in_a_function
 from tfdist.keras import checks
 from tfdist.keras.export import in_one_piece
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.keras.resume import fit_resumably
 from tfdist.keras.step_error import print_records_once, shorten_the_coordinators_log
 from tfdist.parameter_server.creation import variable_initializer, variable_path
 from tfdist.parameter_server.partitioned import PartitionedVariable
@@ -45,11 +47,15 @@ def install() -> None:
         _replace(_tf.TensorFlowTrainer, "make_test_function", _make_test_function)
         _replace(_tf.TensorFlowTrainer, "make_predict_function", _make_predict_function)
         _replace(_tf.TensorFlowTrainer, "_maybe_symbolic_build", _maybe_symbolic_build)
+        _tf.TensorFlowTrainer.fit = _resuming(_tf.TensorFlowTrainer.fit)
         for name in ("fit", "evaluate", "predict"):
             _settle_on_error(_tf.TensorFlowTrainer, name)
         keras.Model.export = _exporting_whole_variables(keras.Model.export)
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)
+        _tf.TFEpochIterator._enumerate_iterator = _from_the_checkpoint(
+            _tf.TFEpochIterator._enumerate_iterator
+        )
         _tf.KerasVariable.sparse_read = property(_sparse_read)
         _tf.KerasVariable.constraint = property(
             _constraint, _tf.KerasVariable.constraint.fset
@@ -173,6 +179,31 @@ def _tf_sync(epoch_iterator: Any) -> None:
     epoch_iterator._distribute_strategy.in_flight.join()
 
 
+def _resuming(fit: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fit)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = _strategy_of(self)
+        if isinstance(strategy, ParameterServerStrategy) and strategy.resumes_fit:
+            return fit_resumably(fit, self, args, kwargs)
+        return fit(self, *args, **kwargs)
+
+    return method
+
+
+def _from_the_checkpoint(
+    enumerate_iterator: Callable[..., Iterator[Any]],
+) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(enumerate_iterator)
+    def method(self: Any) -> Iterator[Any]:
+        strategy = _strategy_of(self)
+        steps = enumerate_iterator(self)
+        if isinstance(strategy, ParameterServerStrategy) and strategy.resumable_fit:
+            return strategy.resumable_fit.follow(self, steps)
+        return steps
+
+    return method
+
+
 def _exporting_whole_variables(export: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(export)
     def method(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -218,7 +249,7 @@ class PartitionedKerasVariable(keras.Variable):
     """
 
     def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:
-        is_exporting = not tf.executing_eagerly()
+        is_exporting = not (tf.executing_eagerly() or in_a_function.get())
         return {} if is_exporting else {"VARIABLE_VALUE": self._value.saveables}
 
     # `tf.saved_model.save` traces functions that read the shards, and saves those.

@@ -22,6 +22,10 @@ class InFlight:
     Args:
         coordinator: Sends functions to workers.
         limit: The number of functions under way at once, at most.
+
+    Attributes:
+        submitted: How many functions were submitted.
+        finished: How many of the first of these have finished for certain.
     """
 
     def __init__(
@@ -32,6 +36,8 @@ class InFlight:
         self._pending: collections.deque[tuple[Any, Callable[[Any], None]]] = (
             collections.deque()
         )
+        self.submitted = 0
+        self.finished = 0
 
     def submit(
         self,
@@ -57,6 +63,7 @@ class InFlight:
             self.finish_oldest()
         output = self.schedule(function, argument)
         self._pending.append((output, on_result))
+        self.submitted += 1
         return output
 
     def schedule(self, function: Any, argument: Any) -> Any:
@@ -75,7 +82,7 @@ class InFlight:
         try:
             return self._coordinator.schedule(function, args=(argument,))
         except Exception as error:
-            self._pending.clear()
+            self._forget()
             raise _shortened(error) from None
 
     def fetch(self, output: Any) -> Any:
@@ -87,7 +94,7 @@ class InFlight:
         try:
             return output.get()
         except Exception as error:
-            self._pending.clear()
+            self._forget()
             # A function cancelled because another failed: join says why. Left with
             # the coordinator, the error would be raised again by the next call.
             self._join()
@@ -97,6 +104,7 @@ class InFlight:
         """Waits for the function submitted first and hands its result over."""
         output, on_result = self._pending.popleft()
         on_result(self.fetch(output))
+        self.finished += 1
 
     def join(self) -> None:
         """Waits for every function, and hands all results over.
@@ -112,8 +120,13 @@ class InFlight:
         try:
             self._coordinator.join()
         except Exception as error:
-            self._pending.clear()
+            self._forget()
             raise _shortened(error) from None
+
+    def _forget(self) -> None:
+        # None is under way any longer, and none will be fetched.
+        self._pending.clear()
+        self.finished = self.submitted
 
     def settle(self) -> None:
         """Waits for every function, when another error is already on its way."""

@@ -38,14 +38,8 @@ def summary(text: str) -> str:
             is.
     """
     frames = list(_FRAME.finditer(text))
-    ends = [frames[-1].end()] if frames else []
-    if _NO_FRAMES in text:
-        ends.append(text.rindex(_NO_FRAMES) + len(_NO_FRAMES))
-    if not text.startswith("Graph execution error") or not ends:
-        return text
-    after_the_stack = _SEVERAL.sub("", text[max(ends) :].strip())
-    reason = _AFTER_THE_REASON.split(after_the_stack)[0].strip()
-    if not reason:
+    why = reason(text)
+    if why == text:
         return text
     worker = _WORKER.search(text)
     ours = [each for each in frames if not _is_of_a_library(each["path"])]
@@ -53,10 +47,26 @@ def summary(text: str) -> str:
         (
             "a step failed",
             f" on worker {worker[1]}" if worker else "",
-            f": {reason}",
+            f": {why}",
             f"\n  made in {ours[-1]['path']}, line {ours[-1]['line']}" if ours else "",
         )
     )
+
+
+def reason(text: str) -> str:
+    """Says what went wrong, without where.
+
+    Args:
+        text: TensorFlow's message; one that is not understood is returned as it is.
+    """
+    frames = list(_FRAME.finditer(text))
+    ends = [frames[-1].end()] if frames else []
+    if _NO_FRAMES in text:
+        ends.append(text.rindex(_NO_FRAMES) + len(_NO_FRAMES))
+    if not text.startswith("Graph execution error") or not ends:
+        return text
+    after_the_stack = _SEVERAL.sub("", text[max(ends) :].strip())
+    return _AFTER_THE_REASON.split(after_the_stack)[0].strip() or text
 
 
 def _is_of_a_library(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -19,6 +19,12 @@ from tfdist.parameter_server.report import (
     PlacementReport,
     WorkerReport,
 )
+
+if TYPE_CHECKING:
+    from tfdist.keras.resume import ResumableFit
+
+CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
+"""The variable by which a launcher names the directory of checkpoints."""
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -42,8 +48,17 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             variable stays one to Keras, and so do its optimizer slots, which are
             split as it is; a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
+        checkpoint_dir: Where `fit` keeps checkpoints, from which it goes on when the
+            program is started again. The chief and every ps write there, by the same
+            path. From the environment variable TFDIST_CHECKPOINT_DIR, which
+            `launch.local --checkpoint_dir` sets, unless given; without it there are
+            none.
+        checkpoint_interval: How often one is begun, in seconds.
+        checkpoints_to_keep: How many of the newest are kept of each `fit`; once it
+            has ended, its last.
 
     Raises:
+        ValueError: If an interval or a number is not positive.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not answer in time.
@@ -61,12 +76,16 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         partitioner: Callable[..., Any] | None = None,
         *,
         startup_timeout: float = 60.0,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_interval: float = 30.0,
+        checkpoints_to_keep: int = 3,
     ) -> None:
         # Imported late: the hooks have to know this class.
         from tfdist.keras import hooks
 
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
+        _check_checkpoints(checkpoint_interval, checkpoints_to_keep)
         config = _chief_of(cluster)
         _connect_once()
         connect.wait_for_servers(config.cluster, startup_timeout)
@@ -91,6 +110,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self._in_flight = InFlight(
             self._coordinator, limit=STEPS_PER_WORKER * self.num_workers
         )
+        self.checkpoint_dir = checkpoint_dir or os.environ.get(CHECKPOINT_DIR)
+        self.checkpoint_interval = checkpoint_interval
+        self.checkpoints_to_keep = checkpoints_to_keep
+        self.resumable_fit: ResumableFit | None = None
+        self._fits = 0
         hooks.install()
 
     @property
@@ -132,6 +156,16 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             return WorkerReport((0,) * self.num_workers)
         return WorkerReport(tuple(int(s) for s in self._worker_steps.read_all()))
 
+    @property
+    def resumes_fit(self) -> bool:
+        """Whether the next `fit` writes checkpoints; one within another does not."""
+        return bool(self.checkpoint_dir) and self.resumable_fit is None
+
+    def next_fit(self) -> int:
+        """Counts the calls of `fit` that write checkpoints: 0 for the first."""
+        self._fits += 1
+        return self._fits - 1
+
     def check_placement_is_complete(self, weights: Iterable[Any] = ()) -> None:
         """Checks, before the first step, that the model is the one that was planned.
 
@@ -147,6 +181,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     def placement_report(self) -> PlacementReport:
         """Says where every variable lives that still exists."""
         return PlacementReport(self.num_ps, self._extended.placed_variables())
+
+
+def _check_checkpoints(interval: float, keep: int) -> None:
+    if not interval > 0:
+        raise ValueError(f"checkpoint_interval is a time > 0 s; received {interval!r}")
+    if not (isinstance(keep, int) and keep > 0):
+        raise ValueError(f"checkpoints_to_keep is a number > 0; received {keep!r}")
 
 
 def _connect_once() -> None:

@@ -1,0 +1,374 @@
+"""A program that is started again: `checkpoint_dir`."""
+
+import csv
+import json
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import mlp
+
+import tfdist
+from tfdist.checkpoint.variables import VariableWriter
+from tfdist.keras.resume import CheckpointMismatchError
+
+FIT = {"batch_size": 8, "verbose": 0}
+STEPS = 8
+DEADLINE = 30.0  # seconds
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class KillAt(keras.callbacks.Callback):
+    """Ends `fit` before a step, once a checkpoint of an earlier one is whole."""
+
+    def __init__(self, directory, epoch, batch):
+        super().__init__()
+        self.directory, self.at, self.now = directory, (epoch, batch), 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.now = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (self.now, batch) == self.at:
+            deadline = time.monotonic() + DEADLINE
+            while not checkpoints(self.directory):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            raise Killed
+
+
+class CheckpointAt(keras.callbacks.Callback):
+    """Makes a checkpoint due before a step of the first epoch, and no other."""
+
+    def __init__(self, strategy, batch):
+        super().__init__()
+        self.set_interval = lambda s: setattr(strategy, "checkpoint_interval", s)
+        self.at = batch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.set_interval(1e-6 if batch == self.at else 1e6)
+
+
+class SeeBatches(keras.callbacks.Callback):
+    def __init__(self, seen):
+        super().__init__()
+        self.see = seen.append
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch_now = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.see((self.epoch_now, batch))
+
+
+def checkpoints(directory, fit=0):
+    return sorted((directory / f"fit-{fit:03d}").glob("checkpoint-*"))
+
+
+def position(path):
+    state = json.loads((path / "state.json").read_text())["position"]
+    return state["epoch"], state["step"]
+
+
+@pytest.fixture
+def program(strategy, tmp_path, monkeypatch):
+    """Runs a function as a program of its own would be: it counts its fits anew."""
+    monkeypatch.setattr(strategy, "checkpoint_dir", tmp_path / "checkpoints")
+    monkeypatch.setattr(strategy, "checkpoint_interval", 1e-6)
+
+    def run(main, *args):
+        strategy._fits = 0
+        return main(*args)
+
+    run.directory = tmp_path / "checkpoints"
+    return run
+
+
+@pytest.fixture
+def killed_in(program):
+    """Runs a program that is killed in its fit."""
+
+    def run(main, epoch, batch):
+        with pytest.raises(Killed):
+            program(main, KillAt(program.directory, epoch, batch))
+
+    return run
+
+
+@pytest.mark.feature("`fit` goes on in the middle of an epoch")
+def test_resume_within_an_epoch(strategy, regression, program, killed_in):
+    weights = []
+
+    def main(*callbacks):
+        with strategy.scope():
+            model = mlp(optimizer="adam")
+        seen = []
+
+        def on_epoch_begin(epoch, logs):
+            weights.append(model.get_weights())
+
+        watch = keras.callbacks.LambdaCallback(on_epoch_begin=on_epoch_begin)
+        history = model.fit(
+            *regression,
+            epochs=4,
+            callbacks=[SeeBatches(seen), watch, *callbacks],
+            **FIT,
+        )
+        return model, history, seen
+
+    killed_in(main, epoch=2, batch=6)
+    newest = checkpoints(program.directory)[-1]
+    epoch, step = position(newest)
+    weights.clear()
+    model, history, seen = program(main)
+    rest = [(e, s) for e in range(4) for s in range(STEPS) if (e, s) >= (epoch, step)]
+    assert seen == rest
+    assert history.epoch == [0, 1, 2, 3]
+    assert len(history.history["loss"]) == 4
+    done = epoch * STEPS + step
+    ahead = strategy.in_flight.limit
+    assert 4 * STEPS <= model.optimizer.iterations <= 4 * STEPS + ahead
+    assert done > 0
+    assert any(np.any(each != 0) for each in weights[0])
+
+
+@pytest.mark.feature("Each example of the epoch is used, after it goes on, too")
+@pytest.mark.parametrize("kind", ["shuffled arrays", "dataset", "generator"])
+def test_data_position(strategy, program, killed_in, kind):
+    size, due, kill = 16 * 8, 3, 14
+    rows = np.arange(size, dtype="float32")[:, None]
+    with strategy.scope():
+        counts = tf.Variable(tf.zeros([size]))
+
+    class Count(keras.layers.Layer):
+        def call(self, x):
+            counts.scatter_add(
+                tf.IndexedSlices(tf.ones([tf.shape(x)[0]]), tf.cast(x[:, 0], tf.int32))
+            )
+            return x
+
+    def data():
+        if kind == "shuffled arrays":
+            return {"x": rows, "y": rows, "batch_size": 8}
+        if kind == "dataset":
+            dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
+            return {"x": dataset.shuffle(size).batch(8)}
+        return {"x": ((rows[i : i + 8],) * 2 for i in range(0, size, 8))}
+
+    def main(*callbacks):
+        with strategy.scope():
+            model = keras.Sequential(
+                [keras.Input((1,)), Count(), keras.layers.Dense(1)]
+            )
+            model.compile(keras.optimizers.SGD(0.0), "mse")
+        callbacks = [CheckpointAt(strategy, due), *callbacks]
+        model.fit(epochs=1, callbacks=callbacks, verbose=0, **data())
+
+    killed_in(main, epoch=0, batch=kill)
+    strategy.in_flight.join()
+    assert position(checkpoints(program.directory)[-1]) == (0, due)
+    first = counts.numpy()
+    assert first.sum() == kill * 8
+    program(main)
+    total = counts.numpy()
+    assert (total - first).sum() == size - due * 8
+    assert total.min() == 1
+    assert (total == 2).sum() == (kill - due) * 8
+
+
+@pytest.mark.feature("Callbacks go on: those of Keras, and plain attributes of yours")
+def test_callbacks_go_on(strategy, regression, program, killed_in, tmp_path):
+    class Mine(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.epochs_seen = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs_seen.append(epoch)
+
+    def main(*callbacks):
+        with strategy.scope():
+            model = mlp(optimizer=keras.optimizers.SGD(0.08))
+        mine = Mine()
+        stop = keras.callbacks.EarlyStopping(
+            "loss", patience=3, min_delta=1e9, restore_best_weights=True
+        )
+        reduce = keras.callbacks.ReduceLROnPlateau(
+            "loss", factor=0.5, patience=1, min_delta=1e9
+        )
+        best = keras.callbacks.ModelCheckpoint(
+            tmp_path / "best.keras",
+            "loss",
+            save_best_only=True,
+            initial_value_threshold=-1,
+        )
+        log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+        callbacks = [mine, stop, reduce, best, log, *callbacks]
+        history = model.fit(*regression, epochs=9, callbacks=callbacks, **FIT)
+        return history, mine, stop, best
+
+    killed_in(main, epoch=2, batch=4)
+    epoch, _ = position(checkpoints(program.directory)[-1])
+    assert epoch > 0
+    history, mine, stop, best = program(main)
+    # Patience counts the epochs of before, and so does the learning rate.
+    assert history.epoch == mine.epochs_seen == [0, 1, 2, 3]
+    assert stop.stopped_epoch == 3
+    assert stop.best == history.history["loss"][0]
+    assert history.history["learning_rate"] == pytest.approx([0.08, 0.08, 0.04, 0.02])
+    assert not (tmp_path / "best.keras").exists()
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [float(row["epoch"]) for row in rows][0] == 0
+    assert {float(row["epoch"]) for row in rows} == {0, 1, 2, 3}
+
+
+@pytest.mark.feature(
+    "A `fit` that had ended returns at once, and goes on to more epochs"
+)
+def test_fit_that_had_ended(strategy, regression, program, runs_on_workers):
+    def main(epochs):
+        with strategy.scope():
+            model = mlp(optimizer="adam")
+        first = model.fit(*regression, epochs=2, **FIT)
+        second = model.fit(*regression, epochs=epochs, **FIT)
+        return model, first, second
+
+    with runs_on_workers(3 * STEPS):
+        model, _, _ = program(main, 1)
+    weights = model.get_weights()
+    assert [len(checkpoints(program.directory, fit)) for fit in (0, 1)] == [1, 1]
+    with runs_on_workers(0):
+        model, first, second = program(main, 1)
+    assert (first.epoch, second.epoch) == ([0, 1], [0])
+    for one, other in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with runs_on_workers(2 * STEPS):
+        model, _, second = program(main, 3)
+    assert second.epoch == [0, 1, 2]
+    assert model.optimizer.iterations == 5 * STEPS
+
+
+@pytest.mark.feature("`steps_per_epoch` of a dataset goes on in its middle")
+def test_steps_per_epoch(strategy, program, killed_in):
+    rows = np.arange(80, dtype="float32")[:, None]
+    dataset = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(8)
+
+    def main(*callbacks):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Rows()])
+        logs = []
+        see = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, log: logs.append(log["rows"])
+        )
+        model.fit(
+            dataset, epochs=2, steps_per_epoch=5, callbacks=[see, *callbacks], verbose=0
+        )
+        return logs
+
+    killed_in(main, epoch=1, batch=4)
+    epoch, step = position(checkpoints(program.directory)[-1])
+    assert epoch == 1
+    [last] = program(main)
+    # Steps that were run again count twice; those of the first half would be less.
+    assert sum(range(40, 80)) <= last
+
+
+class Rows(keras.metrics.Metric):
+    """The sum of the targets."""
+
+    def __init__(self):
+        super().__init__(name="rows")
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.total.assign_add(tf.reduce_sum(y))
+
+    def result(self):
+        return self.total + 0
+
+
+@pytest.mark.feature("A corrupt checkpoint is skipped, and the one before it used")
+@pytest.mark.parametrize("damage", ["truncated", "other bytes"])
+def test_corrupt_checkpoint(strategy, regression, program, killed_in, caplog, damage):
+    def main(*callbacks):
+        with strategy.scope():
+            model = mlp()
+        return model.fit(*regression, epochs=3, callbacks=list(callbacks), **FIT)
+
+    killed_in(main, epoch=2, batch=6)
+    *_, before, newest = checkpoints(program.directory)
+    file = max(newest.glob("variables.data*"), key=lambda path: path.stat().st_size)
+    content = file.read_bytes()
+    middle = len(content) // 2
+    if damage == "truncated":
+        file.write_bytes(content[:middle])
+    else:
+        flipped = bytes([content[middle] ^ 1])
+        file.write_bytes(content[:middle] + flipped + content[middle + 1 :])
+        # As in a file too large for a checksum of ours: TensorFlow finds it.
+        manifest = json.loads((newest / "manifest.json").read_text())
+        for _, entry in manifest["files"]:
+            entry["crc32"] = None
+        (newest / "manifest.json").write_text(json.dumps(manifest))
+    assert program(main).epoch == [0, 1, 2]
+    assert f"skipping the checkpoint {newest}" in caplog.text
+    assert f"fit goes on from {before}" in caplog.text
+    assert not newest.exists()
+
+
+@pytest.mark.feature("A full disk is a warning, and training goes on")
+def test_full_disk(strategy, regression, program, caplog, monkeypatch, runs_on_workers):
+    def write(writer, path):
+        raise tf.errors.ResourceExhaustedError(
+            None, None, f"{path}; No space left on device"
+        )
+
+    def main():
+        with strategy.scope():
+            model = mlp()
+        model.fit(*regression, epochs=1, **FIT)
+        monkeypatch.setattr(VariableWriter, "write", write)
+        with runs_on_workers(STEPS):
+            model.fit(*regression, epochs=1, **FIT)
+
+    program(main)
+    assert "No space left on device" in caplog.text
+    assert "training goes on" in caplog.text
+    assert len(checkpoints(program.directory, 0)) == 1
+    assert list((program.directory / "fit-001").iterdir()) == [
+        program.directory / "fit-001" / ".lock"
+    ]
+
+
+@pytest.mark.feature(
+    "The checkpoint of another model", "no", "names the first variable that differs"
+)
+def test_another_model(strategy, regression, program):
+    def main(units):
+        with strategy.scope():
+            model = mlp(units=units)
+        model.fit(*regression, epochs=1, **FIT)
+
+    program(main, 1)
+    with pytest.raises(CheckpointMismatchError, match=r"in place of .*kernel"):
+        program(main, 2)
+
+
+@pytest.mark.feature("Checkpoints of `fit` restore into other shards")
+def test_other_shards(strategy, regression, program):
+    def main(shards):
+        partitioner = tfdist.FixedShardsPartitioner(shards)
+        with strategy.scope(), tfdist.partition_variables(partitioner):
+            model = mlp(optimizer="adam")
+        model.fit(*regression, epochs=1, **FIT)
+        return [np.array(v) for v in (*model.weights, *model.optimizer.variables)]
+
+    written, read = program(main, 2), program(main, 4)
+    for one, other in zip(written, read, strict=True):
+        np.testing.assert_array_equal(one, other)
