@@ -40,7 +40,8 @@ class Turns:
     Args:
         num_devices: Devices that take part.
         in_flight_bytes: What a device may have sent beyond what it has received, in
-            bytes, but for a single message.
+            bytes. Two messages are always allowed: with one, the link would idle
+            until its sender has heard of it.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Turns:
             The index of the message that has to arrive before; None for none.
         """
         self._sizes.append(size)
-        under_way = size
-        for i in reversed(range(len(self._sizes) - 1)):
+        under_way = size + sum(self._sizes[-2:-1])
+        for i in reversed(range(len(self._sizes) - 2)):
             under_way += self._sizes[i]
             if under_way > self._in_flight_bytes:
                 return i
