@@ -11,7 +11,7 @@ from absl import flags
 from launch.loopback import LogDirError
 from launch.plan import AUTO, KINDS, PlanError, Program
 from launch.ports import PortError
-from tf_config import ClusterError
+from tf_config import JOBS, ClusterError
 
 
 class UsageError(ValueError):
@@ -31,6 +31,28 @@ def define_common(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean(
         "dry_run", False, "Print the plan, and start nothing.", flag_values=values
     )
+    define_help(values)
+
+
+def define_task(values: flags.FlagValues) -> None:
+    """Defines the flags that say who is in a cluster, and which task this is."""
+    flags.DEFINE_string(
+        "job_name", None, f"Job of this task: {', '.join(JOBS)}.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "task_index", None, "Index of this task in its job.", flag_values=values
+    )
+    for job in JOBS:
+        flags.DEFINE_string(
+            f"{job}_hosts",
+            "",
+            f"Addresses of the {job} tasks, host:port,host:port.",
+            flag_values=values,
+        )
+
+
+def define_help(values: flags.FlagValues) -> None:
+    """Defines the flag that prints all flags."""
     flags.DEFINE_boolean("help", False, "Show this help.", flag_values=values)
 
 
@@ -46,6 +68,25 @@ def parse(
         UsageError: If a flag is unknown or has a bad value, or no script follows.
         SystemExit: If help was asked for, once it is printed.
     """
+    values, rest = parse_flags(argv, values, usage)
+    if not rest:
+        raise UsageError("no script: name it after the flags, for example train.py")
+    script, *script_flags = rest
+    return values, Program(script, tuple(script_flags))
+
+
+def parse_flags(
+    argv: Sequence[str], values: flags.FlagValues, usage: str
+) -> tuple[flags.FlagValues, list[str]]:
+    """Parses our flags up to the first argument that is none.
+
+    Returns:
+        The values of our flags, and the rest.
+
+    Raises:
+        UsageError: If a flag is unknown or has a bad value.
+        SystemExit: If help was asked for, once it is printed.
+    """
     values.set_gnu_getopt(False)  # Stop at the script: its flags are its own.
     try:
         _, *rest = values(list(argv))
@@ -54,10 +95,7 @@ def parse(
     if values.help:
         print(f"{usage}\n{_describe(values)}")
         raise SystemExit(0)
-    if not rest:
-        raise UsageError("no script: name it after the flags, for example train.py")
-    script, *script_flags = rest
-    return values, Program(script, tuple(script_flags))
+    return values, rest
 
 
 def check_script(script: str) -> None:

@@ -62,19 +62,7 @@ def _task(cluster: Cluster, job: str | None, index: int | None) -> Task:
 
 def _define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
-    flags.DEFINE_string(
-        "job_name", None, f"Job of this task: {', '.join(JOBS)}.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "task_index", None, "Index of this task in its job.", flag_values=values
-    )
-    for job in JOBS:
-        flags.DEFINE_string(
-            f"{job}_hosts",
-            "",
-            f"Addresses of the {job} tasks, host:port,host:port.",
-            flag_values=values,
-        )
+    command_line.define_task(values)
     flags.DEFINE_list(
         "gpus",
         None,

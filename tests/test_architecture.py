@@ -131,6 +131,7 @@ def test_launch_starts_without_tensorflow():
     program = """
 import sys
 import launch, launch.local, launch.task, launch.supervisor, tf_config
+import launch.doctor, launch.peer, launch.probe
 print({"tensorflow", "keras", "numpy"} & set(sys.modules))
 """
     assert run(program).strip() == "set()"

@@ -11,6 +11,7 @@ import sys
 import tensorflow as tf
 
 import tf_config
+from tfdist import status
 
 # A worker that waits for a variable of another task holds a thread. On a machine
 # of two cores TensorFlow's default leaves too few to answer that other task.
@@ -40,7 +41,7 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
     )
     address = config.cluster.address(task)
     try:
-        return tf.distribute.Server(
+        server = tf.distribute.Server(
             config.cluster.cluster_spec(),
             job_name=task.job,
             task_index=task.index,
@@ -52,6 +53,8 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
             f"{task} cannot serve on {address}: {error}. Is another process using "
             "that port, or does the host name another machine?"
         ) from error
+    status.publish(config, server)
+    return server
 
 
 def main() -> int:

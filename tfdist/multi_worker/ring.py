@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_config
-from tfdist import _tf
+from tfdist import _tf, status
 from tfdist.all_reduce.cross_device_ops import AllReduce
 from tfdist.connect import unreachable, wait_for
 from tfdist.keras.multi_worker_replica import current_step
@@ -86,6 +86,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
             make_master_device_default=False,
         )
         RingStrategy._connected_process = os.getpid()
+        status.publish_here(config)
         # The base class would make an extension of its own, for local devices.
         tf.distribute.Strategy.__init__(self, RingExtended(self, addresses, ops))
         multi_worker_hooks.install()

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_config
+from tfdist import status
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.multi_worker.extended import MultiWorkerExtended
 from tfdist.multi_worker.synchronous import SynchronousStrategy
@@ -63,6 +64,7 @@ class MultiWorkerMirroredStrategy(
         extended = _extended(self, config, options, startup_timeout, peer_timeout)
         MultiWorkerMirroredStrategy._connected_process = os.getpid()
         tf.distribute.Strategy.__init__(self, extended)
+        status.publish_here(config)
         multi_worker_hooks.install()
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 import tf_config
+from tfdist import status
 from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
 from tfdist.parameter_server import connect
 from tfdist.parameter_server.extended import ParameterServerExtended
@@ -91,6 +92,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         connect.wait_for_servers(config.cluster, startup_timeout)
         ParameterServerStrategy._connected_process = os.getpid()
         super().__init__(_resolver(config), variable_partitioner=partitioner)
+        status.publish_here(config)
         self._extended = ParameterServerExtended(
             self, _resolver(config), partitioner, placement
         )

@@ -1,0 +1,203 @@
+r"""Says what is wrong with a cluster, and what to do, in less than a minute.
+
+    python -m launch.doctor --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 \
+        --chief_hosts=d:2222
+
+The cluster is that of the flags, which are those of launch.task, or of --tf_config, or
+of --pid, or of the environment variable TF_CONFIG, or else the one that runs on this
+machine. The exit status is 0 if all is well, 1 if something is wrong or could not be
+found out, and 2 if the flags are wrong.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launch import command_line, definition, private_network, running
+from launch.agreement import between_tasks
+from launch.command_line import UsageError
+from launch.definition import STRATEGIES, Definition
+from launch.diagnosis import each_task
+from launch.finding import Finding, Level
+from tf_config import JOBS
+
+_STEPS = 4  # of a probe, each of which has the time of --timeout
+_LONGEST_TIMEOUT = 14.0
+_COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and returns its exit status.
+
+    Raises:
+        UsageError: If the flags are wrong, or there is no cluster to look at.
+    """
+    values, rest = command_line.parse_flags(argv, _define_flags(), __doc__ or "")
+    if rest:
+        raise UsageError(f"there is no script here; received {' '.join(rest)!r}")
+    if not 0 < values.timeout <= _LONGEST_TIMEOUT:
+        raise UsageError(
+            f"--timeout is more than 0 and at most {_LONGEST_TIMEOUT:g} s; received "
+            f"{values.timeout}"
+        )
+    defined = _definition(values)
+    found = [*defined.findings]
+    if values.strategy:
+        found.append(definition.roles(defined, values.strategy))
+    if not values.dry_run:
+        found += _probe(defined, values.timeout)
+    if not found:
+        found.append(Finding(Level.OK, "cluster", "TF_CONFIG", "it is right"))
+    show = _print_json if values.json else _print_table
+    show(found)
+    return int(any(each.level is not Level.OK for each in found))
+
+
+def _probe(defined: Definition, timeout: float) -> list[Finding]:
+    # gRPC takes a while to load, and leaves threads: not before it is needed.
+    from launch.probe import probe_all
+
+    reports = probe_all(defined.addresses, timeout)
+    listeners = running.listeners(reports)
+    return [*each_task(reports, listeners), *between_tasks(reports)]
+
+
+def _definition(values: flags.FlagValues) -> Definition:
+    hosts = {job: getattr(values, f"{job}_hosts") for job in JOBS}
+    given = {
+        "the hosts": any(hosts.values()),
+        "--tf_config": bool(values.tf_config),
+        "--pid": values.pid is not None,
+    }
+    if sum(given.values()) > 1:
+        names = " and ".join(name for name, is_given in given.items() if is_given)
+        raise UsageError(f"{names} each name a cluster: give one of them")
+    if given["the hosts"]:
+        return definition.from_hosts(hosts, values.job_name, values.task_index)
+    if values.job_name or values.task_index is not None:
+        raise UsageError("--job_name and --task_index need the hosts beside them")
+    if given["--tf_config"]:
+        return definition.from_text(_text(values.tf_config))
+    if given["--pid"]:
+        return _of_process(values.pid)
+    if os.environ.get("TF_CONFIG", "").strip():
+        return definition.from_text(os.environ["TF_CONFIG"])
+    return _of_this_machine()
+
+
+def _text(source: str) -> str:
+    if source.lstrip().startswith("{"):
+        return source
+    try:
+        return Path(source).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--tf_config is the JSON text of a TF_CONFIG, or a file with it; {source!r} "
+            f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+
+
+def _of_process(pid: int) -> Definition:
+    text = running.tf_config_of(pid)
+    if text is None:
+        raise UsageError(
+            f"process {pid} has no TF_CONFIG that you may read: name a task's process, "
+            "as its user"
+        )
+    if running.in_other_network(pid):
+        try:
+            private_network.join(pid)
+        except OSError as error:
+            raise UsageError(
+                f"process {pid} has a network of its own, which cannot be entered "
+                f"({error.strerror}): be the user who started it"
+            ) from None
+    return definition.from_text(text)
+
+
+def _of_this_machine() -> Definition:
+    found = running.clusters()
+    if not found:
+        raise UsageError(
+            "no cluster: TF_CONFIG is not set, and no process of yours here has it. "
+            "Give --tf_config, or the hosts as for launch.task"
+        )
+    if len(found) > 1:
+        pids = ", ".join(f"--pid={cluster.pid}" for cluster in found)
+        raise UsageError(f"{len(found)} clusters run here: choose one by {pids}")
+    return _of_process(found[0].pid)
+
+
+def _print_json(found: Sequence[Finding]) -> None:
+    is_well = all(each.level is Level.OK for each in found)
+    listed = [each.as_dict() for each in found]
+    print(json.dumps({"ok": is_well, "findings": listed}, indent=2))
+
+
+def _print_table(found: Sequence[Finding]) -> None:
+    table = Table("", "of", "what was found, and what to do")
+    order = (Level.WRONG, Level.UNKNOWN, Level.OK)
+    for each in sorted(found, key=lambda each: order.index(each.level)):
+        words = Text(_printable(each.found))
+        if each.advice:
+            words.append(f"\n-> {_printable(each.advice)}", style="bold")
+        level = Text(each.level.value, style=_COLOURS[each.level])
+        table.add_row(level, Text(_printable(each.subject)), words)
+    Console().print(table)
+
+
+def _printable(text: str) -> str:
+    # A server's own words could move the cursor.
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    command_line.define_task(values)
+    flags.DEFINE_string(
+        "tf_config",
+        None,
+        "The TF_CONFIG to check: its JSON text, or a file with it.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "pid",
+        None,
+        "A process of this machine, whose TF_CONFIG and network are taken.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "strategy",
+        None,
+        STRATEGIES,
+        "The strategy that the cluster is for: whether its roles fit is checked too.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "timeout",
+        5.0,
+        f"Seconds that each of the {_STEPS} steps of a probe may take.",
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "json", False, "Print the findings as JSON.", flag_values=values
+    )
+    flags.DEFINE_boolean(
+        "dry_run",
+        False,
+        "Check what the tasks are told, and connect to nothing.",
+        flag_values=values,
+    )
+    command_line.define_help(values)
+    return values
+
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.doctor")

@@ -1,0 +1,38 @@
+"""What a task tells whoever asks its server: which cluster it is in, and as what.
+
+It is a variable of one text, in the task's own memory, that `python -m launch.doctor`
+reads through the server. TensorFlow itself tells nobody the addresses it was given.
+"""
+
+import tensorflow as tf
+
+import tf_config
+
+CONTAINER = "tfdist"
+NAME = "tf_config"
+
+
+def publish(config: tf_config.TFConfig, server: tf.distribute.Server) -> None:
+    """Has a server tell the cluster and the task that it was started with."""
+    with tf.Graph().as_default() as graph:
+        assignment = _assign(config)
+    # Without the filter, the session would wait for every task of the cluster.
+    options = tf.compat.v1.ConfigProto(device_filters=[config.task.device])
+    with tf.compat.v1.Session(server.target, graph=graph, config=options) as session:
+        session.run(assignment)
+
+
+def publish_here(config: tf_config.TFConfig) -> None:
+    """The same for this process, once it has joined the cluster."""
+    with tf.init_scope():
+        _assign(config)
+
+
+def _assign(config: tf_config.TFConfig) -> tf.Operation | None:
+    with tf.device(f"{config.task.device}/device:CPU:0"):
+        variable = tf.raw_ops.VarHandleOp(
+            dtype=tf.string, shape=[], container=CONTAINER, shared_name=NAME
+        )
+        return tf.raw_ops.AssignVariableOp(
+            resource=variable, value=tf.constant(config.to_json())
+        )
