@@ -17,7 +17,8 @@ class Job:
     long a task that was told to end may take before it is killed;
     `straggler_timeout` how long the rest of an every-task program may take after
     its chief has ended. All are seconds. `echo` shows the logs on the terminal.
-    `network` is one of `launch.network.MODES`.
+    `network` is one of `launch.network.MODES`. Lost tasks are started again at most
+    `max_restarts` times within `restart_window` seconds.
 
     Raises:
         PlanError: If there is no such `network`.
@@ -31,6 +32,8 @@ class Job:
     straggler_timeout: float = 60.0
     echo: bool = True
     network: str = network.AUTO
+    max_restarts: int = 0
+    restart_window: float = 600.0
 
     def __post_init__(self) -> None:
         if self.network not in network.MODES:

@@ -3,8 +3,8 @@
     python -m launch.local --num_ps=2 --num_workers=2 train.py --epochs=5
 
 Every task is a process with a free port on 127.0.0.1. The job ends with its chief,
-and its exit status is the chief's, or that of the task that failed. The flags after
-the script are the script's.
+and its exit status is the chief's, or that of the task that failed. A ps, a worker or a
+chief that is killed is started again. The flags after the script are the script's.
 """
 
 import signal
@@ -50,6 +50,9 @@ def main(argv: Sequence[str]) -> int:
         grace_period=values.grace_period,
         straggler_timeout=values.straggler_timeout,
         network=values.network,
+        max_restarts=values.max_restarts,
+        restart_window=values.restart_window,
+        checkpoint_dir=values.checkpoint_dir,
     )
     if values.dry_run:
         print("\n".join(map(_describe, job.plans)))
@@ -80,7 +83,12 @@ def _run_in_foreground(job: Job) -> int:
 
 
 def _check(values: flags.FlagValues) -> None:
-    for name in ("startup_timeout", "grace_period", "straggler_timeout"):
+    for name in (
+        "startup_timeout",
+        "grace_period",
+        "straggler_timeout",
+        "restart_window",
+    ):
         seconds = getattr(values, name)
         if not seconds > 0:
             raise UsageError(f"--{name} is a time > 0 s; received {seconds}")
@@ -103,6 +111,12 @@ def _define_flags() -> flags.FlagValues:
     for name, default, text in (
         ("num_ps", 2, "Number of parameter servers; 0 for workers only."),
         ("num_workers", 2, "Number of workers."),
+        (
+            "max_restarts",
+            5,
+            "How often lost tasks of a program with ps are started again, within "
+            "--restart_window; 0 ends the job when it loses one.",
+        ),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
     for name, asked, text in (
@@ -123,6 +137,7 @@ def _define_flags() -> flags.FlagValues:
             "Seconds that the others of an every-task program may take after the "
             "chief's success.",
         ),
+        ("restart_window", 600.0, "Seconds within which restarts are counted."),
     ):
         flags.DEFINE_float(name, seconds, text, flag_values=values)
     flags.DEFINE_integer(
@@ -146,6 +161,13 @@ def _define_flags() -> flags.FlagValues:
         "log_dir",
         None,
         "Directory of the log files; by default a new one in logs/.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "checkpoint_dir",
+        None,
+        "Directory from which fit of tfdist.ParameterServerStrategy goes on when the "
+        "program is started again.",
         flag_values=values,
     )
     command_line.define_common(values)

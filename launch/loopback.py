@@ -15,6 +15,9 @@ from launch.job import Job
 from launch.plan import AUTO, COORDINATOR, SERVER, Program, TaskPlan, plan, resolve_kind
 from tf_config import Cluster, Task, TFConfig
 
+CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
+"""The variable that tells a program where to keep checkpoints."""
+
 
 class LogDirError(ValueError):
     """A log directory that cannot be written."""
@@ -70,6 +73,7 @@ def make_job(
     server: Sequence[str] = SERVER,
     environ: Mapping[str, str] = os.environ,
     gpus_per_worker: int | None = None,
+    checkpoint_dir: str | None = None,
     **limits: Any,
 ) -> Job:
     """Plans a job on this machine.
@@ -82,7 +86,9 @@ def make_job(
         server: The arguments that make Python a server.
         environ: The environment in which the tasks will be started.
         gpus_per_worker: The GPUs of each worker; None shows all GPUs to all that train.
-        **limits: The time-outs of `Job`, its `echo` and its `network`.
+        checkpoint_dir: Where the program keeps its checkpoints.
+        **limits: The time-outs of `Job`, its `echo` and its `network`, and how often
+            it starts lost tasks again.
 
     Raises:
         PlanError: If the kind does not fit the cluster, or there are too few GPUs.
@@ -90,12 +96,21 @@ def make_job(
     plans = plan(cluster, program, kind, server=server)
     if gpus_per_worker is not None:
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
+    if checkpoint_dir is not None:
+        plans = tuple(_keeping_checkpoints(each, checkpoint_dir) for each in plans)
     return Job(
         kind=resolve_kind(cluster, kind),
         plans=tuple(share_machine(each, environ) for each in plans),
         log_dir=log_dir or os.path.join("logs", _timestamp()),
         **limits,
     )
+
+
+def _keeping_checkpoints(task_plan: TaskPlan, directory: str) -> TaskPlan:
+    if task_plan.is_server:
+        return task_plan
+    env = {CHECKPOINT_DIR: os.path.abspath(directory)}
+    return replace(task_plan, env={**task_plan.env, **env})
 
 
 def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:

@@ -1,4 +1,4 @@
-"""When a job is over, and with which exit status: a pure decision."""
+"""When a job is over, and who is started anew before it is: pure decisions."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from launch.plan import COORDINATOR, TaskPlan, task_name
 from tf_config import Task
+
+START_AGAIN = 75
+"""The exit status by which a program asks to be started again: `EX_TEMPFAIL`."""
+
+_LONGEST_DELAY = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,75 @@ def judge(
     if unfinished(plans, exits):
         return None
     return Verdict(0)
+
+
+def to_start_again(
+    kind: str, plans: Sequence[TaskPlan], exits: Mapping[Task, int]
+) -> tuple[Task, ...]:
+    """Which tasks have to be started again, for the job to go on.
+
+    A worker holds nothing that lasts: it alone is started again. The variables of a
+    lost ps are gone, and TensorFlow's chief cannot go on with another: the chief's
+    program starts again, and resumes from its checkpoint. So it does when the chief
+    itself is lost. Its variables are of no use to the next chief, so all ps go with
+    it, and their memory is free.
+
+    A task is lost if it was killed, or is a server; an error of the program's own would
+    only be repeated.
+
+    Args:
+        kind: `coordinator` or `every_task`.
+        plans: Every task of the job.
+        exits: The return code of each task that has ended, as for `judge`.
+
+    Returns:
+        Tasks of `plans`, in their order; none if the job is over, or cannot go on.
+    """
+    servers = [plan.task for plan in plans if plan.is_server]
+    every_ps = [task for task in servers if task.job == "ps"]
+    chief = leader(plans)
+    # Without a ps, a chief holds the variables that the workers compute with.
+    if kind != COORDINATOR or chief is None or not every_ps or exits.get(chief) == 0:
+        return ()
+    again = {task for task in exits if task in servers}
+    lost_ps = again & set(every_ps)
+    for task, code in exits.items():
+        if code > 0 and code != START_AGAIN and task not in servers:
+            # The program fails for want of a ps, too.
+            if task == chief and lost_ps:
+                continue
+            return ()
+        if code != 0:
+            again.add(task)
+    if lost_ps or chief in again:
+        again |= {chief, *every_ps}
+    return tuple(plan.task for plan in plans if plan.task in again)
+
+
+def restart_delay(
+    earlier: Sequence[float], now: float, max_restarts: int, window: float
+) -> float | None:
+    """How long to wait with the next restart; None if there were too many.
+
+    The first in a while is at once, and each that follows waits twice as long.
+
+    Args:
+        earlier: When the job recovered before, in seconds.
+        now: The same clock.
+        max_restarts: How many are allowed within the window.
+        window: Seconds.
+
+    >>> restart_delay([], 100, 3, 60), restart_delay([90, 99], 100, 3, 60)
+    (0.0, 2.0)
+    >>> restart_delay([10, 90, 99], 100, 3, 60)
+    2.0
+    >>> restart_delay([50, 90, 99], 100, 3, 60) is None
+    True
+    """
+    recent = sum(now - time < window for time in earlier)
+    if recent >= max_restarts:
+        return None
+    return min(2.0 ** (recent - 1), _LONGEST_DELAY) if recent else 0.0
 
 
 def unfinished(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:

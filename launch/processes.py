@@ -6,6 +6,7 @@ descendants, so that no grandchild escapes it by changing its session, its
 environment or its parent: `kill_descendants` is done when no child is left.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -52,6 +53,7 @@ def spawn(
     *,
     output: int,
     inherit_stdin: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts a task in a session of its own, which dies with this process.
 
@@ -69,6 +71,7 @@ def spawn(
         stdout=output,
         stderr=output,
         start_new_session=True,
+        pass_fds=pass_fds,
         preexec_fn=functools.partial(die_with_parent, os.getpid()),
     )
 
@@ -110,6 +113,19 @@ def kill_descendants(timeout: float) -> tuple[list[Exit], list[str]]:
             except psutil.Error:
                 continue  # Gone by itself, or another user's.
         time.sleep(0.01)
+
+
+def kill_strays(tasks: Sequence[int]) -> None:
+    """Kills what ended tasks have left behind: children that are none of these.
+
+    The caller has to have adopted orphans.
+    """
+    for child in psutil.Process().children():
+        if child.pid in tasks:
+            continue
+        with contextlib.suppress(psutil.Error):
+            for process in [*child.children(recursive=True), child]:
+                process.kill()
 
 
 def describe(pid: int) -> str:

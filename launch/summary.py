@@ -41,7 +41,9 @@ def row(plan: TaskPlan, log: str, task: SupervisedTask | None) -> Row:
     obeyed = task.told_to_end and code != -SIGKILL
     status = "-" if obeyed else str(exit_status(code))
     ending = _describe_end(code, task.told_to_end)
-    return Row(plan.name, ending, status, task.wall, task.exit.cpu, log)
+    if task.restarts:
+        ending += f", started {task.restarts + 1} times"
+    return Row(plan.name, ending, status, task.wall, task.cpu, log)
 
 
 def summarize(rows: Sequence[Row], phases: Phases) -> str:

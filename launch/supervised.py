@@ -2,10 +2,12 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from launch import processes
 from launch.lines import LineSplitter
@@ -16,11 +18,24 @@ _CHUNKS_AT_ONCE = 16
 _TAIL_LINES = 15
 
 
+REPORT_FD = "LAUNCH_REPORT_FD"
+"""The variable with the file descriptor on which a task reports to the launcher."""
+
+
 class SupervisedTask:
     """A started task.
 
     Its standard output and error arrive as one stream. The log file gets the bytes
-    as they are, `on_line` the lines.
+    as they are, `on_line` the lines. What it reports, a line of JSON at a time, goes to
+    `reports`.
+
+    Args:
+        plan: Of the task.
+        log_path: The log file.
+        on_line: Is called with each line.
+        environ: The task's environment, beside that of its plan.
+        inherit_stdin: Whether it reads the standard input.
+        before: The same task, which has ended; the log goes on.
 
     Raises:
         OSError: If the program cannot be started, or the log file written.
@@ -34,6 +49,7 @@ class SupervisedTask:
         *,
         environ: Mapping[str, str],
         inherit_stdin: bool = False,
+        before: "SupervisedTask | None" = None,
     ) -> None:
         self.plan = plan
         self.log_path = log_path
@@ -41,21 +57,31 @@ class SupervisedTask:
         self.exit: processes.Exit | None = None
         self._on_line = on_line
         self._lines = LineSplitter()
-        self._log = open(log_path, "wb", buffering=0)  # noqa: SIM115
-        self._output, write_end = os.pipe()
-        # A child of the task may keep the pipe open, and silent, for ever.
-        fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_NONBLOCK)
+        self._report_lines = LineSplitter()
+        mode = "wb" if before is None else "ab"
+        self._log = open(log_path, mode, buffering=0)  # noqa: SIM115
+        self._output, write_end = _pipe()
+        self.reports, report_end = _pipe()
         try:
             self._process = processes.spawn(
                 plan.argv,
-                {**environ, **plan.env},
+                {**environ, **plan.env, REPORT_FD: str(report_end)},
                 output=write_end,
                 inherit_stdin=inherit_stdin,
+                pass_fds=[report_end],
             )
         finally:
             os.close(write_end)
+            os.close(report_end)
         self._started = time.monotonic()
         self.wall = 0.0
+        self.restarts: int = 0 if before is None else before.restarts + 1
+        self._before = 0.0 if before is None else before.cpu
+
+    @property
+    def cpu(self) -> float:
+        """Its user and system time, and those of the same task before, in seconds."""
+        return self._before + (self.exit.cpu if self.exit else 0.0)
 
     @property
     def pid(self) -> int:
@@ -92,6 +118,20 @@ class SupervisedTask:
                 return False
         return True
 
+    def read_reports(self) -> list[dict[str, Any]] | None:
+        """Takes what the task has reported; None once it reports no more."""
+        try:
+            data = os.read(self.reports, _CHUNK)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        reports = []
+        for line in self._report_lines.feed(data):
+            with contextlib.suppress(ValueError):
+                reports.append(json.loads(line))
+        return [report for report in reports if isinstance(report, dict)]
+
     def signal(self, signum: int) -> None:
         """Sends a signal to the task, if it is alive."""
         if self.alive:
@@ -106,6 +146,7 @@ class SupervisedTask:
     def close(self) -> None:
         """Closes the pipe and the log file."""
         os.close(self._output)
+        os.close(self.reports)
         self._log.close()
 
     def tail(self) -> str:
@@ -118,3 +159,10 @@ class SupervisedTask:
         return "\n".join(
             [f"{self.log_path} ends with", *(f"  {line}" for line in lines)]
         )
+
+
+def _pipe() -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    # A child of the task may keep the pipe open, and silent, for ever.
+    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_NONBLOCK)
+    return read_end, write_end

@@ -24,13 +24,16 @@ from launch import network, policy, processes, readiness
 from launch.chatter import LOG_LEVEL, hides
 from launch.console import Console
 from launch.job import Job
-from launch.plan import TaskPlan, task_name
+from launch.plan import TaskPlan
 from launch.policy import Verdict
+from launch.recovery import names
+from launch.restarts import Restarts
 from launch.summary import Phases, row, summarize
 from launch.supervised import SupervisedTask
 from tf_config import Task
 
 _READINESS_INTERVAL = 0.1
+_RECOVERY_INTERVAL = 0.2
 _KILL_TIMEOUT = 10.0
 _DRAIN_TIMEOUT = 1.0
 _LONGEST_WAIT = 60.0  # The system call refuses a wait of many days.
@@ -60,6 +63,15 @@ class Supervisor:
         self._signals: list[int] = []
         self._abandoned = False
         self._impatient = False
+        self._restarts = Restarts(
+            job,
+            console,
+            self._tasks,
+            self._exits,
+            self._wait,
+            self._start_all,
+            lambda: bool(self._signals or self._abandoned),
+        )
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
@@ -87,6 +99,8 @@ class Supervisor:
             for plan in self._job.plans
         ]
         self._console.notice(summarize(rows, phases))
+        for each in self._restarts.recoveries:
+            self._console.notice(each.line)
         return verdict.status
 
     # Starting.
@@ -122,11 +136,14 @@ class Supervisor:
         return None
 
     def _notice_start(self, plans: list[TaskPlan]) -> None:
-        self._console.notice(f"starting {_names([plan.task for plan in plans])}")
+        self._console.notice(f"starting {names([plan.task for plan in plans])}")
 
     def _start_all(self, plans: list[TaskPlan]) -> Verdict | None:
         for plan in plans:
             is_leader = plan.task == self._leader
+            before = self._tasks.get(plan.task)
+            if before:
+                self._close(before)
             try:
                 task = SupervisedTask(
                     plan,
@@ -134,12 +151,16 @@ class Supervisor:
                     partial(self._show, plan),
                     environ=os.environ,
                     inherit_stdin=is_leader,
+                    before=before,
                 )
             except OSError as error:
                 return Verdict(1, f"{plan.name} cannot be started: {error}")
             self._tasks[plan.task] = task
             self._selector.register(
                 task, selectors.EVENT_READ, partial(self._read, task)
+            )
+            self._selector.register(
+                task.reports, selectors.EVENT_READ, partial(self._read_reports, task)
             )
         return None
 
@@ -163,7 +184,11 @@ class Supervisor:
 
     def _watch(self) -> Verdict:
         """Waits until the job is over, or until somebody wants it to be."""
-        self._wait(lambda: self._wanted_to_end() or self._leader in self._exits)
+        self._wait(self._may_be_over)
+        while again := self._restarts.due():
+            if verdict := self._restarts.recover(again):
+                return verdict
+            self._wait(self._may_be_over)
         if self._leader in self._exits and not self._wanted_to_end():
             self._await_stragglers()
         if verdict := self._judge():
@@ -172,24 +197,45 @@ class Supervisor:
             self._forward(self._signals[0])
         elif not self._abandoned:
             rest = policy.unfinished(self._job.plans, self._exits)
-            return Verdict(0, f"{_names(rest)} did not end in time: ended")
+            return Verdict(0, f"{names(rest)} did not end in time: ended")
         return self._interrupted()
 
     def _wanted_to_end(self) -> bool:
         return bool(self._judge() or self._signals or self._abandoned)
 
+    def _may_be_over(self) -> bool:
+        return self._wanted_to_end() or self._leader in self._exits
+
     def _await_stragglers(self) -> None:
         rest = policy.unfinished(self._job.plans, self._exits)
         timeout = self._job.straggler_timeout
-        self._console.notice(f"waiting up to {timeout:g} s for {_names(rest)} to end")
+        self._console.notice(f"waiting up to {timeout:g} s for {names(rest)} to end")
         self._wait(self._wanted_to_end, timeout)
+
+    def _close(self, task: SupervisedTask) -> None:
+        self._read(task)
+        for stream in (task, task.reports):
+            if stream in self._selector.get_map():
+                self._selector.unregister(stream)
+        task.close()
+
+    def _read_reports(self, task: SupervisedTask) -> None:
+        reports = task.read_reports()
+        if reports is None:
+            self._selector.unregister(task.reports)
+            return
+        for report in reports:
+            if report.get("event") == "training":
+                self._restarts.at_work(task.plan.task)
+
+    # Ending.
 
     def _forward(self, signum: int) -> None:
         """Gives the tasks that run the user's script time to save their work."""
         scripts = [task for task in self._tasks.values() if not task.plan.is_server]
-        names = _names([task.plan.task for task in scripts if task.alive])
+        alive = names([task.plan.task for task in scripts if task.alive])
         self._console.notice(
-            f"{signal.Signals(signum).name}: passed on to {names}, which may take "
+            f"{signal.Signals(signum).name}: passed on to {alive}, which may take "
             f"{self._job.grace_period:g} s to end; once more to kill at once"
         )
         for task in scripts:
@@ -213,8 +259,6 @@ class Supervisor:
             self._console.notice(verdict.reason)
             self._tell({"error": verdict.reason})
 
-    # Ending.
-
     def _end_gently(self) -> None:
         running = [task for task in self._tasks.values() if task.alive]
         for task in running:
@@ -223,7 +267,7 @@ class Supervisor:
         grace = self._job.grace_period
         self._wait(lambda: not any(task.alive for task in running), grace)
         if rest := [task.plan.task for task in running if task.alive]:
-            self._console.notice(f"{_names(rest)} did not end in {grace:g} s: killing")
+            self._console.notice(f"{names(rest)} did not end in {grace:g} s: killing")
 
     def _kill_rest(self) -> None:
         """Kills whatever is left, and takes the last output."""
@@ -240,7 +284,7 @@ class Supervisor:
         tasks = self._tasks.values()
         self._wait(lambda: not any(map(self._is_open, tasks)), _DRAIN_TIMEOUT)
         for task in tasks:
-            task.close()
+            self._close(task)
 
     def _is_open(self, task: SupervisedTask) -> bool:
         return task in self._selector.get_map()
@@ -256,9 +300,12 @@ class Supervisor:
         """Handles the events that come within `timeout` seconds."""
         if self._console.waiting:
             timeout = min(timeout, 1.0)
+        if self._restarts.pending:
+            timeout = min(timeout, _RECOVERY_INTERVAL)
         for key, _ in self._selector.select(min(timeout, _LONGEST_WAIT)):
             key.data()
         self._record(processes.reap())
+        self._restarts.check()
         self._console.tick()
 
     def _read(self, task: SupervisedTask) -> None:
@@ -308,10 +355,6 @@ class Supervisor:
         if hurried and not self._impatient:
             self._impatient = True
             raise _KillNow
-
-
-def _names(tasks: list[Task]) -> str:
-    return ", ".join(map(task_name, tasks))
 
 
 def main() -> None:

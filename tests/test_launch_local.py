@@ -52,7 +52,7 @@ def test_script_sees_its_own_directory_first_as_with_plain_python(launcher):
     ],
 )
 def test_exit_status_is_the_chiefs(launcher, code, expected, ending):
-    status, _, errors = launcher.run(launcher.script(code))
+    status, _, errors = launcher.run("--max_restarts=0", launcher.script(code))
     assert status == expected
     rows = {line.split()[1]: line for line in errors.splitlines()}
     assert ending in rows["chief"]
@@ -62,7 +62,9 @@ def test_exit_status_is_the_chiefs(launcher, code, expected, ending):
 
 def test_server_that_fails_ends_the_job_and_gives_its_status(launcher):
     script = launcher.script(f"open('fail', 'w'); {SLEEP}")
-    status, _, errors = launcher.run(script, FAILING_SERVER="worker:1")
+    status, _, errors = launcher.run(
+        "--max_restarts=0", script, FAILING_SERVER="worker:1"
+    )
     assert status == 7
     assert "worker:1 exited with status 7" in errors
 

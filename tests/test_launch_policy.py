@@ -1,9 +1,22 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from launch.plan import Program, plan
-from launch.policy import Verdict, describe_exit, exit_status, judge, leader, unfinished
+from launch.policy import (
+    START_AGAIN,
+    Verdict,
+    describe_exit,
+    exit_status,
+    judge,
+    leader,
+    restart_delay,
+    to_start_again,
+    unfinished,
+)
 from tf_config import Cluster, Task
 
+OTHER_PS = Task("ps", 1)
 CHIEF, PS, EVALUATOR = Task("chief", 0), Task("ps", 0), Task("evaluator", 0)
 WORKER, OTHER_WORKER = Task("worker", 0), Task("worker", 1)
 PS_CLUSTER = Cluster.from_hosts(
@@ -65,6 +78,87 @@ def test_leader_is_the_chief_or_else_the_first_worker_that_runs_the_script():
     servers = [each for each in plan(PS_CLUSTER, program) if each.is_server]
     assert leader(servers) is None
     assert judge("coordinator", servers, {PS: 1}) is None
+
+
+TWO_PS = Cluster.from_hosts(
+    chief="a:1", ps="a:2,a:6", worker="a:3,a:4", evaluator="a:5"
+)
+PROGRAM = (CHIEF, PS, OTHER_PS)
+
+
+def again(cluster, kind, exits):
+    return set(to_start_again(kind, plan(cluster, Program("train.py"), kind), exits))
+
+
+@pytest.mark.parametrize(
+    ("exits", "expected"),
+    [
+        ({}, ()),
+        ({WORKER: -9}, (WORKER,)),
+        ({WORKER: 0, OTHER_WORKER: 3}, (WORKER, OTHER_WORKER)),
+        ({PS: -9}, PROGRAM),
+        ({PS: -9, CHIEF: 1}, PROGRAM),
+        ({CHIEF: 1, PS: -9}, PROGRAM),
+        ({CHIEF: -9}, PROGRAM),
+        ({CHIEF: START_AGAIN}, PROGRAM),
+        ({CHIEF: -11, WORKER: -9}, (*PROGRAM, WORKER)),
+        ({CHIEF: 0}, ()),
+        ({CHIEF: 0, PS: -9}, ()),
+        ({CHIEF: 1}, ()),
+        ({CHIEF: 1, WORKER: -9}, ()),
+        ({EVALUATOR: -9}, (EVALUATOR,)),
+        ({EVALUATOR: 0}, ()),
+        ({EVALUATOR: 2}, ()),
+    ],
+)
+def test_who_is_started_again(exits, expected):
+    assert again(TWO_PS, "coordinator", exits) == set(expected)
+
+
+def test_programs_that_cannot_lose_a_task_are_not_started_again():
+    assert again(WORKERS, "every_task", {WORKER: -9}) == set()
+    assert again(TWO_PS, "every_task", {PS: -9}) == set()
+    no_ps = Cluster.from_hosts(chief="a:1", worker="a:2,a:3")
+    assert again(no_ps, "coordinator", {WORKER: -9}) == set()
+
+
+CODES = st.dictionaries(
+    st.sampled_from([CHIEF, PS, OTHER_PS, WORKER, OTHER_WORKER, EVALUATOR]),
+    st.sampled_from([-9, 0, 1, START_AGAIN]),
+)
+
+
+@given(CODES)
+def test_a_lost_task_is_started_again_or_ends_the_job(exits):
+    tasks = again(TWO_PS, "coordinator", exits)
+    ended = verdict(TWO_PS, "coordinator", exits)
+    assert tasks or ended or set(exits.values()) <= {0}
+    if tasks:
+        lost = {t for t, code in exits.items() if code or t != EVALUATOR}
+        assert lost <= tasks
+        # The chief and its variables go together.
+        assert len(tasks & set(PROGRAM)) in (0, 3)
+
+
+@given(
+    st.lists(st.floats(0, 1e4), max_size=20).map(sorted),
+    st.integers(1, 10),
+    st.floats(1, 1e4),
+)
+def test_restarts_are_bounded_and_back_off(times, most, window):
+    allowed = []
+    for now in times:
+        delay = restart_delay(allowed, now, most, window)
+        if delay is not None:
+            assert 0 <= delay <= 30
+            allowed.append(now)
+    for start in allowed:
+        assert sum(start <= time < start + window for time in allowed) <= most
+
+
+def test_the_first_restart_is_at_once_and_each_next_waits_twice_as_long():
+    delays = [restart_delay([0.0] * n, 1.0, 9, 60.0) for n in range(8)]
+    assert delays == [0, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_exit_in_numbers_and_words():

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import supervision
 from tfdist.keras.step_error import shortened
 
 _log = logging.getLogger("tfdist")
@@ -104,6 +105,8 @@ class InFlight:
         """Waits for the function submitted first and hands its result over."""
         output, on_result = self._pending.popleft()
         on_result(self.fetch(output))
+        if self.finished == 0:
+            supervision.tell("training")
         self.finished += 1
 
     def join(self) -> None:

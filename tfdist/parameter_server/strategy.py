@@ -153,7 +153,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self._worker_steps.assign_add(1)
 
     def worker_report(self) -> WorkerReport:
-        """Asks every worker how many training steps of `fit` it has run."""
+        """Asks every worker how many training steps of `fit` it has run.
+
+        One that was started again counts from then on.
+
+        Raises:
+            tf.errors.CancelledError: While a worker is away.
+        """
         if not self._has_counted:
             return WorkerReport((0,) * self.num_workers)
         return WorkerReport(tuple(int(s) for s in self._worker_steps.read_all()))

@@ -1,0 +1,149 @@
+"""What `launch.local` starts again: real processes, and a stand-in for the server."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+
+from .launch_programs.launcher import Launcher, marked, wait_for
+
+PROGRAM = """
+import os, sys, time
+lives = len(os.listdir("lives"))
+open(f"lives/{lives}", "w")
+print("life", lives, flush=True)
+os.write(int(os.environ["LAUNCH_REPORT_FD"]), b'{"event": "training"}\\n')
+if lives < int(sys.argv[1]):
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    (tmp_path / "lives").mkdir()
+    with Launcher(tmp_path) as launcher:
+        yield launcher
+
+
+def pids(launcher):
+    """The process of each task: whoever has its TF_CONFIG."""
+    found = {}
+    for pid in marked(launcher.mark):
+        try:
+            config = psutil.Process(pid).environ().get("TF_CONFIG")
+        except psutil.Error:
+            continue
+        if config:
+            task = json.loads(config)["task"]
+            found[f"{task['type']}:{task['index']}"] = pid
+    return found
+
+
+def alive_after(launcher, name, life):
+    """Waits until the program is in its n-th life and a task runs."""
+    launcher.wait_for_log("chief", f"life {life}".encode())
+    return wait_for(lambda: pids(launcher).get(name) and pids(launcher), name)
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_a_worker_is_started_again_alone(launcher):
+    process = launcher.start(launcher.script(PROGRAM), "1")
+    before = alive_after(launcher, "worker:1", 0)
+    os.kill(before["worker:1"], signal.SIGKILL)
+    after = wait_for(
+        lambda: (
+            (now := pids(launcher)).get("worker:1", before["worker:1"])
+            != before["worker:1"]
+            and now
+        ),
+        "new worker:1",
+    )
+    same = {name for name in before if before[name] == after.get(name)}
+    assert same == {"chief:0", "ps:0", "ps:1", "worker:0"}
+    wait_for(lambda: launcher.log("worker-1").count(b"hello") == 2, "second hello")
+    process.send_signal(signal.SIGTERM)
+    _, _, errors = finish(process)
+    assert "worker:1 was killed by SIGKILL: starting worker:1 again" in errors
+    assert "worker:1  ended by the launcher, started 2 times" in errors
+
+
+@pytest.mark.parametrize("lost", ["ps:1", "chief:0"])
+def test_a_ps_or_the_chief_starts_the_program_and_every_ps_again(launcher, lost):
+    process = launcher.start(launcher.script(PROGRAM), "1")
+    before = alive_after(launcher, lost, 0)
+    os.kill(before[lost], signal.SIGKILL)
+    status, output, errors = finish(process)
+    assert status == 0
+    assert "life 1" in output
+    name = "chief" if lost == "chief:0" else lost
+    assert f"{name} was killed by SIGKILL: starting chief, ps:0, ps:1 again" in errors
+    assert f"recovered: {name} was killed by SIGKILL; chief, ps:0, ps:1" in errors
+    rows = {line.split()[1]: line for line in errors.splitlines()}
+    assert "finished, started 2 times" in rows["chief"]
+    assert "times" not in rows["worker:0"]
+    # The log has both lives.
+    assert b"life 0" in launcher.log("chief")
+
+
+def test_a_program_that_fails_by_itself_is_not_started_again(launcher):
+    status, output, errors = launcher.run(
+        launcher.script("print('tried', flush=True); raise SystemExit(3)")
+    )
+    assert status == 3
+    assert output.count("tried") == 1
+    assert "chief exited with status 3" in errors
+
+
+def test_a_program_may_ask_to_be_started_again(launcher):
+    script = launcher.script(
+        """
+        import os, sys
+        lives = len(os.listdir("lives"))
+        open(f"lives/{lives}", "w")
+        sys.exit(0 if lives else 75)
+        """
+    )
+    status, _, errors = launcher.run(script)
+    assert status == 0
+    assert "chief exited with status 75: starting chief, ps:0, ps:1 again" in errors
+
+
+def test_restarts_are_bounded(launcher):
+    script = launcher.script("import os; os.kill(os.getpid(), 9)")
+    status, _, errors = launcher.run("--max_restarts=2", script)
+    assert status == 137
+    assert errors.count("starting chief, ps:0, ps:1 again") == 2
+    assert "has recovered 2 times within 600 s, and does not again" in errors
+
+
+def test_what_a_lost_program_left_behind_is_gone_before_the_next(launcher):
+    script = launcher.script(
+        """
+        import os, subprocess, sys, time
+        lives = len(os.listdir("lives"))
+        open(f"lives/{lives}", "w")
+        if lives == 0:
+            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            open("child", "w").write(str(child.pid))
+            os.kill(os.getpid(), 9)
+        pid = int(open("child").read())
+        print("child", os.path.exists(f"/proc/{pid}"), flush=True)
+        """
+    )
+    status, output, _ = launcher.run(script)
+    assert status == 0
+    assert "child False" in output
+
+
+def test_the_directory_of_checkpoints_is_told_to_the_program_alone(launcher):
+    script = launcher.script("import os; print(os.environ['TFDIST_CHECKPOINT_DIR'])")
+    status, output, _ = launcher.run("--checkpoint_dir=kept", script)
+    assert (status, str(launcher.directory / "kept") in output) == (0, True)
+    _, plan, _ = launcher.run("--checkpoint_dir=kept", "--dry_run", script)
+    assert plan.count("TFDIST_CHECKPOINT_DIR") == 1
