@@ -1,6 +1,5 @@
 """`RingStrategy`: one program, a copy of the model on every worker, and a ring of them."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from tfdist import _tf, status
 from tfdist.all_reduce.cross_device_ops import AllReduce
 from tfdist.connect import unreachable, wait_for
 from tfdist.keras.multi_worker_replica import current_step
+from tfdist.membership import MEMBERSHIP, config_of
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
@@ -51,8 +51,6 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         RuntimeError: If this process has such a strategy already.
     """
 
-    _connected_process: int | None = None
-
     def __init__(
         self,
         cluster: tf_config.TFConfig | None = None,
@@ -70,12 +68,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
                 f"received {ops!r}"
             )
         config = _chief_of(cluster)
-        if RingStrategy._connected_process == os.getpid():
-            raise RuntimeError(
-                "this process has a RingStrategy already, and TensorFlow connects a "
-                "process to one cluster, once. Keep that strategy and use it again, "
-                "or start a new process"
-            )
+        MEMBERSHIP.check_none()
         workers = [each for each in config.cluster.tasks() if each.job == "worker"]
         addresses = {each: config.cluster.address(each) for each in workers}
         wait_for(addresses, startup_timeout, _ADVICE)
@@ -85,7 +78,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
             task_index=config.task.index,
             make_master_device_default=False,
         )
-        RingStrategy._connected_process = os.getpid()
+        MEMBERSHIP.joined(self)
         status.publish_here(config)
         # The base class would make an extension of its own, for local devices.
         tf.distribute.Strategy.__init__(self, RingExtended(self, addresses, ops))
@@ -192,19 +185,7 @@ def _devices(workers: list[str]) -> tuple[str, ...]:
 
 
 def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    if cluster is None and not os.environ.get("TF_CONFIG"):
-        raise tf_config.ClusterError(
-            "TF_CONFIG is not set: start this script with `python -m launch.local "
-            "--num_ps=0 --num_workers=4 --program=coordinator SCRIPT` for a "
-            "cluster on this machine, or with `python -m launch.task` on each host"
-        )
-    if cluster is None:
-        cluster = tf_config.TFConfig.from_environment()
-    if not isinstance(cluster, tf_config.TFConfig):
-        raise TypeError(
-            "cluster is a tf_config.TFConfig(cluster, tf_config.Task('chief', 0)): the "
-            f"tf_config.Cluster, and this process's task; received {cluster!r}"
-        )
+    cluster = config_of(cluster, "--num_ps=0 --num_workers=4 --program=coordinator")
     jobs = cluster.cluster.jobs()
     if cluster.cluster.has_parameter_servers or "worker" not in jobs:
         raise tf_config.ClusterError(

@@ -1,6 +1,5 @@
 """`MultiWorkerMirroredStrategy`: every worker has a copy, and all step together."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import tensorflow as tf
 import tf_config
 from tfdist import status
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
+from tfdist.membership import MEMBERSHIP, config_of, resolver_of
 from tfdist.multi_worker.extended import MultiWorkerExtended
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
@@ -45,8 +45,6 @@ class MultiWorkerMirroredStrategy(
             TensorFlow before.
     """
 
-    _connected_process: int | None = None
-
     def __init__(
         self,
         cluster: tf_config.TFConfig | None = None,
@@ -59,10 +57,10 @@ class MultiWorkerMirroredStrategy(
         from tfdist.keras import multi_worker_hooks
 
         config = _task_of(cluster)
-        _connect_once()
+        MEMBERSHIP.check_none()
         options = communication_options or _default_options()
         extended = _extended(self, config, options, startup_timeout, peer_timeout)
-        MultiWorkerMirroredStrategy._connected_process = os.getpid()
+        MEMBERSHIP.joined(self)
         tf.distribute.Strategy.__init__(self, extended)
         status.publish_here(config)
         multi_worker_hooks.install()
@@ -99,7 +97,12 @@ def _extended(
 ) -> MultiWorkerExtended:
     try:
         return MultiWorkerExtended(
-            strategy, config, _resolver(config), options, startup_timeout, peer_timeout
+            strategy,
+            config,
+            resolver_of(config),
+            options,
+            startup_timeout,
+            peer_timeout,
         )
     except RuntimeError as error:
         if "program startup" not in str(error):
@@ -111,30 +114,8 @@ def _extended(
         ) from None
 
 
-def _connect_once() -> None:
-    if MultiWorkerMirroredStrategy._connected_process == os.getpid():
-        raise RuntimeError(
-            "this process has a MultiWorkerMirroredStrategy already, and TensorFlow "
-            "connects a process to one cluster, once. Keep that strategy and use it "
-            "again, or start a new process"
-        )
-
-
 def _task_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    if cluster is None and not os.environ.get("TF_CONFIG"):
-        raise tf_config.ClusterError(
-            "TF_CONFIG is not set: start this script with `python -m launch.local "
-            "--num_ps=0 --num_workers=2 SCRIPT` for a cluster on this machine, or with "
-            "`python -m launch.task` on each host of a cluster"
-        )
-    if cluster is None:
-        cluster = tf_config.TFConfig.from_environment()
-    if not isinstance(cluster, tf_config.TFConfig):
-        raise TypeError(
-            "cluster is a tf_config.TFConfig(cluster, tf_config.Task('worker', 0)): "
-            "the tf_config.Cluster, and this process's task; received "
-            f"{cluster!r}"
-        )
+    cluster = config_of(cluster, "--num_ps=0 --num_workers=2")
     if cluster.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             "MultiWorkerMirroredStrategy keeps no variable on a ps; received the jobs "
@@ -148,14 +129,3 @@ def _task_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
             "a strategy"
         )
     return cluster
-
-
-def _resolver(
-    config: tf_config.TFConfig,
-) -> tf.distribute.cluster_resolver.ClusterResolver:
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(config.cluster.cluster_spec()),
-        task_type=config.task.job,
-        task_id=config.task.index,
-        rpc_layer="grpc",
-    )

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_config
 from tfdist import status
 from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
+from tfdist.membership import MEMBERSHIP, config_of, resolver_of
 from tfdist.parameter_server import connect
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.placement import (
@@ -68,8 +69,6 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             more than one GPU.
     """
 
-    _connected_process: int | None = None
-
     def __init__(
         self,
         cluster: tf_config.TFConfig | None = None,
@@ -88,13 +87,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         check_placement(placement)
         _check_checkpoints(checkpoint_interval, checkpoints_to_keep)
         config = _chief_of(cluster)
-        _connect_once()
+        MEMBERSHIP.check_none()
         connect.wait_for_servers(config.cluster, startup_timeout)
-        ParameterServerStrategy._connected_process = os.getpid()
-        super().__init__(_resolver(config), variable_partitioner=partitioner)
+        MEMBERSHIP.joined(self)
+        super().__init__(resolver_of(config), variable_partitioner=partitioner)
         status.publish_here(config)
         self._extended = ParameterServerExtended(
-            self, _resolver(config), partitioner, placement
+            self, resolver_of(config), partitioner, placement
         )
         if self.num_replicas_in_sync > 1:
             raise RuntimeError(
@@ -198,29 +197,8 @@ def _check_checkpoints(interval: float, keep: int) -> None:
         raise ValueError(f"checkpoints_to_keep is a number > 0; received {keep!r}")
 
 
-def _connect_once() -> None:
-    if ParameterServerStrategy._connected_process == os.getpid():
-        raise RuntimeError(
-            "this process has a ParameterServerStrategy already, and TensorFlow "
-            "connects a process to one cluster, once. Keep that strategy and use it "
-            "again, or start a new process"
-        )
-
-
 def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    if cluster is None and not os.environ.get("TF_CONFIG"):
-        raise tf_config.ClusterError(
-            "TF_CONFIG is not set: start this script with `python -m launch.local "
-            "--num_ps=2 --num_workers=2 SCRIPT` for a cluster on this machine, or with "
-            "`python -m launch.task` on each host of a cluster"
-        )
-    if cluster is None:
-        cluster = tf_config.TFConfig.from_environment()
-    if not isinstance(cluster, tf_config.TFConfig):
-        raise TypeError(
-            "cluster is a tf_config.TFConfig(cluster, tf_config.Task('chief', 0)): the "
-            f"tf_config.Cluster, and this process's task; received {cluster!r}"
-        )
+    cluster = config_of(cluster, "--num_ps=2 --num_workers=2")
     if not cluster.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             "ParameterServerStrategy needs a cluster with a ps, a worker and a chief; "
@@ -233,14 +211,3 @@ def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
             "python -m launch.task and python -m launch.local start for you"
         )
     return cluster
-
-
-def _resolver(
-    config: tf_config.TFConfig,
-) -> tf.distribute.cluster_resolver.ClusterResolver:
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(config.cluster.cluster_spec()),
-        task_type=config.task.job,
-        task_id=config.task.index,
-        rpc_layer="grpc",
-    )
