@@ -1,5 +1,6 @@
 """What the commands share: our flags, then the user's script, then its flags."""
 
+import io
 import os
 import sys
 import textwrap
@@ -90,7 +91,7 @@ def parse_flags(
     values.set_gnu_getopt(False)  # Stop at the script: its flags are its own.
     try:
         _, *rest = values(list(argv))
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # The latter for --noflag=value.
         raise UsageError(str(error)) from None
     if values.help:
         print(f"{usage}\n{_describe(values)}")
@@ -116,6 +117,9 @@ def check_script(script: str) -> None:
 
 def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
     """Runs a command; a mistake of the user's is one message and status 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As arguments are decoded: what is not text is printed as it was given.
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         status = main(sys.argv)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ found out, and 2 if the flags are wrong.
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -141,7 +142,9 @@ def _print_json(found: Sequence[Finding]) -> None:
 
 
 def _print_table(found: Sequence[Finding]) -> None:
-    table = Table("", "of", "what was found, and what to do")
+    table = Table("")
+    table.add_column("of", overflow="fold")
+    table.add_column("what was found, and what to do", overflow="fold")
     order = (Level.WRONG, Level.UNKNOWN, Level.OK)
     for each in sorted(found, key=lambda each: order.index(each.level)):
         words = Text(_printable(each.found))
@@ -153,8 +156,12 @@ def _print_table(found: Sequence[Finding]) -> None:
 
 
 def _printable(text: str) -> str:
-    # A server's own words could move the cursor.
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+    """What the terminal can show, and what does not move its cursor."""
+    encoding = sys.stdout.encoding
+    shown = text.encode(encoding, "replace").decode(encoding)
+    return "".join(
+        each if each.isprintable() or each == "\n" else "?" for each in shown
+    )
 
 
 def _define_flags() -> flags.FlagValues:
