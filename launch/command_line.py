@@ -26,7 +26,8 @@ def define_common(values: flags.FlagValues) -> None:
         AUTO,
         KINDS,
         "Whether the chief alone runs the script (coordinator), or each task does; "
-        "auto chooses by the cluster.",
+        "auto lets each task of an Estimator's program, and else chooses by the "
+        "cluster.",
         flag_values=values,
     )
     flags.DEFINE_boolean(

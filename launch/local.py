@@ -17,6 +17,7 @@ from launch import command_line, network, processes
 from launch.command_line import UsageError
 from launch.handle import Handle
 from launch.job import Job
+from launch.kind import kind_of_script
 from launch.loopback import local_cluster, make_job, make_log_dir, run, servers
 from launch.plan import COORDINATOR, TaskPlan
 
@@ -33,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     command_line.check_script(program.script)
     _check(values)
-    coordinated = values.num_ps > 0 or values.program == COORDINATOR
+    kind = kind_of_script(program.script, values.program)
+    coordinated = values.num_ps > 0 or kind == COORDINATOR
     cluster = local_cluster(
         values.num_ps,
         values.num_workers,
@@ -43,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     job = make_job(
         cluster,
         program,
-        values.program,
+        kind,
         log_dir=values.log_dir,
         gpus_per_worker=values.gpus_per_worker,
         startup_timeout=values.startup_timeout,

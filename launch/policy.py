@@ -40,7 +40,7 @@ def judge(
 
     A coordinator program ends with its chief. An every-task program ends when its
     chief and workers (and evaluator) have; a ps that runs a script may go on for
-    ever. A task that fails ends the job at once, and so does a server that ends
+    ever, and is not waited for here. A task that fails ends the job at once, and so does a server that ends
     in any way while the chief needs it.
 
     Args:
@@ -140,6 +140,14 @@ def restart_delay(
 def unfinished(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
     """The tasks that an every-task program still waits for."""
     tasks = [plan.task for plan in plans if plan.task.job != "ps"]
+    return [task for task in tasks if task not in exits]
+
+
+def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
+    """The ps that run the script of a job that is over, and have not ended yet."""
+    tasks = [
+        plan.task for plan in plans if plan.task.job == "ps" and not plan.is_server
+    ]
     return [task for task in tasks if task not in exits]
 
 

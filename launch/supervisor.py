@@ -192,7 +192,7 @@ class Supervisor:
         if self._leader in self._exits and not self._wanted_to_end():
             self._await_stragglers()
         if verdict := self._judge():
-            return verdict
+            return self._await_closing(verdict)
         if self._signals:
             self._forward(self._signals[0])
         elif not self._abandoned:
@@ -211,6 +211,18 @@ class Supervisor:
         timeout = self._job.straggler_timeout
         self._console.notice(f"waiting up to {timeout:g} s for {names(rest)} to end")
         self._wait(self._wanted_to_end, timeout)
+
+    def _await_closing(self, verdict: Verdict) -> Verdict:
+        """Gives the ps of a program that has succeeded time to end by themselves."""
+        if verdict.status == 0:
+            self._wait(
+                lambda: (
+                    not policy.closing(self._job.plans, self._exits)
+                    or bool(self._signals or self._abandoned)
+                ),
+                self._job.grace_period,
+            )
+        return self._judge() or verdict
 
     def _close(self, task: SupervisedTask) -> None:
         self._read(task)

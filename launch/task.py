@@ -13,6 +13,7 @@ from absl import flags
 
 from launch import command_line, gpus
 from launch.command_line import UsageError
+from launch.kind import kind_of_script
 from launch.plan import TaskPlan, plan
 from tf_config import JOBS, Cluster, Task
 
@@ -40,7 +41,7 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     cluster = Cluster.from_hosts(**hosts)
     task = _task(cluster, values.job_name, values.task_index)
     cluster.address(task)
-    plans = plan(cluster, program, values.program)
+    plans = plan(cluster, program, kind_of_script(program.script, values.program))
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:
         task_plan = gpus.showing(task_plan, values.gpus)

@@ -98,6 +98,24 @@ def test_every_task_program_does_not_wait_for_ever(launcher):
     assert "worker:1 did not end in time" in errors
 
 
+def test_ps_that_run_the_script_may_end_by_themselves_and_need_not(launcher):
+    script = launcher.script(
+        """
+        import os, time
+        if '"type":"ps","index":0' in os.environ["TF_CONFIG"]:
+            time.sleep(0.5)
+        elif '"type":"ps"' in os.environ["TF_CONFIG"]:
+            time.sleep(600)
+        """
+    )
+    flags = ["--program=every_task", "--grace_period=2", "--num_workers=1"]
+    status, _, errors = launcher.run(*flags, script)
+    assert status == 0
+    rows = {line.split()[1]: line for line in errors.splitlines()}
+    assert "finished" in rows["ps:0"]
+    assert "ended by the launcher" in rows["ps:1"]
+
+
 def test_evaluator_runs_the_script_and_ends_with_the_chief(launcher):
     script = launcher.script(
         """

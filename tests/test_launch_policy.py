@@ -6,6 +6,7 @@ from launch.plan import Program, plan
 from launch.policy import (
     START_AGAIN,
     Verdict,
+    closing,
     describe_exit,
     exit_status,
     judge,
@@ -69,6 +70,10 @@ def test_ps_that_runs_the_script_is_not_waited_for():
     assert judge("every_task", plans, exits) is None
     assert unfinished(plans, exits) == [EVALUATOR]
     assert judge("every_task", plans, {**exits, EVALUATOR: 0}) == Verdict(0)
+    assert closing(plans, exits) == [PS]
+    assert closing(plans, {**exits, PS: 0}) == []
+    servers = plan(PS_CLUSTER, Program("train.py"), "coordinator")
+    assert closing(servers, exits) == []
 
 
 def test_leader_is_the_chief_or_else_the_first_worker_that_runs_the_script():

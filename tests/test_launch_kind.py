@@ -1,0 +1,47 @@
+"""A script that trains an Estimator is run by every task, unasked."""
+
+import pytest
+
+from launch.kind import kind_of_script
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from tfdist import estimator",
+        "from tfdist import GreedyLoadBalancing, estimator as tfe",
+        "import tfdist.estimator",
+        "import tfdist.estimator as estimator",
+        "from tfdist.estimator import RunConfig",
+        "from tfdist.estimator.export import PredictOutput",
+        "def main():\n    from tfdist import estimator",
+    ],
+)
+def test_estimators_are_known_by_their_import(line, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"import os\n{line}\n")
+    assert kind_of_script(str(script)) == "every_task"
+    assert kind_of_script(str(script), "coordinator") == "coordinator"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import tfdist",
+        "from tfdist import ParameterServerStrategy",
+        "import tfdist.estimators",
+        "from . import estimator",
+        "# from tfdist import estimator",
+        "print('from tfdist import estimator')",
+        "this is no Python",
+        "\0",
+    ],
+)
+def test_others_are_left_to_the_cluster(text, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert kind_of_script(str(script)) == "auto"
+
+
+def test_script_that_is_not_there():
+    assert kind_of_script("absent.py") == "auto"
