@@ -14,7 +14,18 @@ ROOTS = {
     name: Path(importlib.util.find_spec(name).origin).parent
     for name in ("tf_config", "launch", "tfdist")
 }
-PRIVATE = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras")
+PRIVATE = (
+    "tensorflow.python",
+    "tensorflow.compiler",
+    "keras.src",
+    "tf_keras",
+    "tensorflow_estimator",
+)
+FENCES = {
+    "_tf.py": ("tensorflow.python", "keras.src"),
+    # `import tfdist` must not need tensorflow-estimator, nor import what it does.
+    "estimator/_tf.py": ("tensorflow.python.distribute", "tf_keras"),
+}
 
 
 def modules(package: str) -> list[Path]:
@@ -58,7 +69,19 @@ def test_private_symbols_stand_behind_the_fence():
         for name in imports(path)
         if name.startswith(PRIVATE)
     }
-    assert {path for path, _ in breaches} == {"_tf.py"}
+    assert {path for path, _ in breaches} == set(FENCES)
+    for path, name in breaches:
+        assert name.startswith(FENCES[path]), (path, name)
+
+
+def test_the_estimator_is_imported_by_itself_alone():
+    importers = {
+        path.relative_to(ROOTS["tfdist"]).parts[0]
+        for path in modules("tfdist")
+        for name in imports(path)
+        if name.startswith("tfdist.estimator")
+    }
+    assert importers == {"estimator"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Which cluster fits which strategy: decided before anything starts."""
+
+from enum import Enum
+
+import tensorflow as tf
+
+from tf_config import Cluster, ClusterError
+from tfdist.estimator.strategy import ParameterServerStrategy
+
+
+class Kind(Enum):
+    """How the tasks of a cluster train one model."""
+
+    DEVICE_SETTER = "no strategy"
+    PARAMETER_SERVER = "ParameterServerStrategy"
+    ONE_PROCESS = "a strategy of one process"
+    IN_STEP = "MultiWorkerMirroredStrategy"
+
+
+_v1 = tf.compat.v1.distribute
+_KINDS = {
+    Kind.PARAMETER_SERVER: (_v1.experimental.ParameterServerStrategy,),
+    Kind.IN_STEP: (
+        tf.distribute.MultiWorkerMirroredStrategy,
+        _v1.experimental.MultiWorkerMirroredStrategy,
+    ),
+    Kind.ONE_PROCESS: (
+        tf.distribute.MirroredStrategy,
+        tf.distribute.OneDeviceStrategy,
+        tf.distribute.experimental.CentralStorageStrategy,
+        _v1.MirroredStrategy,
+        _v1.OneDeviceStrategy,
+        _v1.experimental.CentralStorageStrategy,
+    ),
+}
+
+
+class StrategyError(ValueError):
+    """A strategy that an Estimator cannot train under."""
+
+
+def kind_of(strategy: object) -> Kind:
+    """Returns how a strategy, or None, trains.
+
+    Raises:
+        StrategyError: If an Estimator cannot train under it.
+    """
+    if strategy is None:
+        return Kind.DEVICE_SETTER
+    for kind, classes in _KINDS.items():
+        # Not one of tfdist's: those are for Keras 3, and work in eager mode alone.
+        if type(strategy) in classes or type(strategy) is ParameterServerStrategy:
+            return kind
+    cls = type(strategy)
+    raise StrategyError(
+        f"an Estimator cannot train under {cls.__module__}.{cls.__name__}, which is "
+        "made for eager execution: use tfdist.estimator.ParameterServerStrategy(), "
+        "tf.distribute.MultiWorkerMirroredStrategy() or "
+        "tf.distribute.MirroredStrategy()"
+    )
+
+
+def check_cluster(kind: Kind, cluster: Cluster) -> None:
+    """Checks that a cluster has the tasks that a strategy needs.
+
+    Raises:
+        ClusterError: If it has not; says what to add or to choose.
+    """
+    trainers = len(cluster.chief) + len(cluster.worker)
+    alone = trainers == 1 and not cluster.ps
+    has = " and ".join(cluster.jobs())
+    if kind is Kind.ONE_PROCESS and not alone:
+        raise ClusterError(
+            f"TF_CONFIG has {has}, and the strategy of this RunConfig trains in one "
+            "process: give the address of a chief alone, or choose "
+            "tfdist.estimator.ParameterServerStrategy() with ps, or "
+            "tf.distribute.MultiWorkerMirroredStrategy() without"
+        )
+    if kind is Kind.IN_STEP and cluster.ps:
+        raise ClusterError(
+            f"TF_CONFIG has {has}, and workers in step need no ps: remove it, or "
+            "choose tfdist.estimator.ParameterServerStrategy()"
+        )
+    if kind is Kind.PARAMETER_SERVER and not cluster.ps:
+        raise ClusterError(
+            f"TF_CONFIG has {has}, and no ps for the variables: add the address of "
+            "one, or choose tf.distribute.MultiWorkerMirroredStrategy()"
+        )
+    if kind is Kind.DEVICE_SETTER and not (cluster.ps or alone and cluster.chief):
+        raise ClusterError(
+            f"TF_CONFIG has {has}: without a strategy, each worker would train a "
+            "model of its own, or wait for ever. Add the address of a ps, which needs "
+            "a chief, or give RunConfig(train_distribute="
+            "tf.distribute.MultiWorkerMirroredStrategy())"
+        )

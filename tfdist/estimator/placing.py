@@ -1,0 +1,62 @@
+"""Where the variables of a graph live, decided op by op."""
+
+import copy
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.placement import Placement, ps_for, spec_of_operation
+from tfdist.parameter_server.report import PlacedVariable
+
+
+class Placing:
+    """Asks a placement for the ps of each variable of a graph, and keeps the answers.
+
+    Every task builds the same graph, and has to come to the same answers. So each
+    graph begins with a fresh copy of the placement, even if it is the second graph of
+    a process that others have not built. Copies of a strategy, of which TensorFlow
+    makes many, share one `Placing`.
+
+    Args:
+        placement: As it is before the first variable.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._fresh = placement
+        self._graph: weakref.ref[tf.Graph] | None = None
+        self._placement = placement
+        self._variables: list[PlacedVariable] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Placing":
+        return self
+
+    @property
+    def variables(self) -> tuple[PlacedVariable, ...]:
+        """The variables of the graph that was built last, in creation order."""
+        return tuple(self._variables)
+
+    def ps_strategy(self, num_ps: int) -> Callable[[tf.Operation], int]:
+        """Returns what `tf.compat.v1.train.replica_device_setter` takes."""
+
+        def place(op: tf.Operation) -> int:
+            self._begin(op.graph)
+            return ps_for(self._placement, spec_of_operation(op), num_ps)
+
+        return place
+
+    def record(self, variable: Any) -> None:
+        """Is told of each variable, slots too, that has been created."""
+        self._begin(variable.graph)
+        device = tf.DeviceSpec.from_string(variable.device)
+        if device.job == "ps":
+            self._variables.append(
+                PlacedVariable(spec_of_operation(variable.op), device.task or 0)
+            )
+
+    def _begin(self, graph: tf.Graph) -> None:
+        if self._graph is None or self._graph() is not graph:
+            self._graph = weakref.ref(graph)
+            self._placement = copy.deepcopy(self._fresh)
+            self._variables = []
