@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from absl import flags
 
+from launch.faults import FaultError
 from launch.loopback import LogDirError
 from launch.plan import AUTO, KINDS, PlanError, Program
 from launch.ports import PortError
@@ -125,7 +126,14 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         status = main(sys.argv)
         sys.stdout.flush()
         sys.exit(status)
-    except (UsageError, PlanError, PortError, LogDirError, ClusterError) as error:
+    except (
+        UsageError,
+        PlanError,
+        PortError,
+        LogDirError,
+        ClusterError,
+        FaultError,
+    ) as error:
         print(f"{command}: error: {error}\n(--help lists the flags)", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:

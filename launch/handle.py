@@ -75,6 +75,17 @@ class Handle:
             print(f"launch: the supervisor {describe_exit(code)}", file=sys.stderr)
         return exit_status(code)
 
+    def poll(self, timeout: float) -> int | None:
+        """Waits for `timeout` seconds; the exit status of the job if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return exit_status(self._process.wait(timeout))
+        return None
+
+    def stop(self) -> None:
+        """Ends the job, if it goes on; `next_event` goes on until it has."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """Ends the job, if it goes on, and waits until no process is left."""
         self._events.close()

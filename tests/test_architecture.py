@@ -153,7 +153,7 @@ print(json.dumps([before[0] == after[0], before[1] == after[1], len(before[0])])
 def test_launch_starts_without_tensorflow():
     program = """
 import sys
-import launch, launch.local, launch.task, launch.supervisor, tf_config
+import launch, launch.chaos, launch.local, launch.task, launch.supervisor, tf_config
 import launch.doctor, launch.peer, launch.probe
 print({"tensorflow", "keras", "numpy"} & set(sys.modules))
 """

@@ -1,0 +1,110 @@
+"""What a program under faults tells of itself: lines of JSON in a file.
+
+    {"time": 1700000000.5, "step": 40}
+    {"time": 1700000009.0, "steps": 402, "expected": 400, "in_flight": 8, "ahead": 1}
+
+The environment variable LAUNCH_PROGRESS names the file; without it nothing is written,
+so the same program runs as ever.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+PROGRESS = "LAUNCH_PROGRESS"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a program has done at its end.
+
+    Attributes:
+        steps: How many steps were applied, by the optimizer's own count.
+        expected: How many were asked for.
+        in_flight: How many may be under way at once: as many may be run twice for
+            each fault, and no more.
+        ahead: How many steps the checkpoint had, from which the program last went on,
+            beyond the position that it went on from: these were run twice.
+    """
+
+    steps: int
+    expected: int
+    in_flight: int
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a program has reported, in order.
+
+    Attributes:
+        steps: Each step reported, and the time, in seconds since 1970.
+        result: The last result, if there was one.
+    """
+
+    steps: Sequence[tuple[float, int]] = field(default_factory=tuple)
+    result: Result | None = None
+
+    @property
+    def furthest(self) -> int:
+        """The highest step that was reported."""
+        return max((step for _, step in self.steps), default=0)
+
+    @property
+    def most_repeated(self) -> float:
+        """The longest time, in seconds, whose steps a program that went back redid.
+
+        >>> Progress([(10.0, 1), (20.0, 2), (25.0, 3), (40.0, 2)]).most_repeated
+        5.0
+        """
+        kept: list[tuple[float, int]] = []
+        most = 0.0
+        for when, step in self.steps:
+            last = kept[-1][0] if kept else when
+            while kept and kept[-1][1] >= step:
+                most = max(most, last - kept.pop()[0])
+            kept.append((when, step))
+        return most
+
+
+def report_step(step: int) -> None:
+    """Tells that the program has come to a step, counted from its very beginning."""
+    _write({"step": step})
+
+
+def report_result(
+    steps: int, expected: int, in_flight: int = 0, ahead: int = 0
+) -> None:
+    """Tells what the program has done; see `Result`."""
+    _write(asdict(Result(steps, expected, in_flight, ahead)))
+
+
+def _write(values: dict[str, int]) -> None:
+    if path := os.environ.get(PROGRESS):
+        line = json.dumps({"time": time.time(), **values}) + "\n"
+        with open(path, "a") as file:
+            file.write(line)
+
+
+def read(path: str) -> Progress:
+    """Reads what was reported; a line that was cut short by a kill does not count."""
+    steps: list[tuple[float, int]] = []
+    result = None
+    try:
+        with open(path) as file:
+            lines = file.readlines()
+    except FileNotFoundError:
+        return Progress()
+    for line in lines:
+        try:
+            value = json.loads(line)
+            when = value.pop("time")
+            if "step" in value:
+                steps.append((when, value["step"]))
+            else:
+                result = Result(**value)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return Progress(steps, result)

@@ -1,0 +1,47 @@
+"""Says which checkpoints of a directory can be read, the newest of each `fit` first.
+
+    python -m tfdist.checkpoint DIRECTORY
+
+The exit status is 0 if the newest of each `fit` can be read, 1 if one cannot, and 2 if
+there is none.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfdist.checkpoint.store import CorruptCheckpointError, check, numbers
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and returns its exit status."""
+    if len(argv) != 2 or argv[1].startswith("-"):
+        print(__doc__)
+        return 2
+    directory = Path(argv[1])
+    newest = [_newest(each) for each in (directory, *sorted(directory.glob("fit-*")))]
+    found = [path for path in newest if path is not None]
+    if not found:
+        print(f"there is no checkpoint in {directory}", file=sys.stderr)
+        return 2
+    return max(map(_say, found))
+
+
+def _newest(directory: Path) -> Path | None:
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    found = sorted((n for n in names if numbers([n])), key=lambda name: numbers([name]))
+    return directory / found[-1] if found else None
+
+
+def _say(path: Path) -> int:
+    try:
+        check(path)
+    except (CorruptCheckpointError, OSError) as error:
+        print(f"{path} cannot be read: {error}")
+        return 1
+    print(f"{path} can be read")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
