@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.finding import Finding, Level
-from tf_config import Cluster, ClusterError, Task, TFConfig, split_address
+from tf_config import Cluster, ClusterError, Task, TFConfig, proxies, split_address
 
 PARAMETER_SERVER, MULTI_WORKER, RING = STRATEGIES = (
     "parameter_server",
@@ -96,6 +96,26 @@ def roles(definition: Definition, strategy: str) -> Finding:
         advice = f"leave the {idle[0]} out, or choose {PARAMETER_SERVER}"
         return Finding(Level.WRONG, "cluster", "roles", has, advice)
     return Finding(Level.OK, "cluster", "roles", has)
+
+
+def proxy(definition: Definition, environ: Mapping[str, str]) -> list[Finding]:
+    """Says whether a proxy stands between a task in this environment and the others."""
+    hosts = [split_address(each)[0] for each in definition.addresses.values()]
+    found = proxies.proxied(hosts, environ)
+    if not found:
+        return []
+    (setting,) = proxies.exception_for(hosts, environ).items()
+    return [
+        Finding(
+            Level.WRONG,
+            "cluster",
+            "proxy",
+            f"{proxies.proxy(environ)} names a proxy, through which TensorFlow would "
+            f"reach {', '.join(found)}, and hang",
+            f"export {'='.join(setting)} on every machine, or start the tasks by "
+            "launch.task or launch.local, which do so",
+        )
+    ]
 
 
 def _wrong(check: str, message: str) -> Finding:

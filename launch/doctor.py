@@ -12,7 +12,8 @@ found out, and 2 if the flags are wrong.
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from absl import flags
@@ -88,7 +89,7 @@ def _definition(values: flags.FlagValues) -> Definition:
     if given["--pid"]:
         return _of_process(values.pid)
     if os.environ.get("TF_CONFIG", "").strip():
-        return definition.from_text(os.environ["TF_CONFIG"])
+        return _of_task(os.environ)
     return _of_this_machine()
 
 
@@ -105,8 +106,8 @@ def _text(source: str) -> str:
 
 
 def _of_process(pid: int) -> Definition:
-    text = running.tf_config_of(pid)
-    if text is None:
+    environ = running.environ_of(pid)
+    if not environ.get("TF_CONFIG"):
         raise UsageError(
             f"process {pid} has no TF_CONFIG that you may read: name a task's process, "
             "as its user"
@@ -119,7 +120,13 @@ def _of_process(pid: int) -> Definition:
                 f"process {pid} has a network of its own, which cannot be entered "
                 f"({error.strerror}): be the user who started it"
             ) from None
-    return definition.from_text(text)
+    return _of_task(environ)
+
+
+def _of_task(environ: Mapping[str, str]) -> Definition:
+    defined = definition.from_text(environ["TF_CONFIG"])
+    found = definition.proxy(defined, environ)
+    return replace(defined, findings=(*defined.findings, *found))
 
 
 def _of_this_machine() -> Definition:

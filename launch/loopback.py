@@ -12,7 +12,16 @@ from launch import gpus, network, ports
 from launch.chatter import LOG_LEVEL
 from launch.handle import Handle
 from launch.job import Job
-from launch.plan import AUTO, COORDINATOR, SERVER, Program, TaskPlan, plan, resolve_kind
+from launch.plan import (
+    AUTO,
+    COORDINATOR,
+    SERVER,
+    Program,
+    TaskPlan,
+    plan,
+    resolve_kind,
+    without_proxy,
+)
 from tf_config import Cluster, Task, TFConfig
 
 CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
@@ -93,7 +102,7 @@ def make_job(
     Raises:
         PlanError: If the kind does not fit the cluster, or there are too few GPUs.
     """
-    plans = plan(cluster, program, kind, server=server)
+    plans = without_proxy(plan(cluster, program, kind, server=server), environ)
     if gpus_per_worker is not None:
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
     if checkpoint_dir is not None:

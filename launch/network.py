@@ -13,6 +13,7 @@ import psutil
 
 from launch import loopback_only, private_network
 from launch.loopback_only import LoopbackOnly
+from launch.plan import TaskPlan
 
 AUTO, LOOPBACK, PRIVATE, OPEN = MODES = ("auto", "loopback", "private", "open")
 
@@ -87,6 +88,18 @@ def _warning(mode: str, problem: str) -> str:
     return (
         f"WARNING: the ports are open ({why}): whoever reaches {reach} can run code as "
         f"{_user()}, without a password. --network=private closes them"
+    )
+
+
+def exposure(task_plan: TaskPlan) -> str:
+    """Warns of the port that a task will open; '' if there is nothing to warn of."""
+    reach = " or ".join(addresses())
+    if not reach or task_plan.task.job == "evaluator":  # It opens none.
+        return ""
+    return (
+        f"WARNING: whoever reaches port {task_plan.port} of {reach} can run code as "
+        f"{_user()}, without a password: let the machines of the cluster in, and no "
+        "others"
     )
 
 

@@ -3,10 +3,10 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tf_config import Cluster, Task, TFConfig, split_address
+from tf_config import Cluster, Task, TFConfig, proxies, split_address
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
 KINDS = (AUTO, COORDINATOR, EVERY_TASK)
@@ -116,6 +116,21 @@ def plan(
         )
 
     return tuple(plan_task(task) for task in cluster.tasks())
+
+
+def without_proxy(
+    plans: Sequence[TaskPlan], environ: Mapping[str, str]
+) -> tuple[TaskPlan, ...]:
+    """Lets the tasks reach each other, though the environment names a proxy.
+
+    TensorFlow would send what it says to them through the proxy, and hang.
+
+    Args:
+        plans: Every task of the cluster.
+        environ: The environment in which they will be started.
+    """
+    env = proxies.exception_for([each.host for each in plans], environ)
+    return tuple(replace(each, env={**each.env, **env}) for each in plans)
 
 
 def task_name(task: Task) -> str:

@@ -22,10 +22,15 @@ class Running:
 
 def tf_config_of(pid: int) -> str | None:
     """The TF_CONFIG that a process was started with, if it is there to be read."""
+    return environ_of(pid).get("TF_CONFIG") or None
+
+
+def environ_of(pid: int) -> Mapping[str, str]:
+    """The environment that a process was started with; {} if it may not be read."""
     try:
-        return psutil.Process(pid).environ().get("TF_CONFIG") or None
+        return psutil.Process(pid).environ()
     except psutil.Error:
-        return None
+        return {}
 
 
 def clusters() -> list[Running]:

@@ -7,14 +7,19 @@ The same command, with its own --job_name and --task_index, is run on every host
 """
 
 import os
+import sys
 from collections.abc import Sequence
 
 from absl import flags
 
-from launch import command_line, gpus
+from launch import command_line, gpus, network
 from launch.command_line import UsageError
+<<<<<<< HEAD
 from launch.kind import kind_of_script
 from launch.plan import TaskPlan, plan
+=======
+from launch.plan import TaskPlan, plan, without_proxy
+>>>>>>> ca98526 (Go around the proxy of the environment between tasks, or refuse: TensorFlow hangs)
 from tf_config import JOBS, Cluster, Task
 
 
@@ -30,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     if values.dry_run:
         print(task_plan.shell_line())
     else:
+        if warning := network.exposure(task_plan):
+            print(f"launch.task: {warning}", file=sys.stderr, flush=True)
         environ = {**os.environ, **task_plan.env}
         os.execve(task_plan.argv[0], task_plan.argv, environ)
     return 0
@@ -41,7 +48,11 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     cluster = Cluster.from_hosts(**hosts)
     task = _task(cluster, values.job_name, values.task_index)
     cluster.address(task)
+<<<<<<< HEAD
     plans = plan(cluster, program, kind_of_script(program.script, values.program))
+=======
+    plans = without_proxy(plan(cluster, program, values.program), os.environ)
+>>>>>>> ca98526 (Go around the proxy of the environment between tasks, or refuse: TensorFlow hangs)
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:
         task_plan = gpus.showing(task_plan, values.gpus)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tf_config import Cluster
+from tf_config import Cluster, ClusterError
 from tfdist import StartupTimeoutError
 from tfdist.parameter_server.connect import wait_for_servers
 
@@ -54,6 +54,20 @@ def test_names_the_servers_that_did_not_answer(listener):
     assert "ps:0" not in words
     assert "within 0.5 s" in words
     assert "python -m launch.task" in words
+
+
+def test_a_proxy_between_is_refused_before_anything_hangs(monkeypatch, listener):
+    monkeypatch.setenv("http_proxy", "http://user:secret@proxy:3128")
+    monkeypatch.setenv("no_proxy", "localhost")
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    cluster = Cluster(chief=("127.0.0.1:1",), ps=(address,), worker=("w:1",))
+    with pytest.raises(ClusterError) as error:
+        wait_for_servers(cluster, timeout=30)
+    words = str(error.value)
+    assert "http_proxy names a proxy" in words
+    assert "export no_grpc_proxy=localhost,127.0.0.1,w" in words
+    assert "secret" not in words
 
 
 def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):

@@ -196,7 +196,8 @@ def test_the_definition_of_a_task(text, level, found):
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
+    for name in ("TF_CONFIG", "grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*args):
@@ -238,6 +239,17 @@ def test_all_is_well(run, healthy, monkeypatch):
     told = json.loads(output)
     assert told["ok"] is True
     assert {each["level"] for each in told["findings"]} == {"ok"}
+
+
+def test_a_proxy_between_the_tasks(run, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(GOOD))
+    monkeypatch.setenv("http_proxy", "http://p:3128")
+    monkeypatch.setenv("no_proxy", "a,b")
+    status, output, _ = run("--dry_run", "--json")
+    assert status == 1
+    (finding,) = json.loads(output)["findings"]
+    assert finding["found"].endswith("TensorFlow would reach c, d, and hang")
+    assert finding["advice"].startswith("export no_grpc_proxy=a,b,c,d on every")
 
 
 def test_something_is_wrong(run, tmp_path):
@@ -307,7 +319,8 @@ def test_clusters_that_run_here(run, monkeypatch):
     status, _, errors = run()
     assert "no cluster: TF_CONFIG is not set" in errors
     monkeypatch.setattr(running, "clusters", lambda: found[:1])
-    monkeypatch.setattr(running, "tf_config_of", lambda pid: "{" if pid == 11 else None)
+    environs = {11: {"TF_CONFIG": "{"}, 12: {}}
+    monkeypatch.setattr(running, "environ_of", environs.get)
     status, output, _ = run()
     assert status == 1
     assert "TF_CONFIG is not JSON" in output

@@ -1,12 +1,14 @@
 """Waiting for other tasks, with a deadline and a name for each."""
 
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tf_config
+from tf_config import proxies
 
 _log = logging.getLogger("tfdist")
 
@@ -33,7 +35,9 @@ def wait_for(tasks: Mapping[tf_config.Task, str], timeout: float, advice: str) -
 
     Raises:
         StartupTimeoutError: If one does not answer in time; names all such.
+        tf_config.ClusterError: If a proxy stands between.
     """
+    check_no_proxy(tasks.values())
     answers = {task: _Probe(address) for task, address in tasks.items()}
     started = noticed = time.monotonic()
     deadline = started + timeout
@@ -53,6 +57,24 @@ def wait_for(tasks: Mapping[tf_config.Task, str], timeout: float, advice: str) -
     finally:
         for probe in answers.values():
             probe.stop()
+
+
+def check_no_proxy(addresses: Iterable[str]) -> None:
+    """Checks that TensorFlow will reach these addresses without a proxy.
+
+    Raises:
+        tf_config.ClusterError: If the environment names a proxy, and does not except
+            their hosts. TensorFlow would wait for them for ever.
+    """
+    hosts = [tf_config.split_address(address)[0] for address in addresses]
+    if found := proxies.proxied(hosts, os.environ):
+        (setting,) = proxies.exception_for(hosts, os.environ).items()
+        raise tf_config.ClusterError(
+            f"the environment variable {proxies.proxy(os.environ)} names a proxy, and "
+            f"TensorFlow would reach {', '.join(found)} through it, and hang: export "
+            f"{'='.join(setting)} on every machine, or start each task by python -m "
+            "launch.task or launch.local, which do so"
+        )
 
 
 def unreachable(tasks: Mapping[tf_config.Task, str]) -> list[str]:

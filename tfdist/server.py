@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import status
+from tfdist.connect import check_no_proxy
 
 # A worker that waits for a variable of another task holds a thread. On a machine
 # of two cores TensorFlow's default leaves too few to answer that other task.
@@ -26,7 +27,7 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
 
     Raises:
         tf_config.ClusterError: If the task is not a ps or a worker, or its address
-            cannot be served from this process.
+            cannot be served from this process, or a proxy stands before the others.
     """
     task = config.task
     if task.job not in ("ps", "worker"):
@@ -34,6 +35,9 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
             f"a server is a ps or a worker; this task is {task}. Start your own "
             "script with the TF_CONFIG of the chief instead."
         )
+    check_no_proxy(
+        each for job in config.cluster.cluster_spec().values() for each in job
+    )
     options = tf.compat.v1.ConfigProto(
         inter_op_parallelism_threads=max(
             MIN_INTER_OP_THREADS, tf.config.threading.get_inter_op_parallelism_threads()
