@@ -14,12 +14,8 @@ from absl import flags
 
 from launch import command_line, gpus, network
 from launch.command_line import UsageError
-<<<<<<< HEAD
 from launch.kind import kind_of_script
-from launch.plan import TaskPlan, plan
-=======
 from launch.plan import TaskPlan, plan, without_proxy
->>>>>>> ca98526 (Go around the proxy of the environment between tasks, or refuse: TensorFlow hangs)
 from tf_config import JOBS, Cluster, Task
 
 
@@ -48,11 +44,8 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     cluster = Cluster.from_hosts(**hosts)
     task = _task(cluster, values.job_name, values.task_index)
     cluster.address(task)
-<<<<<<< HEAD
-    plans = plan(cluster, program, kind_of_script(program.script, values.program))
-=======
-    plans = without_proxy(plan(cluster, program, values.program), os.environ)
->>>>>>> ca98526 (Go around the proxy of the environment between tasks, or refuse: TensorFlow hangs)
+    kind = kind_of_script(program.script, values.program)
+    plans = without_proxy(plan(cluster, program, kind), os.environ)
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:
         task_plan = gpus.showing(task_plan, values.gpus)

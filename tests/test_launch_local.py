@@ -98,7 +98,6 @@ def test_every_task_program_does_not_wait_for_ever(launcher):
     assert "worker:1 did not end in time" in errors
 
 
-<<<<<<< HEAD
 def test_ps_that_run_the_script_may_end_by_themselves_and_need_not(launcher):
     script = launcher.script(
         """
@@ -115,13 +114,13 @@ def test_ps_that_run_the_script_may_end_by_themselves_and_need_not(launcher):
     rows = {line.split()[1]: line for line in errors.splitlines()}
     assert "finished" in rows["ps:0"]
     assert "ended by the launcher" in rows["ps:1"]
-=======
+
+
 def test_no_proxy_stands_between_the_tasks(launcher):
     script = launcher.script("import os; print(os.environ['no_grpc_proxy'])")
     proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "a.org"}
     status, output, _ = launcher.run("--num_ps=0", "--num_workers=1", script, **proxy)
     assert (status, output) == (0, "[worker:0] a.org,127.0.0.1\n")
->>>>>>> ca98526 (Go around the proxy of the environment between tasks, or refuse: TensorFlow hangs)
 
 
 def test_evaluator_runs_the_script_and_ends_with_the_chief(launcher):
