@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 from launch.plan import AUTO, EVERY_TASK
 
@@ -12,7 +13,8 @@ def kind_of_script(script: str, asked: str = AUTO) -> str:
     """Returns the kind that was asked for, or else the one that the script tells.
 
     An Estimator's program is run by every task, also where there are parameter
-    servers. It is known by its import of `tfdist.estimator`; nothing is run.
+    servers. It is known by its import of `tfdist.estimator`, or that of a module which
+    lies beside it. Nothing is run.
 
     Args:
         script: The path of a Python script, which need not exist.
@@ -21,17 +23,29 @@ def kind_of_script(script: str, asked: str = AUTO) -> str:
     Returns:
         `auto` if the script does not tell: then the cluster does.
     """
-    if asked == AUTO and any(
-        f"{name}.".startswith(f"{_ESTIMATOR}.") for name in _imports(script)
-    ):
+    if asked == AUTO and _imports_estimator(Path(script), Path(script).parent, set()):
         return EVERY_TASK
     return asked
 
 
-def _imports(script: str) -> Iterator[str]:
+def _imports_estimator(file: Path, root: Path, seen: set[Path]) -> bool:
+    seen.add(file)
+    names = sorted(_imports(file))
+    if any(f"{name}.".startswith(f"{_ESTIMATOR}.") for name in names):
+        return True
+    # `a.b` may be the module b of the package a, or a name in the module a.
+    found = [root.joinpath(*name.split(".")) for name in names]
+    beside = [path.with_suffix(".py") for each in found for path in (each, each.parent)]
+    return any(
+        _imports_estimator(path, root, seen)
+        for path in beside
+        if path not in seen and path.is_file()
+    )
+
+
+def _imports(path: Path) -> Iterator[str]:
     try:
-        with open(script, "rb") as file:
-            tree = ast.parse(file.read())
+        tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return  # Whoever runs it will say so.
     for node in ast.walk(tree):

@@ -24,6 +24,22 @@ def test_estimators_are_known_by_their_import(line, tmp_path):
     assert kind_of_script(str(script), "coordinator") == "coordinator"
 
 
+def test_modules_beside_the_script_are_looked_into(tmp_path):
+    (tmp_path / "trainer").mkdir()
+    files = {
+        "main.py": "import flags_of\nfrom trainer import task\n",
+        "flags_of.py": "import main, flags_of",  # In a circle.
+        "trainer/task.py": "from trainer.model import build\n",
+        "trainer/model.py": "from tfdist import estimator\n",
+        "other.py": "import flags_of_another, json\nfrom trainer import absent\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert kind_of_script(str(tmp_path / "main.py")) == "every_task"
+    assert kind_of_script(str(tmp_path / "flags_of.py")) == "every_task"
+    assert kind_of_script(str(tmp_path / "other.py")) == "auto"
+
+
 @pytest.mark.parametrize(
     "text",
     [
