@@ -286,6 +286,24 @@ def test_train_and_evaluate_with_exporters_and_hooks(tmp_path):
     assert warm.evaluate(linear_input_fn, steps=3)["error"] < 0.1
 
 
+def test_one_device_strategy_and_metrics_of_keras_2(tmp_path):
+    import tf_keras
+
+    def model_fn(features, labels, mode):
+        spec = linear_model_fn(features, labels, mode)
+        error = tf_keras.metrics.Mean()
+        error.update_state(spec.loss)
+        return spec._replace(eval_metric_ops={"squared": error})
+
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    config = estimator.RunConfig(str(tmp_path), train_distribute=strategy)
+    model = estimator.Estimator(model_fn, config=config)
+    model.train(linear_input_fn, steps=50)
+    metrics = model.evaluate(linear_input_fn, steps=3)
+    assert metrics["squared"] == pytest.approx(metrics["loss"], rel=1e-5)
+    assert metrics["loss"] < 0.1
+
+
 def test_stops_early_without_decrease(tmp_path):
     config = estimator.RunConfig(str(tmp_path), save_checkpoints_steps=5)
     model = estimator.Estimator(linear_model_fn, config=config)
@@ -377,17 +395,38 @@ print("same")
     assert done.stdout == "same\n", done.stderr
 
 
-def test_an_import_that_failed_before_is_no_hindrance(run_python):
+def test_layers_of_tf1_after_an_import_that_failed(run_python):
     program = """
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import tensorflow as tf
 try:
     import tensorflow_estimator
 except Exception as error:
     print(type(error).__name__)
 from tfdist import estimator
-print(estimator.Estimator.__name__)
+
+def model_fn(features, labels, mode):
+    value = tf.compat.v1.layers.dense(features, 1)
+    loss = tf.reduce_mean(tf.square(value - labels))
+    step = tf.compat.v1.train.get_global_step()
+    train_op = tf.compat.v1.train.AdamOptimizer().minimize(loss, step)
+    metrics = {"loss_again": tf.keras.metrics.Mean()}
+    metrics["loss_again"].update_state(loss)
+    return estimator.EstimatorSpec(
+        mode, loss=loss, train_op=train_op, eval_metric_ops=metrics
+    )
+
+def input_fn():
+    return tf.data.Dataset.from_tensors((tf.ones([4, 3]), tf.ones([4, 1]))).repeat(9)
+
+model = estimator.Estimator(model_fn)
+model.train(input_fn, steps=5)
+print(model.evaluate(input_fn)["global_step"], model.get_variable_names()[2:4])
 """
     done = run_python(program)
-    assert done.stdout.splitlines()[-1] == "EstimatorV2", done.stderr
+    expected = "5 ['dense/bias', 'dense/bias/Adam']"
+    assert done.stdout.splitlines()[-1:] == [expected], done.stderr
 
 
 def test_python_still_names_a_wrong_argument():

@@ -7,7 +7,8 @@ import tensorflow as tf
 import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
-from tfdist.estimator.clusters import Kind, check_cluster
+from tfdist.estimator import roles
+from tfdist.estimator.clusters import Kind, check_cluster, kind_of
 
 ALONE = Cluster.from_hosts(chief="a:1", evaluator="b:1")
 PS = Cluster.from_hosts(chief="a:1", ps="b:1", worker="c:1")
@@ -94,6 +95,27 @@ def test_strategies_of_keras_are_named(cls):
     words = rf"{cls.__name__}, which is made for eager execution: use tfdist.estimator"
     with pytest.raises(estimator.StrategyError, match=words):
         estimator.RunConfig(train_distribute=strategy)
+
+
+class OwnStrategy(tf.distribute.OneDeviceStrategy):
+    """As users have them."""
+
+
+def test_strategies_of_ones_own_go_by_their_base():
+    assert kind_of(OwnStrategy("CPU:0")) is Kind.ONE_PROCESS
+    assert kind_of(estimator.ParameterServerStrategy()) is Kind.PARAMETER_SERVER
+
+
+def test_a_port_that_is_taken_is_named():
+    class Executor:
+        def _start_std_server(self, config):
+            raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
+
+    class Config:
+        task_type, task_id, master = "worker", 1, "grpc://b:2222"
+
+    with pytest.raises(ClusterError, match=r"worker:1 cannot serve on grpc://b:2222"):
+        roles._with_server(Executor)()._start_std_server(Config)
 
 
 def test_evaluation_has_no_cluster():

@@ -5,7 +5,13 @@ from enum import Enum
 import tensorflow as tf
 
 from tf_config import Cluster, ClusterError
-from tfdist.estimator.strategy import ParameterServerStrategy
+from tfdist.multi_worker.ring import RingStrategy
+from tfdist.multi_worker.strategy import (
+    MultiWorkerMirroredStrategy as KerasMultiWorkerMirroredStrategy,
+)
+from tfdist.parameter_server.strategy import (
+    ParameterServerStrategy as KerasParameterServerStrategy,
+)
 
 
 class Kind(Enum):
@@ -33,6 +39,12 @@ _KINDS = {
         _v1.experimental.CentralStorageStrategy,
     ),
 }
+# Some of these are subclasses of the ones above.
+_EAGER = (
+    KerasParameterServerStrategy,
+    KerasMultiWorkerMirroredStrategy,
+    RingStrategy,
+)
 
 
 class StrategyError(ValueError):
@@ -48,8 +60,7 @@ def kind_of(strategy: object) -> Kind:
     if strategy is None:
         return Kind.DEVICE_SETTER
     for kind, classes in _KINDS.items():
-        # Not one of tfdist's: those are for Keras 3, and work in eager mode alone.
-        if type(strategy) in classes or type(strategy) is ParameterServerStrategy:
+        if isinstance(strategy, classes) and not isinstance(strategy, _EAGER):
             return kind
     cls = type(strategy)
     raise StrategyError(
