@@ -1,6 +1,9 @@
 """Where the variables of an Estimator's graph go, without a cluster."""
 
 import copy
+import importlib
+import re
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -71,6 +74,40 @@ def test_variables_are_where_the_placement_says(placement, become):
         name: device.task for name, device in devices.items()
     }
     assert sum(report.bytes_per_ps) == 2 * 4 * (100 + 90 + 7 + 200 + 25 + 1)
+
+
+def test_tensorflows_own_strategy_deals_variables_out_in_turn(become):
+    become("chief:0")
+    own = tf.compat.v1.distribute.experimental.ParameterServerStrategy()
+    in_turn = estimator.ParameterServerStrategy(placement=tfdist.RoundRobin())
+    assert build(own) == build(in_turn)
+
+
+def test_the_table_of_the_docs(become, monkeypatch):
+    root = Path(__file__).resolve().parent.parent
+    monkeypatch.syspath_prepend(str(root / "examples"))
+    mnist = importlib.import_module("mnist_estimator")
+    become("chief:0", Cluster.from_hosts(chief="a:1", ps="b:1,c:1", worker="d:1"))
+
+    def imbalance(placement, partitioner=None):
+        strategy = estimator.ParameterServerStrategy(placement, partitioner)
+        with tf.Graph().as_default(), strategy.scope():
+            images = {"image": tf.zeros([4, 28, 28, 1], tf.uint8)}
+            tf.compat.v1.train.create_global_step()
+            batch = images, tf.zeros([4], tf.int64), "train", {"learning_rate": 0.1}
+            strategy.extended.call_for_each_replica(mnist.model_fn, args=batch)
+        report = strategy.placement_report()
+        assert sum(report.bytes_per_ps) == 748_168
+        return f"{report.imbalance:.3f}"
+
+    rows = re.findall(
+        r"\| ([\d.]{5}) \|$", (root / "docs/estimator.md").read_text(), re.M
+    )
+    assert rows == [
+        imbalance(tfdist.RoundRobin()),
+        imbalance(tfdist.GreedyLoadBalancing()),
+        imbalance(tfdist.GreedyLoadBalancing(), tfdist.fixed_size_partitioner(2)),
+    ]
 
 
 def test_every_task_and_every_graph_has_the_same_places(become):

@@ -1,0 +1,22 @@
+"""The program of docs/estimator.md runs, changed as the page says."""
+
+import re
+from pathlib import Path
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "estimator.md").read_text()
+
+
+def test_the_program_runs_when_changed_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    before, keras_program, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    new = re.search(r"^\| new \| +\| `(.*)` \|$", PAGE, re.M)[1]
+    strategies = re.search(r"^\| the strategy \| `(.*)` \| `(.*)` \|$", PAGE, re.M)
+    after = before.replace("tf.estimator.", "estimator.").replace(*strategies.groups())
+    after = after.replace("/tmp/model", str(tmp_path))
+    names: dict[str, object] = {}
+    exec(compile(f"{new}\n{after}", "docs/estimator.md", "exec"), names)
+    assert names["model"].evaluate(names["input_fn"], steps=8)["global_step"] == 500
+    # The same data, and the same model.
+    same = [line for line in before.splitlines() if line.startswith(("x =", "y ="))]
+    assert len(same) == 2
+    assert set(same) <= set(keras_program.splitlines())
