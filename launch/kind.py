@@ -34,8 +34,8 @@ def _imports_estimator(file: Path, root: Path, seen: set[Path]) -> bool:
     if any(f"{name}.".startswith(f"{_ESTIMATOR}.") for name in names):
         return True
     # `a.b` may be the module b of the package a, or a name in the module a.
-    found = [root.joinpath(*name.split(".")) for name in names]
-    beside = [path.with_suffix(".py") for each in found for path in (each, each.parent)]
+    modules = {each for name in names for each in (name, name.rpartition(".")[0])}
+    beside = [root / f"{each.replace('.', '/')}.py" for each in sorted(modules - {""})]
     return any(
         _imports_estimator(path, root, seen)
         for path in beside

@@ -24,7 +24,7 @@ def test_estimators_are_known_by_their_import(line, tmp_path):
     assert kind_of_script(str(script), "coordinator") == "coordinator"
 
 
-def test_modules_beside_the_script_are_looked_into(tmp_path):
+def test_modules_beside_the_script_are_looked_into(tmp_path, monkeypatch):
     (tmp_path / "trainer").mkdir()
     files = {
         "main.py": "import flags_of\nfrom trainer import task\n",
@@ -37,6 +37,8 @@ def test_modules_beside_the_script_are_looked_into(tmp_path):
         (tmp_path / name).write_text(text)
     assert kind_of_script(str(tmp_path / "main.py")) == "every_task"
     assert kind_of_script(str(tmp_path / "flags_of.py")) == "every_task"
+    monkeypatch.chdir(tmp_path)
+    assert kind_of_script("main.py") == "every_task"
     assert kind_of_script(str(tmp_path / "other.py")) == "auto"
 
 
