@@ -204,6 +204,7 @@ def test_the_public_names():
         "RoundRobin",
         "Shard",
         "StartupTimeoutError",
+        "SyncReplicasOptimizer",
         "TargetSizePartitioner",
         "UnequalDataError",
         "UnequalDevicesError",
@@ -220,7 +221,9 @@ def test_the_public_names():
         "plan_variables",
         "report_done",
         "serve_until_done",
+        "session_config",
         "suggest_cluster",
+        "wait_until_ready",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)
 

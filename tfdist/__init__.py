@@ -18,6 +18,8 @@ from tfdist.keras.checks import AsynchronousTrainingError
 from tfdist.keras.multi_worker_input import UnequalDataError
 from tfdist.keras.resume import CheckpointMismatchError
 from tfdist.low_level.ending import report_done, serve_until_done
+from tfdist.low_level.startup import session_config, wait_until_ready
+from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.peers import PeerLostError
 from tfdist.multi_worker.ring import RingStrategy
@@ -89,6 +91,7 @@ __all__ = [
     "RoundRobin",
     "Shard",
     "StartupTimeoutError",
+    "SyncReplicasOptimizer",
     "TargetSizePartitioner",
     "UnequalDataError",
     "UnequalDevicesError",
@@ -105,5 +108,7 @@ __all__ = [
     "plan_variables",
     "report_done",
     "serve_until_done",
+    "session_config",
     "suggest_cluster",
+    "wait_until_ready",
 ]

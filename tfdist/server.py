@@ -7,6 +7,7 @@ a server has no program of its own.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -35,18 +36,33 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
             f"a server is a ps or a worker; this task is {task}. Start your own "
             "script with the TF_CONFIG of the chief instead."
         )
-    check_no_proxy(
-        each for job in config.cluster.cluster_spec().values() for each in job
-    )
+    server = start_server(config.cluster.cluster_spec(), task)
+    status.publish(config, server)
+    return server
+
+
+def start_server(
+    cluster: Mapping[str, Sequence[str]], task: tf_config.Task
+) -> tf.distribute.Server:
+    """Starts the server of any task and returns it.
+
+    Args:
+        cluster: The addresses of the tasks of each job.
+        task: The one that this process is.
+
+    Raises:
+        tf_config.ClusterError: If its address cannot be served from this process, or a
+            proxy of the environment is in the way.
+    """
+    check_no_proxy(address for job in cluster.values() for address in job)
     options = tf.compat.v1.ConfigProto(
         inter_op_parallelism_threads=max(
             MIN_INTER_OP_THREADS, tf.config.threading.get_inter_op_parallelism_threads()
         )
     )
-    address = config.cluster.address(task)
     try:
-        server = tf.distribute.Server(
-            config.cluster.cluster_spec(),
+        return tf.distribute.Server(
+            {job: list(addresses) for job, addresses in cluster.items()},
             job_name=task.job,
             task_index=task.index,
             protocol="grpc",
@@ -54,11 +70,9 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
         )
     except (tf.errors.OpError, RuntimeError) as error:
         raise tf_config.ClusterError(
-            f"{task} cannot serve on {address}: {error}. Is another process using "
-            "that port, or does the host name another machine?"
+            f"{task} cannot serve on {cluster[task.job][task.index]}: {error}. Is "
+            "another process using that port, or does the host name another machine?"
         ) from error
-    status.publish(config, server)
-    return server
 
 
 def main() -> int:

@@ -90,7 +90,7 @@ def report_done(server: tf.distribute.Server, timeout: float = REPORT_SECONDS) -
     """
     definition = server.server_def
     name = f"{definition.job_name}:{definition.task_index}"
-    for index, address in enumerate(_addresses(definition).get("ps", [])):
+    for index, address in enumerate(addresses(definition).get("ps", [])):
         ps = tf_config.Task("ps", index)
         try:
             # A session would wait for it for ever.
@@ -135,15 +135,16 @@ def wait_for_all(
 
 def trainers(definition: tf.train.ServerDef) -> list[str]:
     """Returns the names of the tasks that train, the chief's first."""
-    addresses = _addresses(definition)
+    hosts = addresses(definition)
     return [
         f"{job}:{index}"
         for job in ("chief", "master", "worker")
-        for index in range(len(addresses.get(job, [])))
+        for index in range(len(hosts.get(job, [])))
     ]
 
 
-def _addresses(definition: tf.train.ServerDef) -> dict[str, list[str]]:
+def addresses(definition: tf.train.ServerDef) -> dict[str, list[str]]:
+    """Returns the addresses of the tasks of each job, in their order."""
     return {
         job.name: [job.tasks[index] for index in sorted(job.tasks)]
         for job in definition.cluster.job

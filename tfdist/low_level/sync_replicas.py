@@ -1,0 +1,323 @@
+"""Steps of several replicas' gradients in graph mode, with backups for slow ones."""
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.low_level.replica_round import Round
+
+_STOP = -1  # in place of a replica
+_JOINS = -1  # in place of the step of a gradient
+
+
+class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
+    """Averages the gradients of the fastest replicas, and applies them in one step.
+
+    In place of `tf.compat.v1.train.SyncReplicasOptimizer`, which lets a fast replica
+    stand in for a slow one in the same step, and whose chief takes two minutes to end.
+
+    Each replica adds its gradients to accumulators beside the variables, tells the
+    chief so, and waits. A thread of the chief's updates the variables as soon as
+    `replicas_to_aggregate` of them have, and releases them into the next step. Whoever
+    comes later has a stale gradient, which is dropped, and goes on at once: those above
+    `replicas_to_aggregate` are backup workers (J. Chen et al., "Revisiting Distributed
+    Synchronous SGD", 2016, arXiv:1604.00981, section 4).
+
+    Cost: a step moves one gradient and one copy of each variable a replica, as without
+    it, and some messages of a few bytes a replica to the ps of the global step.
+
+    Args:
+        optimizer: Of `tf.compat.v1.train`; applies the average.
+        replicas_to_aggregate: How many replicas' gradients make a step.
+        total_num_replicas: How many replicas there are, the chief among them.
+        replica: The index of this one.
+
+    Raises:
+        ValueError: If one of the numbers is out of its range.
+    """
+
+    def __init__(
+        self,
+        optimizer: tf.compat.v1.train.Optimizer,
+        replicas_to_aggregate: int,
+        total_num_replicas: int,
+        replica: int,
+    ) -> None:
+        if not 1 <= replicas_to_aggregate <= total_num_replicas:
+            raise ValueError(
+                "replicas_to_aggregate is from 1 to the number of replicas, "
+                f"{total_num_replicas}; received {replicas_to_aggregate}"
+            )
+        if not 0 <= replica < total_num_replicas:
+            raise ValueError(
+                f"replica is an index from 0 to {total_num_replicas - 1}; received "
+                f"{replica}"
+            )
+        super().__init__(use_locking=False, name="SyncReplicas")
+        self._optimizer = optimizer
+        self._enough = replicas_to_aggregate
+        self._total = total_num_replicas
+        self._replica = replica
+        self._aggregator: _Aggregator | None = None
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns this replica's own gradients, as the optimizer computes them."""
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
+        """Returns what brings this replica's gradients, and waits for the next step.
+
+        Raises:
+            ValueError: If there is no global step, or no gradient.
+        """
+        pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
+        if global_step is None or not pairs:
+            raise ValueError(
+                "apply_gradients needs the gradient of a variable, and the global_step "
+                "that tells which are stale: "
+                "minimize(loss, global_step=tf.compat.v1.train.get_global_step())"
+            )
+        with tf.name_scope(name or "sync_replicas"):
+            with tf.compat.v1.device(tf.no_op().device):  # not on a ps
+                step = tf.compat.v1.Variable(
+                    tf.constant(0, tf.int64),
+                    trainable=False,
+                    collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+                    name="step_of_replica",
+                )
+            accumulators = [_Accumulator(grad, var) for grad, var in pairs]
+            brought = [
+                accumulator.add(grad, step.read_value())
+                for accumulator, (grad, _) in zip(accumulators, pairs, strict=True)
+            ]
+            with tf.compat.v1.device(global_step.device):
+                aggregator = _Aggregator(self._enough, self._total)
+                aggregator.build(self._optimizer, accumulators, pairs, global_step)
+                with tf.control_dependencies(brought):
+                    next_step = aggregator.wait(self._replica, step.read_value())
+                with tf.control_dependencies([aggregator.forget(self._replica)]):
+                    first_step = aggregator.wait(
+                        self._replica, tf.constant(_JOINS, tf.int64)
+                    )
+            self._aggregator = aggregator
+            self._join = step.assign(first_step).op
+            return step.assign(next_step).op
+
+    def make_session_run_hook(
+        self, is_chief: bool
+    ) -> tf.compat.v1.train.SessionRunHook:
+        """Returns the hook that each replica's `MonitoredTrainingSession` needs.
+
+        Args:
+            is_chief: Whether this replica's thread makes the steps.
+
+        Raises:
+            ValueError: If `apply_gradients` was not called.
+        """
+        if self._aggregator is None:
+            raise ValueError(
+                "make the hook after minimize() or apply_gradients(), which build what "
+                "it runs"
+            )
+        return _Hook(self._join, self._aggregator if is_chief else None)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a slot of the optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self) -> list[str]:
+        """Returns the names of the optimizer's slots."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self) -> list[tf.Variable]:
+        """Returns the variables of the optimizer."""
+        return self._optimizer.variables()
+
+
+class _Accumulator:
+    """The sum of one variable's gradients, beside the variable."""
+
+    def __init__(self, grad: Any, var: tf.Variable) -> None:
+        self._device = var.device
+        self._is_sparse = isinstance(grad, tf.IndexedSlices)
+        kind = (
+            tf.compat.v1.SparseConditionalAccumulator
+            if self._is_sparse
+            else tf.compat.v1.ConditionalAccumulator
+        )
+        with tf.compat.v1.device(self._device):
+            self._sum = kind(
+                grad.dtype, shape=var.shape, shared_name=f"{var.op.name}/sync_replicas"
+            )
+
+    def add(self, grad: Any, step: tf.Tensor) -> tf.Operation:
+        """Adds a gradient, or drops it if the step is over."""
+        with tf.compat.v1.device(self._device):
+            if self._is_sparse:
+                return self._sum.apply_indexed_slices_grad(grad, step)
+            return self._sum.apply_grad(grad, step)
+
+    def take(self) -> Any:
+        """Takes the average of what was added, and begins the next step."""
+        # All that count have been added. To require their number would wait for ever
+        # for those that were there when the last chief ended.
+        with tf.compat.v1.device(self._device):
+            if self._is_sparse:
+                return self._sum.take_indexed_slices_grad(1)
+            return self._sum.take_grad(1)
+
+    def count(self) -> tf.Tensor:
+        """Returns how many gradients were added."""
+        with tf.compat.v1.device(self._device):
+            return self._sum.num_accumulated()
+
+    def begin(self, step: tf.Tensor) -> tf.Operation:
+        """Begins a step: gradients of those before will be dropped."""
+        with tf.compat.v1.device(self._device):
+            return self._sum.set_global_step(step)
+
+
+class _Aggregator:
+    """What makes a step of the gradients that have arrived.
+
+    The global step is the truth; what releases a replica only wakes it up. One wake-up
+    too many, as when the chief was started again, makes a replica bring two gradients
+    of one step, and is used up by that.
+    """
+
+    def __init__(self, enough: int, total: int) -> None:
+        self._enough = enough
+        self._arrivals = tf.queue.FIFOQueue(
+            -1, [tf.int32, tf.int64], [(), ()], shared_name="sync_replicas_arrivals"
+        )
+        self._wake_ups = [
+            tf.queue.FIFOQueue(
+                -1, [tf.bool], [()], shared_name=f"sync_replicas_wake_up_{replica}"
+            )
+            for replica in range(total)
+        ]
+
+    def build(
+        self,
+        optimizer: tf.compat.v1.train.Optimizer,
+        accumulators: list[_Accumulator],
+        pairs: list[tuple[Any, tf.Variable]],
+        global_step: tf.Variable,
+    ) -> None:
+        """Adds the chief's operations to the graph."""
+        averages = [accumulator.take() for accumulator in accumulators]
+        variables = [var for _, var in pairs]
+        update = optimizer.apply_gradients(
+            list(zip(averages, variables, strict=True)), global_step
+        )
+        self._read_step = lambda: tf.cast(global_step.read_value(), tf.int64)
+        with tf.control_dependencies([update]):
+            self._updated = self._read_step()
+        self._step = self._read_step()
+        self._averages = averages
+        self._counts = [accumulator.count() for accumulator in accumulators]
+        self._begin = [accumulator.begin(self._step) for accumulator in accumulators]
+        self._arrived = self._arrivals.dequeue()
+        self._num_arrived = self._arrivals.size()
+        self._release = [queue.enqueue(True) for queue in self._wake_ups]
+        stop = (tf.constant(_STOP), tf.constant(0, tf.int64))
+        self._stop = self._arrivals.enqueue(stop)
+        self._close = [queue.close() for queue in self._wake_ups]
+
+    def wait(self, replica: int, step: tf.Tensor) -> tf.Tensor:
+        """Tells the chief that a gradient was brought, and waits for the next step."""
+        arrival = (tf.constant(replica), step)
+        with tf.control_dependencies([self._arrivals.enqueue(arrival)]):
+            woken = self._wake_ups[replica].dequeue()
+        with tf.control_dependencies([woken]):
+            return self._read_step()
+
+    def forget(self, replica: int) -> tf.Tensor:
+        """Takes the wake-ups that the process before this one has left."""
+        queue = self._wake_ups[replica]
+        return queue.dequeue_up_to(queue.size())
+
+    def start(
+        self, session: tf.compat.v1.Session, coordinator: tf.train.Coordinator
+    ) -> None:
+        """Starts the thread that makes the steps."""
+        current = self._first_round(session)
+
+        def run() -> None:
+            with coordinator.stop_on_exception():
+                try:
+                    self._make_steps(session, current)
+                except Exception:
+                    if coordinator.should_stop():  # The session was closed.
+                        return
+                    # They would wait for ever; in their next step they meet the error.
+                    with contextlib.suppress(tf.errors.OpError):
+                        session.run(self._release)
+                    raise
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def stop(self, session: tf.compat.v1.Session) -> None:
+        """Ends the thread, and the steps of all replicas, late ones too."""
+        session.run(self._stop)
+        self._thread.join()
+        session.run(self._close)
+
+    def _first_round(self, session: tf.compat.v1.Session) -> Round:
+        """Forgets what the chief before this one has left, and wakes up who waits."""
+        counts = session.run(self._counts)
+        left = [
+            average
+            for average, count in zip(self._averages, counts, strict=True)
+            if count
+        ]
+        session.run(left)
+        session.run(self._begin)
+        for _ in range(session.run(self._num_arrived)):
+            session.run(self._arrived)
+        session.run(self._release)
+        return Round(int(session.run(self._step)), self._enough)
+
+    def _make_steps(self, session: tf.compat.v1.Session, current: Round) -> None:
+        while True:
+            replica, step = session.run(self._arrived)
+            if replica == _STOP:
+                return
+            released = current.arrive(int(replica), int(step))
+            if current.is_complete:
+                released += current.advance(int(session.run(self._updated)))
+            if released:
+                session.run([self._release[each] for each in released])
+
+
+class _Hook(tf.compat.v1.train.SessionRunHook):
+    """Brings a replica to the current step, and runs the chief's thread."""
+
+    def __init__(self, join: tf.Operation, aggregator: _Aggregator | None) -> None:
+        self._join = join
+        self._aggregator = aggregator
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Begins with the step of the others."""
+        if self._aggregator:
+            self._aggregator.start(session, coord)
+        try:
+            session.run(self._join)
+        except tf.errors.OutOfRangeError:  # The chief has ended.
+            coord.request_stop()
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Lets the other replicas end."""
+        if self._aggregator:
+            self._aggregator.stop(session)
