@@ -152,6 +152,7 @@ def test_workers_in_step_with_a_backup(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("finished") == 5  # None was ended by the launcher.
     results = learned(done.stdout)
     assert len(results) >= 2  # A backup that never got a step may have none.
     assert {step for step, *_ in results} == {200}
