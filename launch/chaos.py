@@ -52,6 +52,7 @@ __all__ = [
 
 Check = Callable[[], Invariant]
 _TICK = 0.1  # seconds
+_MOST_FAULTS = 1000
 _LEAVING = 5.0  # seconds that a process has to vanish after its end
 # Has the checkpoints looked at by who knows how they are made.
 _CHECK_CHECKPOINTS = ("-m", "tfdist.checkpoint")
@@ -288,12 +289,19 @@ def _define_flags() -> flags.FlagValues:
     for name, default, least, text in (
         ("seed", 0, 0, "Seed of the schedule."),
         ("steps", 100, 1, "Steps that the script reports; faults are spread on them."),
-        ("faults", 2, 0, "Number of faults."),
         ("num_ps", 2, 1, "Number of parameter servers."),
         ("num_workers", 2, 1, "Number of workers."),
         ("max_restarts", 5, 0, "How often lost tasks are started again."),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=values)
+    flags.DEFINE_integer(
+        "faults",
+        2,
+        "Number of faults.",
+        lower_bound=0,
+        upper_bound=_MOST_FAULTS,
+        flag_values=values,
+    )
     flags.DEFINE_list(
         "kinds",
         [faults.KILL, faults.STOP],

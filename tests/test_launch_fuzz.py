@@ -16,7 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch import command_line, doctor, local, protobuf, running, task
+from launch import (
+    chaos,
+    command_line,
+    doctor,
+    faults,
+    local,
+    protobuf,
+    running,
+    task,
+)
 from launch.agreement import between_tasks
 from launch.definition import from_text
 from launch.diagnosis import each_task
@@ -26,7 +35,9 @@ from tf_config import JOBS, Task, TFConfig
 from .test_tf_config_properties import clusters
 
 unhurried = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 # What a shell can pass: no zero, and bytes that are not UTF-8 as surrogates.
@@ -48,6 +59,28 @@ host_lists = st.lists(addresses, max_size=3).map(",".join)
 odd = st.sampled_from(
     ["--", "-", "--=", "-=x", "---", "--flagfile=absent", "--undefok"]
 )
+
+
+def flags_of(command, **own):
+    """A strategy of the values of each flag of a command; `own` where its kind is no help.
+
+    The help and the dry run are left out: they end the command early.
+    """
+    kinds = {
+        "bool": st.sampled_from(["true", "0", "no"]),
+        "int": numbers,
+        "float": times,
+    }
+    found = {}
+    values = command._define_flags()
+    for name in set(values) - {"help", "dry_run"}:
+        flag = values[name]
+        kind = flag.flag_type()
+        if choices := getattr(flag.parser, "enum_values", None):
+            found[name] = st.sampled_from([*choices, choices[0].upper()])
+        else:
+            found[name] = own[name] if name in own else kinds.get(kind, words)
+    return found
 
 
 def command_lines(flags, rest):
@@ -109,20 +142,7 @@ def script(tmp_path_factory):
     return str(path)
 
 
-local_flags = {
-    "num_ps": numbers,
-    "num_workers": numbers,
-    "chief": st.sampled_from(["true", "false"]),
-    "evaluator": st.sampled_from(["true", "0"]),
-    "startup_timeout": times,
-    "grace_period": times,
-    "straggler_timeout": times,
-    "gpus_per_worker": numbers,
-    "network": st.sampled_from(["auto", "loopback", "private", "open", "AUTO"]),
-    "program": st.sampled_from(["auto", "coordinator", "every_task"]),
-    "log_dir": words,
-    "help": st.just("false"),
-}
+local_flags = flags_of(local)
 script_names = st.just("SCRIPT") | st.sampled_from(["", ".", "absent.py"]) | words
 rest = st.builds(lambda name, flags: [name, *flags], script_names, st.lists(words))
 
@@ -159,13 +179,11 @@ def check_plans(output):
     assert len({each.task for each in configs}) == len(configs)
 
 
-task_flags = {
+host_flags = {
     "job_name": st.sampled_from([*JOBS, "PS"]),
-    "task_index": numbers,
-    "gpus": st.sampled_from(["0,1", ",", "-1"]),
-    "program": st.sampled_from(["auto", "coordinator", "every_task"]),
     **{f"{job}_hosts": host_lists for job in JOBS},
 }
+task_flags = flags_of(task, gpus=st.sampled_from(["0,1", ",", "-1"]), **host_flags)
 
 
 @unhurried
@@ -216,16 +234,8 @@ tf_configs = st.builds(
     )
     | json_values,
 )
-doctor_flags = {
-    "tf_config": tf_configs,
-    "pid": numbers.filter(lambda pid: pid != 1),
-    "strategy": st.sampled_from(["parameter_server", "multi_worker", "ring"]),
-    "timeout": times,
-    "json": st.sampled_from(["true", "false"]),
-    **{
-        name: task_flags[name] for name in task_flags if name not in ("gpus", "program")
-    },
-}
+pids = numbers.filter(lambda pid: pid != 1)
+doctor_flags = flags_of(doctor, tf_config=tf_configs, pid=pids, **host_flags)
 
 
 @unhurried
@@ -240,6 +250,19 @@ def test_launch_doctor(args, text):
         if text is None:
             os.environ.pop("TF_CONFIG", None)
         check(doctor.main, args)
+
+
+kinds = st.lists(st.sampled_from(faults.KINDS) | words, max_size=3).map(",".join)
+
+
+@unhurried
+@given(command_lines(flags_of(chaos, kinds=kinds), rest))
+def test_launch_chaos(script, args):
+    args = ["--dry_run", *(script if each == "SCRIPT" else each for each in args)]
+    with mock.patch.object(chaos, "run", side_effect=SystemExit(0)) as started:
+        status, output = check(chaos.main, args)
+    if status == 0 and not started.called and "flags:" not in output:
+        faults.Schedule.from_json(output)
 
 
 @unhurried
