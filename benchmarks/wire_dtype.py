@@ -4,9 +4,8 @@
     python benchmarks/wire_dtype.py --markdown   # into docs/algorithms.md
 
 examples/mnist_cnn.py trains once a seed and wire dtype on 4 devices that form a ring,
-from the same weights, on the same batches. In float32 it trains twice: two runs of one
-seed differ too, since processors add up in the order in which threads end, and what
-differs no more than they do costs nothing that can be seen.
+from the same weights, on the same batches. In float32 it trains twice: what differs no
+more than these two do costs nothing that can be seen.
 """
 
 import re
