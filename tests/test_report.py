@@ -1,3 +1,9 @@
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tfdist import PlacedVariable, PlacementReport, VariableSpec, WorkerReport
 
 
@@ -34,3 +40,48 @@ def test_workers_steps_add_up():
     assert "75%" in text
     assert "40" in text
     assert "-" in str(WorkerReport((0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("steps", "stragglers"),
+    [
+        ((), ()),
+        ((0, 0), ()),
+        ((100,), ()),
+        ((98, 103, 9, 100), (2,)),
+        ((100, 50, 100), ()),
+        ((100, 49, 100), (1,)),
+        ((85, 15), (1,)),
+        ((9, 9, 0), ()),
+        ((10, 10, 0), (2,)),
+    ],
+)
+def test_a_straggler_has_less_than_half_the_median_workers_steps(steps, stragglers):
+    report = WorkerReport(steps)
+    assert report.stragglers == stragglers
+    assert str(report).count("straggler: ") == len(stragglers)
+
+
+@given(st.lists(st.integers(0, 10**6)).map(tuple))
+def test_stragglers_are_few_and_slower_than_all_others(steps):
+    stragglers = WorkerReport(steps).stragglers
+    assert 2 * len(stragglers) <= len(steps)
+    slow = [steps[worker] for worker in stragglers]
+    rest = [n for worker, n in enumerate(steps) if worker not in stragglers]
+    assert not slow or max(slow) < min(rest)
+    assert all(2 * n < statistics.median(steps) for n in slow)
+
+
+def test_a_straggler_is_named_with_its_steps():
+    line = next(
+        line
+        for line in str(WorkerReport((100, 103, 97, 10))).splitlines()
+        if "straggler" in line
+    )
+    assert line.split()[1:4:2] == ["3", "10"]
+    assert "10% of the median worker's" in line
+
+
+def test_what_was_run_since_a_report():
+    before, after = WorkerReport((100, 60, 5)), WorkerReport((130, 20, 5))
+    assert after.since(before) == WorkerReport((30, 20, 0))

@@ -78,6 +78,8 @@ __all__ = [
     "worker_index",
     # `tf.Graph` cannot capture an eager tensor; the graphs of functions can.
     "scratch_graph",
+    # It waits for results without a deadline.
+    "wait_for_result",
     # What the coordinator traces a function of a worker's iterator with.
     "iterator_spec",
     # Tells the active tapes that something with a `handle` was read. Tapes that are
@@ -209,6 +211,19 @@ def worker_index() -> tf.Tensor:
 
     graph = tf.compat.v1.get_default_graph()
     return graph.capture_call_time_value(index, tf.TensorSpec([], tf.int64))
+
+
+def wait_for_result(output: Any, timeout: float) -> bool:
+    """Waits until a scheduled function has ended, however it did.
+
+    Args:
+        output: What scheduling it returned.
+        timeout: How long to wait, in seconds.
+
+    Returns:
+        Whether it has.
+    """
+    return bool(output._status_available_event.wait(timeout))
 
 
 def iterator_spec(iterators: Any) -> tf.TypeSpec:

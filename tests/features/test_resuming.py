@@ -47,11 +47,12 @@ class CheckpointAt(keras.callbacks.Callback):
 
     def __init__(self, strategy, batch):
         super().__init__()
-        self.set_interval = lambda s: setattr(strategy, "checkpoint_interval", s)
-        self.at = batch
+        self.strategy, self.at = strategy, batch
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.set_interval(1e-6 if batch == self.at else 1e6)
+        self.strategy.checkpoint_interval = 1e-6 if batch == self.at else 1e6
+        if batch == self.at + 1:
+            self.strategy.in_flight.join()  # It is written once these have ended.
 
 
 class SeeBatches(keras.callbacks.Callback):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 from models import SampleCount, classifier, compiled, mlp
@@ -316,3 +317,28 @@ def test_the_loop_of_the_guide(strategy, regression, capsys):
     assert len(losses) == 3
     assert losses[-1] < losses[0]
     assert names["optimizer"].iterations == 3 * STEPS
+
+
+@pytest.mark.feature("The others go on while a worker is slow, or stopped for a while")
+def test_straggler(strategy, servers, regression):
+    """It goes on only after the other one has run nearly all the steps."""
+    x, y = (np.tile(each, (10, 1)) for each in regression)
+    straggler = psutil.Process(servers.pids["worker:1"])
+
+    def stop_and_go(batch, logs):
+        if batch == 2:
+            straggler.suspend()
+        if batch == 10 * STEPS - strategy.in_flight.limit:
+            straggler.resume()
+
+    with strategy.scope():
+        model = mlp()
+    before = strategy.worker_report()
+    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=stop_and_go)
+    try:
+        model.fit(x, y, batch_size=BATCH_SIZE, callbacks=[callback], verbose=0)
+    finally:
+        straggler.resume()
+    report = strategy.worker_report().since(before)
+    assert sum(report.steps) == model.optimizer.iterations == 10 * STEPS
+    assert report.stragglers == (1,)

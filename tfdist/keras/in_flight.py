@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import supervision
+from tfdist import _tf, supervision
 from tfdist.keras.step_error import shortened
 
 _log = logging.getLogger("tfdist")
@@ -15,6 +15,11 @@ _log = logging.getLogger("tfdist")
 # Each worker has one step to run and a few to follow. TensorFlow's own queue holds
 # 256k, and with it the batches of as many steps.
 STEPS_PER_WORKER = 4
+
+# How many results may wait for that of a slow worker, for each function under way: a
+# worker that much slower than the others holds them up.
+_RESULTS_AHEAD = 32
+_MOMENT = 0.005  # seconds
 
 
 class InFlight:
@@ -37,6 +42,7 @@ class InFlight:
         self._pending: collections.deque[tuple[Any, Callable[[Any], None]]] = (
             collections.deque()
         )
+        self._under_way: list[Any] = []
         self.submitted = 0
         self.finished = 0
 
@@ -60,12 +66,28 @@ class InFlight:
         Raises:
             tf.errors.OpError: What an earlier function failed with.
         """
-        while len(self._pending) >= self.limit:
-            self.finish_oldest()
+        self._make_room()
         output = self.schedule(function, argument)
         self._pending.append((output, on_result))
+        self._under_way.append(output)
         self.submitted += 1
         return output
+
+    def _make_room(self) -> None:
+        """Waits until fewer than `limit` are under way, whichever has ended."""
+        while self._pending and _tf.wait_for_result(self._pending[0][0], 0):
+            self.finish_oldest()
+        while len(self._pending) >= self.limit * _RESULTS_AHEAD:
+            self.finish_oldest()
+        while self._count_under_way() >= self.limit:
+            # It need not be the oldest that ends first, but mostly is.
+            _tf.wait_for_result(self._under_way[0], _MOMENT)
+
+    def _count_under_way(self) -> int:
+        self._under_way = [
+            each for each in self._under_way if not _tf.wait_for_result(each, 0)
+        ]
+        return len(self._under_way)
 
     def schedule(self, function: Any, argument: Any) -> Any:
         """Sends a function whose result the caller fetches; waits for nothing.
@@ -129,6 +151,7 @@ class InFlight:
     def _forget(self) -> None:
         # None is under way any longer, and none will be fetched.
         self._pending.clear()
+        self._under_way.clear()
         self.finished = self.submitted
 
     def settle(self) -> None:

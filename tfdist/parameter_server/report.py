@@ -1,6 +1,7 @@
 """What a cluster did, as data that prints as a table."""
 
 import io
+import statistics
 from dataclasses import dataclass
 
 import rich.box
@@ -64,6 +65,13 @@ class PlacementReport:
         )
 
 
+STRAGGLER_SHARE = 0.5
+"""A worker with less than this share of the median worker's steps is a straggler."""
+
+MIN_MEDIAN_STEPS = 10
+"""Below it, chance alone may leave a worker with half the steps."""
+
+
 @dataclass(frozen=True)
 class WorkerReport:
     """How many training steps each worker ran, by the worker's own count.
@@ -75,14 +83,45 @@ class WorkerReport:
 
     steps: tuple[int, ...]
 
+    @property
+    def stragglers(self) -> tuple[int, ...]:
+        """The workers that ran fewer than half as many steps as the median worker.
+
+        A worker takes a step whenever it is free, so all that are equally fast run
+        about as many. None is named while the median is below 10 steps. A worker that
+        was restarted has had less time: see `since`.
+
+        >>> WorkerReport((98, 103, 9, 100)).stragglers
+        (2,)
+        """
+        median = statistics.median(self.steps) if self.steps else 0
+        if median < MIN_MEDIAN_STEPS:
+            return ()
+        few = STRAGGLER_SHARE * median
+        return tuple(worker for worker, n in enumerate(self.steps) if n < few)
+
+    def since(self, earlier: "WorkerReport") -> "WorkerReport":
+        """What was run since an earlier report; by a worker restarted, since then.
+
+        >>> WorkerReport((130, 20)).since(WorkerReport((100, 60)))
+        WorkerReport(steps=(30, 20))
+        """
+        pairs = zip(self.steps, earlier.steps, strict=True)
+        return WorkerReport(tuple(n - m if n >= m else n for n, m in pairs))
+
     def __str__(self) -> str:
-        table = _table("worker", ">training steps", ">share")
+        table = _table("worker", ">training steps", ">share", "")
         total = sum(self.steps)
+        stragglers = self.stragglers
         for worker, steps in enumerate(self.steps):
             share = f"{steps / total:.0%}" if total else "-"
-            table.add_row(str(worker), f"{steps:,}", share)
+            note = ""
+            if worker in stragglers:
+                median = statistics.median(self.steps)
+                note = f"straggler: {steps / median:.0%} of the median worker's"
+            table.add_row(str(worker), f"{steps:,}", share, note)
         table.add_section()
-        table.add_row("all", f"{total:,}", "", style="bold")
+        table.add_row("all", f"{total:,}", "", "", style="bold")
         return _render(table).rstrip("\n")
 
 
