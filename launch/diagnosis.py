@@ -43,7 +43,7 @@ _OUTCOMES = {
     ),
     Outcome.NOT_TENSORFLOW: (
         "server",
-        "a gRPC server that is not TensorFlow's listens on {address}{because}",
+        "a server of HTTP/2 that is not TensorFlow's listens on {address}{because}",
         "give the task a port of its own, or end that program",
     ),
 }

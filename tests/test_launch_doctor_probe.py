@@ -74,7 +74,7 @@ def test_a_grpc_server_that_is_not_tensorflows():
     with fake_servers.grpc_server({}) as address:
         report = find(address)
     assert report.outcome is Outcome.NOT_TENSORFLOW
-    assert "a gRPC server that is not TensorFlow's" in words(report)
+    assert "a server of HTTP/2 that is not TensorFlow's" in words(report)
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x0a", b"\x0a\x05\x0a\x03abc", b"\xff" * 20])
