@@ -97,6 +97,16 @@ def test_strategies_of_keras_are_named(cls):
         estimator.RunConfig(train_distribute=strategy)
 
 
+def test_proxy_between_the_tasks(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", TFConfig(PS, Task("worker", 0)).to_json())
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    with pytest.raises(ClusterError, match="http_proxy names a proxy.*a, b, c"):
+        estimator.RunConfig()
+    monkeypatch.setenv("TF_CONFIG", TFConfig(WORKERS, Task("worker", 0)).to_json())
+    with pytest.raises(ClusterError, match="http_proxy names a proxy"):
+        estimator.MultiWorkerMirroredStrategy()
+
+
 class OwnStrategy(tf.distribute.OneDeviceStrategy):
     """As users have them."""
 

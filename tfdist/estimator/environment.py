@@ -6,6 +6,7 @@ import uuid
 import tensorflow as tf
 
 import tf_config
+from tfdist import connect
 
 
 class ModelDirError(ValueError):
@@ -21,6 +22,16 @@ def read_tf_config() -> tf_config.TFConfig | None:
     if os.environ.get("TF_CONFIG", "").strip() in ("", "{}"):
         return None
     return tf_config.TFConfig.from_environment()
+
+
+def check_no_proxy(config: tf_config.TFConfig) -> None:
+    """Checks that TensorFlow will reach the other tasks without a proxy.
+
+    Raises:
+        tf_config.ClusterError: If it would not, and hang.
+    """
+    jobs = config.cluster.cluster_spec().values()
+    connect.check_no_proxy(address for job in jobs for address in job)
 
 
 def check_writable(model_dir: str) -> None:

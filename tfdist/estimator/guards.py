@@ -13,7 +13,11 @@ import keras
 
 from tfdist.estimator import _tf
 from tfdist.estimator.clusters import Kind, StrategyError, check_cluster, kind_of
-from tfdist.estimator.environment import check_writable, read_tf_config
+from tfdist.estimator.environment import (
+    check_no_proxy,
+    check_writable,
+    read_tf_config,
+)
 
 Arguments = dict[str, Any]
 
@@ -55,6 +59,7 @@ def _check_run_config(arguments: Arguments) -> None:
     kind = kind_of(arguments.get("train_distribute"))
     if config is not None and config.task.job != "evaluator":
         check_cluster(kind, config.cluster)
+        check_no_proxy(config)
     strategy = arguments.get("eval_distribute")
     if strategy is not None and kind_of(strategy) is not Kind.ONE_PROCESS:
         raise StrategyError(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.estimator import _tf
-from tfdist.estimator.environment import read_tf_config
+from tfdist.estimator.environment import check_no_proxy, read_tf_config
 from tfdist.estimator.placing import Placing
 from tfdist.parameter_server.placement import (
     GreedyLoadBalancing,
@@ -87,11 +87,13 @@ def MultiWorkerMirroredStrategy(  # noqa: N802  It is called as the class is.
         **options: Such as `communication_options`.
 
     Raises:
-        tf_config.ClusterError: If TF_CONFIG is not valid.
+        tf_config.ClusterError: If TF_CONFIG is not valid, or a proxy stands between.
     """
     config = read_tf_config()
     if config is not None and config.task.job == "evaluator":
         options["cluster_resolver"] = _no_cluster()
+    elif config is not None:
+        check_no_proxy(config)  # It starts a server at once.
     return tf.distribute.MultiWorkerMirroredStrategy(**options)
 
 
