@@ -30,6 +30,8 @@ class Run:
             [
                 *(sys.executable, "-m", "launch.local", *cluster),
                 f"--log_dir={directory / 'logs'}",
+                # A busy machine is no reason to end what would end by itself.
+                *("--straggler_timeout=150", "--grace_period=90"),
                 *(str(WITNESS), f"--model_dir={self.model_dir}", *flags),
             ],
             env={

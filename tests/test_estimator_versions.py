@@ -2,6 +2,7 @@
 
 import pytest
 
+from tfdist._requires import check_tensorflow
 from tfdist.estimator import versions
 from tfdist.estimator.versions import EstimatorImportError
 
@@ -35,12 +36,15 @@ def test_keras_of_another_tensorflow():
         versions.check("2.21.0", installed(keras="2.16.0"))
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [("1.15.5", True), ("2.15.1", True), ("2.16.1", False), ("2.21.0", False)],
-)
-def test_tensorflow_with_an_estimator_of_its_own(given, expected):
-    assert versions.is_native(given) is expected
+@pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.9.0"])
+def test_tensorflow_with_an_estimator_of_its_own(version):
+    with pytest.raises(ImportError, match="an Estimator of its own.*tf.estimator in"):
+        check_tensorflow(version)
+
+
+@pytest.mark.parametrize("version", ["2.16.1", "2.21.0", "3.0.0-rc1"])
+def test_tensorflow_without(version):
+    check_tensorflow(version)
 
 
 NOT_INSTALLED = """
@@ -58,20 +62,13 @@ except ImportError as error:
     print(error)
 """
 
-NATIVE = """
-import types
+OLD = """
 import tensorflow as tf
 tf.__version__ = "2.15.1"
-def api():
-    class Names(types.SimpleNamespace):
-        def __getattr__(self, name):
-            return type(name, (), {})
-    return Names(experimental=Names(), export=Names())
-tf.estimator = tf.compat.v1.estimator = api()
-tf.keras = types.SimpleNamespace(estimator=api())
-tf.estimator.Estimator = int
-from tfdist.estimator import names
-print(names.v2.Estimator)
+try:
+    from tfdist import estimator
+except ImportError as error:
+    print(error)
 """
 
 
@@ -80,7 +77,6 @@ def test_not_installed(run_python):
     assert "pip install 'tfdist[estimator]'" in done.stdout, done.stderr
 
 
-def test_native_is_used_and_said_so(run_python):
-    done = run_python(NATIVE)
-    assert done.stdout == "<class 'int'>\n", done.stderr
-    assert "TensorFlow 2.15.1 has an Estimator of its own: tfdist" in done.stderr
+def test_old_tensorflow_is_named_before_anything_fails(run_python):
+    done = run_python(OLD)
+    assert "tfdist needs TensorFlow 2.16 or newer; version 2.15.1" in done.stdout

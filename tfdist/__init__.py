@@ -3,6 +3,7 @@
 Importing this package changes nothing in TensorFlow or Keras.
 """
 
+from tfdist import _requires  # noqa: F401  It comes first: the others would fail.
 from tfdist.all_reduce.cost import Network
 from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
 from tfdist.all_reduce.measure import measure_network

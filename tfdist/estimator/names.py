@@ -1,10 +1,6 @@
-"""The names of `tf.estimator` and of `tf.compat.v1.estimator`, wherever they are from.
-
-TensorFlow 2.15 and older have them. For newer ones they come from tensorflow-estimator.
-"""
+"""The names of `tf.estimator` and of `tf.compat.v1.estimator`, loaded once."""
 
 import importlib.metadata
-import logging
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.estimator import versions
-
-_log = logging.getLogger("tfdist")
 
 _MODULES = (
     "canned.baseline",
@@ -47,14 +41,6 @@ _MODULES = (
 
 
 def _load() -> tuple[Any, Any, Any]:
-    if versions.is_native(tf.__version__):
-        _log.warning(
-            "TensorFlow %s has an Estimator of its own: tfdist.estimator uses it, as "
-            "it is",
-            tf.__version__,
-        )
-        convert = tf.keras.estimator.model_to_estimator
-        return tf.estimator, tf.compat.v1.estimator, convert
     names = ("tensorflow-estimator", "tf_keras")
     versions.check(tf.__version__, {name: _installed(name) for name in names})
     # These need what was just checked.

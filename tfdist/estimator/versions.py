@@ -3,23 +3,11 @@
 from collections.abc import Mapping
 
 ESTIMATOR = "2.15.0"
-FIRST_WITHOUT = (2, 16)
-"""The first TensorFlow without an Estimator of its own."""
-
 _EXTRA = "pip install 'tfdist[estimator]'"
 
 
 class EstimatorImportError(ImportError):
     """What the Estimator needs is not installed, or not in the version it needs."""
-
-
-def is_native(tensorflow: str) -> bool:
-    """Whether this TensorFlow has an Estimator of its own.
-
-    >>> is_native("2.15.1"), is_native("2.16.2"), is_native("3.0.0-rc1")
-    (True, False, False)
-    """
-    return _numbers(tensorflow) < FIRST_WITHOUT
 
 
 def check(tensorflow: str, installed: Mapping[str, str | None]) -> None:
