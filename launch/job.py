@@ -18,7 +18,8 @@ class Job:
     `straggler_timeout` how long the rest of an every-task program may take after
     its chief has ended. All are seconds. `echo` shows the logs on the terminal.
     `network` is one of `launch.network.MODES`. Lost tasks are started again at most
-    `max_restarts` times within `restart_window` seconds.
+    `max_restarts` times within `restart_window` seconds; one that is stopped for
+    `stall_timeout` seconds counts as lost.
 
     Raises:
         PlanError: If there is no such `network`.
@@ -34,6 +35,7 @@ class Job:
     network: str = network.AUTO
     max_restarts: int = 0
     restart_window: float = 600.0
+    stall_timeout: float = 1e9
 
     def __post_init__(self) -> None:
         if self.network not in network.MODES:

@@ -54,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
         network=values.network,
         max_restarts=values.max_restarts,
         restart_window=values.restart_window,
+        stall_timeout=values.stall_timeout,
         checkpoint_dir=values.checkpoint_dir,
     )
     if values.dry_run:
@@ -90,6 +91,7 @@ def _check(values: flags.FlagValues) -> None:
         "grace_period",
         "straggler_timeout",
         "restart_window",
+        "stall_timeout",
     ):
         seconds = getattr(values, name)
         if not seconds > 0:
@@ -140,6 +142,11 @@ def _define_flags() -> flags.FlagValues:
             "chief's success.",
         ),
         ("restart_window", 600.0, "Seconds within which restarts are counted."),
+        (
+            "stall_timeout",
+            120.0,
+            "Seconds that a task may be stopped or not answer, a step or the data take.",
+        ),
     ):
         flags.DEFINE_float(name, seconds, text, flag_values=values)
     flags.DEFINE_integer(

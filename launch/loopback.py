@@ -25,7 +25,8 @@ from launch.plan import (
 from tf_config import Cluster, Task, TFConfig
 
 CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
-"""The variable that tells a program where to keep checkpoints."""
+STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
+"""The variables that tell a program where to keep checkpoints, and how long to wait."""
 
 
 class LogDirError(ValueError):
@@ -105,8 +106,12 @@ def make_job(
     plans = without_proxy(plan(cluster, program, kind, server=server), environ)
     if gpus_per_worker is not None:
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
+    told = {}
     if checkpoint_dir is not None:
-        plans = tuple(_keeping_checkpoints(each, checkpoint_dir) for each in plans)
+        told[CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
+    if "stall_timeout" in limits:
+        told[STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
+    plans = tuple(_telling(each, told) for each in plans)
     return Job(
         kind=resolve_kind(cluster, kind),
         plans=tuple(share_machine(each, environ) for each in plans),
@@ -115,10 +120,10 @@ def make_job(
     )
 
 
-def _keeping_checkpoints(task_plan: TaskPlan, directory: str) -> TaskPlan:
+def _telling(task_plan: TaskPlan, env: Mapping[str, str]) -> TaskPlan:
+    """Tells a program what it is to keep to; servers have none."""
     if task_plan.is_server:
         return task_plan
-    env = {CHECKPOINT_DIR: os.path.abspath(directory)}
     return replace(task_plan, env={**task_plan.env, **env})
 
 

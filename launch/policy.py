@@ -10,6 +10,9 @@ from tf_config import Task
 START_AGAIN = 75
 """The exit status by which a program asks to be started again: `EX_TEMPFAIL`."""
 
+STALLED = 69
+"""The exit status of a chief that waited too long, out of Python's reach."""
+
 _LONGEST_DELAY = 30.0  # seconds
 
 
@@ -167,7 +170,8 @@ def describe_exit(code: int) -> str:
     ('exited with status 3', 'was killed by SIGKILL')
     """
     if code >= 0:
-        return f"exited with status {code}"
+        why = {STALLED: ": it waited too long", START_AGAIN: " to be started again"}
+        return f"exited with status {code}{why.get(code, '')}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

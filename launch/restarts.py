@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from launch import policy, processes, readiness
 from launch.console import Console
@@ -103,6 +104,19 @@ class Restarts:
             task.signal(signal.SIGKILL)
         self._wait(lambda: not any(each.alive for each in tasks), _KILL_TIMEOUT)
         processes.kill_strays([task.pid for task in self._tasks.values() if task.alive])
+
+    def hear(self, reporter: TaskPlan, report: Mapping[str, Any]) -> None:
+        """Takes what a task reports: that it is at work, or who keeps it waiting."""
+        if report.get("event") == "training":
+            self.at_work(reporter.task)
+        elif report.get("event") == "stalled":
+            by_name = {str(task): each for task, each in self._tasks.items()}
+            for name in report.get("tasks", ()):
+                if name in by_name and by_name[name].alive:
+                    self._console.notice(
+                        f"{reporter.name} waits for {name}: killing it"
+                    )
+                    by_name[name].signal(signal.SIGKILL)
 
     def at_work(self, task: Task) -> None:
         """Notes that a task is at work."""

@@ -36,6 +36,7 @@ class SupervisedTask:
         environ: The task's environment, beside that of its plan.
         inherit_stdin: Whether it reads the standard input.
         before: The same task, which has ended; the log goes on.
+        may_report: Whether it is told of the pipe for its reports.
 
     Raises:
         OSError: If the program cannot be started, or the log file written.
@@ -50,6 +51,7 @@ class SupervisedTask:
         environ: Mapping[str, str],
         inherit_stdin: bool = False,
         before: "SupervisedTask | None" = None,
+        may_report: bool = True,
     ) -> None:
         self.plan = plan
         self.log_path = log_path
@@ -62,13 +64,14 @@ class SupervisedTask:
         self._log = open(log_path, mode, buffering=0)  # noqa: SIM115
         self._output, write_end = _pipe()
         self.reports, report_end = _pipe()
+        told = {REPORT_FD: str(report_end)} if may_report else {}
         try:
             self._process = processes.spawn(
                 plan.argv,
-                {**environ, **plan.env, REPORT_FD: str(report_end)},
+                {**environ, **plan.env, **told},
                 output=write_end,
                 inherit_stdin=inherit_stdin,
-                pass_fds=[report_end],
+                pass_fds=[report_end] if may_report else [],
             )
         finally:
             os.close(write_end)

@@ -28,6 +28,7 @@ from launch.plan import TaskPlan
 from launch.policy import Verdict
 from launch.recovery import names
 from launch.restarts import Restarts
+from launch.stopped import StoppedTasks
 from launch.summary import Phases, row, summarize
 from launch.supervised import SupervisedTask
 from tf_config import Task
@@ -36,7 +37,6 @@ _READINESS_INTERVAL = 0.1
 _RECOVERY_INTERVAL = 0.2
 _KILL_TIMEOUT = 10.0
 _DRAIN_TIMEOUT = 1.0
-_LONGEST_WAIT = 60.0  # The system call refuses a wait of many days.
 
 
 class _KillNow(BaseException):
@@ -72,6 +72,7 @@ class Supervisor:
             self._start_all,
             lambda: bool(self._signals or self._abandoned),
         )
+        self._stopped = StoppedTasks(job.stall_timeout, console)
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
@@ -152,6 +153,7 @@ class Supervisor:
                     environ=os.environ,
                     inherit_stdin=is_leader,
                     before=before,
+                    may_report=bool(self._job.max_restarts),
                 )
             except OSError as error:
                 return Verdict(1, f"{plan.name} cannot be started: {error}")
@@ -237,8 +239,7 @@ class Supervisor:
             self._selector.unregister(task.reports)
             return
         for report in reports:
-            if report.get("event") == "training":
-                self._restarts.at_work(task.plan.task)
+            self._restarts.hear(task.plan, report)
 
     # Ending.
 
@@ -314,10 +315,12 @@ class Supervisor:
             timeout = min(timeout, 1.0)
         if self._restarts.pending:
             timeout = min(timeout, _RECOVERY_INTERVAL)
-        for key, _ in self._selector.select(min(timeout, _LONGEST_WAIT)):
+        timeout = min(timeout, self._stopped.interval)
+        for key, _ in self._selector.select(timeout):
             key.data()
         self._record(processes.reap())
         self._restarts.check()
+        self._stopped.check(self._tasks.values())
         self._console.tick()
 
     def _read(self, task: SupervisedTask) -> None:

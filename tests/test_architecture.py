@@ -96,6 +96,8 @@ def test_the_estimator_is_imported_by_itself_alone():
         "checkpoint/store.py",
         "parameter_server/placement.py",
         "parameter_server/report.py",
+        "activity.py",
+        "stall.py",
     ],
 )
 def test_decisions_import_no_tensorflow(pure):
@@ -203,6 +205,7 @@ def test_the_public_names():
         "RingStrategy",
         "RoundRobin",
         "Shard",
+        "StalledError",
         "StartupTimeoutError",
         "SyncReplicasOptimizer",
         "TargetSizePartitioner",

@@ -8,11 +8,14 @@ from tf_config import Cluster, ClusterError
 from tfdist import StartupTimeoutError
 from tfdist.parameter_server.connect import wait_for_servers
 
+from .launch_programs.fake_server import FakeServer
+
 
 @pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
+def server():
+    server = FakeServer()
+    yield server
+    server.close()
 
 
 def free_address() -> str:
@@ -20,18 +23,16 @@ def free_address() -> str:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_returns_once_every_server_accepts(listener):
+def test_returns_once_every_server_answers(server):
     late = free_address()
     cluster = Cluster(
         chief=("127.0.0.1:1",),
-        ps=(f"127.0.0.1:{listener.getsockname()[1]}",),
+        ps=(server.address,),
         worker=(late,),
     )
     port = int(late.rpartition(":")[2])
     servers = []
-    start = threading.Timer(
-        0.6, lambda: servers.append(socket.create_server(("127.0.0.1", port)))
-    )
+    start = threading.Timer(0.6, lambda: servers.append(FakeServer(port)))
     start.start()
     began = time.monotonic()
     wait_for_servers(cluster, timeout=30)
@@ -40,11 +41,11 @@ def test_returns_once_every_server_accepts(listener):
     servers[0].close()
 
 
-def test_names_the_servers_that_did_not_answer(listener):
+def test_names_the_servers_that_did_not_answer(server):
     missing = free_address()
     cluster = Cluster(
         chief=("127.0.0.1:1",),
-        ps=(f"127.0.0.1:{listener.getsockname()[1]}",),
+        ps=(server.address,),
         worker=(missing,),
     )
     with pytest.raises(StartupTimeoutError) as error:

@@ -1,4 +1,4 @@
-"""A real training whose worker and ps are killed, one after the other."""
+"""A real training whose tasks are killed and stopped, one after the other."""
 
 import os
 import subprocess
@@ -26,12 +26,11 @@ with strategy.scope():
     model.compile("adam", "mse")
 
 
-def kill(victim):
-    job, index = victim.split(":")
+def send(signal, job, index):
     port = int(cluster[job][int(index)].rpartition(":")[2])
     for each in psutil.net_connections("tcp"):
         if each.status == "LISTEN" and each.laddr.port == port:
-            os.kill(each.pid, signal.SIGKILL)
+            os.kill(each.pid, signal)
 
 
 class Kill(keras.callbacks.Callback):
@@ -42,9 +41,10 @@ class Kill(keras.callbacks.Callback):
         victim = victims.pop(0)
         with open("victims", "w") as file:
             file.write(" ".join(victims))
-        print("killing", victim, flush=True)
-        kill(victim)
-        if victim == "worker:0":
+        name, job, index = victim.split(":")
+        print(name, job, index, flush=True)
+        send(getattr(signal, name), job, index)
+        if victim == "SIGKILL:worker:0":
             train_until_it_is_back()
 
 
@@ -74,10 +74,11 @@ print("workers", all(strategy.worker_report().steps), flush=True)
 
 @pytest.mark.cluster
 @pytest.mark.timeout(TIMEOUT)
-def test_a_worker_and_a_ps_are_killed_and_training_ends_as_planned(tmp_path):
+def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    (tmp_path / "victims").write_text("worker:0 ps:1")
+    (tmp_path / "victims").write_text("SIGKILL:worker:0 SIGSTOP:worker:1 SIGKILL:ps:1")
     command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
+    command.append("--stall_timeout=8")
     done = subprocess.run(
         [*command, "train.py", str(EPOCHS), str(STEPS)],
         cwd=tmp_path,
@@ -95,4 +96,7 @@ def test_a_worker_and_a_ps_are_killed_and_training_ends_as_planned(tmp_path):
     [iterations] = [int(w.split()[1]) for w in said if w.startswith("iterations")]
     assert iterations >= EPOCHS * STEPS
     assert "worker:0 was killed by SIGKILL: starting worker:0 again" in done.stderr
+    assert any("a task does not answer: worker:1 at" in line for line in said)
+    assert "chief waits for worker:1: killing it" in done.stderr
+    assert "worker:1 was killed by SIGKILL: starting worker:1 again" in done.stderr
     assert "recovered: ps:1 was killed by SIGKILL; chief, ps:0, ps:1" in done.stderr

@@ -111,7 +111,10 @@ def test_a_program_may_ask_to_be_started_again(launcher):
     )
     status, _, errors = launcher.run(script)
     assert status == 0
-    assert "chief exited with status 75: starting chief, ps:0, ps:1 again" in errors
+    assert (
+        "chief exited with status 75 to be started again: starting chief, ps:0, ps:1 again"
+        in errors
+    )
 
 
 def test_restarts_are_bounded(launcher):
@@ -147,3 +150,38 @@ def test_the_directory_of_checkpoints_is_told_to_the_program_alone(launcher):
     assert (status, str(launcher.directory / "kept") in output) == (0, True)
     _, plan, _ = launcher.run("--checkpoint_dir=kept", "--dry_run", script)
     assert plan.count("TFDIST_CHECKPOINT_DIR") == 1
+
+
+def test_a_task_that_nobody_continues_is_killed_and_started_again(launcher):
+    script = launcher.script(PROGRAM)
+    process = launcher.start("--stall_timeout=0.5", script, "1")
+    chief = alive_after(launcher, "chief:0", 0)["chief:0"]
+    os.kill(chief, signal.SIGSTOP)
+    status, output, errors = finish(process)
+    assert status == 0
+    assert "life 1" in output
+    assert "chief has been stopped (SIGSTOP) for 0.5 s (--stall_timeout)" in errors
+    assert "chief was killed by SIGKILL: starting chief, ps:0, ps:1 again" in errors
+
+
+def test_a_task_that_is_waited_for_is_started_again(launcher):
+    script = launcher.script(
+        """
+        import json, os, time
+        report = {"event": "stalled", "tasks": ["worker:1"], "why": "it sleeps"}
+        os.write(int(os.environ["LAUNCH_REPORT_FD"]), json.dumps(report).encode() + b"\\n")
+        print("told", flush=True)
+        time.sleep(600)
+        """
+    )
+    process = launcher.start(script)
+    wait_for(lambda: launcher.log("worker-1").count(b"hello") == 2, "second hello")
+    process.send_signal(signal.SIGTERM)
+    _, _, errors = finish(process)
+    assert "chief waits for worker:1: killing it" in errors
+
+
+def test_nobody_is_asked_who_may_not_start_a_task_again(launcher):
+    script = launcher.script("import os; print('LAUNCH_REPORT_FD' in os.environ)")
+    _, output, _ = launcher.run("--max_restarts=0", script)
+    assert "[chief]    False" in output

@@ -56,6 +56,7 @@ from tfdist.parameter_server.report import (
 from tfdist.parameter_server.sizes import UnknownSizesError
 from tfdist.parameter_server.strategy import ParameterServerStrategy
 from tfdist.parameter_server.suggest import ClusterSuggestion, suggest_cluster
+from tfdist.watchdog import StalledError
 
 __all__ = [
     "AllReduce",
@@ -91,6 +92,7 @@ __all__ = [
     "RingStrategy",
     "RoundRobin",
     "Shard",
+    "StalledError",
     "StartupTimeoutError",
     "SyncReplicasOptimizer",
     "TargetSizePartitioner",

@@ -5,7 +5,7 @@ TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
 this file imports from `tensorflow.python` or `keras.src`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,7 +78,9 @@ __all__ = [
     "worker_index",
     # `tf.Graph` cannot capture an eager tensor; the graphs of functions can.
     "scratch_graph",
-    # It waits for results without a deadline.
+    # Which function a worker runs, and whether it has ended, is known to the thread that
+    # the coordinator has for it; and it waits for results without a deadline.
+    "observe_workers",
     "wait_for_result",
     # What the coordinator traces a function of a worker's iterator with.
     "iterator_spec",
@@ -211,6 +213,48 @@ def worker_index() -> tf.Tensor:
 
     graph = tf.compat.v1.get_default_graph()
     return graph.capture_call_time_value(index, tf.TensorSpec([], tf.int64))
+
+
+def observe_workers(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    begun: Callable[[int], None],
+    ended: Callable[[int, bool], None],
+) -> None:
+    """Has it told when a worker begins a function, and when that ends.
+
+    Args:
+        coordinator: Of the workers.
+        begun: Is called with the worker's index.
+        ended: Is called with the worker's index, and whether the function is over; it
+            is not if it was taken back, to be run again.
+    """
+    for worker in coordinator._cluster.workers:
+        _observe(worker, begun, ended)
+
+
+def _observe(
+    worker: Any, begun: Callable[[int], None], ended: Callable[[int, bool], None]
+) -> None:
+    process, on_failure = worker._process_closure, worker._on_closure_failure
+
+    def observed(closure: Any) -> None:
+        failed.clear()
+        begun(worker.worker_index)
+        try:
+            process(closure)
+        finally:
+            if not failed:
+                ended(worker.worker_index, True)
+
+    def on_observed_failure(closure: Any, error: Exception) -> None:
+        # The thread waits for its worker from now on, and the function for another.
+        failed.append(True)
+        ended(worker.worker_index, False)
+        on_failure(closure, error)
+
+    failed: list[bool] = []
+    worker._process_closure = observed
+    worker._on_closure_failure = on_observed_failure
 
 
 def wait_for_result(output: Any, timeout: float) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import tf_config
 from tf_config import proxies
+from tfdist.sign_of_life import Server, problem_of
 
 _log = logging.getLogger("tfdist")
 
@@ -21,7 +22,13 @@ class StartupTimeoutError(TimeoutError):
     """A task of the cluster did not answer in time."""
 
 
-def wait_for(tasks: Mapping[tf_config.Task, str], timeout: float, advice: str) -> None:
+def wait_for(
+    tasks: Mapping[tf_config.Task, str],
+    timeout: float,
+    advice: str,
+    *,
+    servers: bool = False,
+) -> None:
     """Waits until every task accepts connections.
 
     TensorFlow itself connects without a deadline: a task that was never started
@@ -32,18 +39,21 @@ def wait_for(tasks: Mapping[tf_config.Task, str], timeout: float, advice: str) -
         timeout: How long to wait for all of them together, in seconds.
         advice: What to do about a task that does not answer: a sentence, which is
             the end of the error.
+        servers: Whether each has to answer as a TensorFlow server, too.
 
     Raises:
         StartupTimeoutError: If one does not answer in time; names all such.
         tf_config.ClusterError: If a proxy stands between.
     """
     check_no_proxy(tasks.values())
-    answers = {task: _Probe(address) for task, address in tasks.items()}
+    answers = {task: _Probe(address, servers) for task, address in tasks.items()}
     started = noticed = time.monotonic()
     deadline = started + timeout
     try:
         while missing := [t for t, probe in answers.items() if not probe.answered()]:
-            names = ", ".join(f"{t} at {tasks[t]}" for t in missing)
+            names = ", ".join(
+                f"{task} at {tasks[task]}{answers[task].problem}" for task in missing
+            )
             if time.monotonic() >= deadline:
                 raise StartupTimeoutError(
                     f"no server answered within {timeout:g} s for {names}. {advice}"
@@ -110,7 +120,10 @@ class _Probe:
     deadline.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, server: bool) -> None:
+        self.problem = ""
+        self._name = address
+        self._server = server
         self._address = tf_config.split_address(address)
         self._answered = threading.Event()
         self._stopped = threading.Event()
@@ -118,13 +131,25 @@ class _Probe:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            try:
-                socket.create_connection(self._address, _PROBE_SECONDS).close()
-            except OSError:
-                self._stopped.wait(_RETRY_SECONDS)
-            else:
+            problem = self._try()
+            if problem is None:
                 self._answered.set()
                 return
+            self.problem = f" ({problem})"
+            self._stopped.wait(_RETRY_SECONDS)
+
+    def _try(self) -> str | None:
+        try:
+            socket.create_connection(self._address, _PROBE_SECONDS).close()
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        if not self._server:
+            return None
+        server = Server(self._name)
+        try:
+            return problem_of(server.ask(_PROBE_SECONDS))
+        finally:
+            server.close()
 
     def answered(self) -> bool:
         return self._answered.is_set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tfdist.activity import DATA
 from tfdist.keras.checks import check_captures
 from tfdist.keras.feed import BatchLayout, FedBatch, Feed, as_tensors
 from tfdist.keras.logs import StepLogs
@@ -77,7 +78,8 @@ class StepFunction:
 
     def _take(self, feed: Feed) -> tf.Tensor:
         try:
-            rows = [batch.row for batch in feed.take(self._steps)]
+            with self._strategy.activity.waiting_for(DATA):
+                rows = [batch.row for batch in feed.take(self._steps)]
         except StopIteration:
             # Keras leaves the epoch without the synchronisation of its other exits.
             self._strategy.in_flight.join()

@@ -94,13 +94,15 @@ def _settle_on_error(owner: type, name: str) -> None:
 
     @functools.wraps(keras_method)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        strategy = _strategy_of(self)
+        if not isinstance(strategy, ParameterServerStrategy):
             return keras_method(self, *args, **kwargs)
+        try:
+            with strategy.activity.call():
+                return keras_method(self, *args, **kwargs)
         except BaseException:
             # Whoever saves or counts in `except` shall not do so while workers write.
-            strategy = _strategy_of(self)
-            if isinstance(strategy, ParameterServerStrategy):
-                strategy.in_flight.settle()
+            strategy.in_flight.settle()
             raise
 
     setattr(owner, name, method)

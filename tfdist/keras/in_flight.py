@@ -3,12 +3,15 @@
 import collections
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf, supervision
+from tfdist.keras.patience import Patience
 from tfdist.keras.step_error import shortened
+from tfdist.watchdog import StalledError
 
 _log = logging.getLogger("tfdist")
 
@@ -28,16 +31,22 @@ class InFlight:
     Args:
         coordinator: Sends functions to workers.
         limit: The number of functions under way at once, at most.
+        patience: How to wait; without one, as TensorFlow does, without a deadline.
 
     Attributes:
         submitted: How many functions were submitted.
         finished: How many of the first of these have finished for certain.
+        stalls: Whether the last wait was given up.
     """
 
     def __init__(
-        self, coordinator: tf.distribute.coordinator.ClusterCoordinator, limit: int
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        limit: int,
+        patience: Patience | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._patience = patience
         self.limit = limit
         self._pending: collections.deque[tuple[Any, Callable[[Any], None]]] = (
             collections.deque()
@@ -45,6 +54,7 @@ class InFlight:
         self._under_way: list[Any] = []
         self.submitted = 0
         self.finished = 0
+        self.stalls = False
 
     def submit(
         self,
@@ -65,9 +75,11 @@ class InFlight:
 
         Raises:
             tf.errors.OpError: What an earlier function failed with.
+            StalledError: If training stands still.
         """
         self._make_room()
         output = self.schedule(function, argument)
+        self.stalls = False
         self._pending.append((output, on_result))
         self._under_way.append(output)
         self.submitted += 1
@@ -79,9 +91,22 @@ class InFlight:
             self.finish_oldest()
         while len(self._pending) >= self.limit * _RESULTS_AHEAD:
             self.finish_oldest()
-        while self._count_under_way() >= self.limit:
-            # It need not be the oldest that ends first, but mostly is.
-            _tf.wait_for_result(self._under_way[0], _MOMENT)
+        with self._waiting():
+            while self._count_under_way() >= self.limit:
+                # It need not be the oldest that ends first, but mostly is.
+                _tf.wait_for_result(self._under_way[0], _MOMENT)
+                self._check()
+
+    def _waiting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._patience is None else self._patience.waiting()
+
+    def _check(self) -> None:
+        if self._patience is not None:
+            try:
+                self._patience.check()
+            except StalledError:
+                self._give_up()
+                raise
 
     def _count_under_way(self) -> int:
         self._under_way = [
@@ -115,7 +140,12 @@ class InFlight:
             tf.errors.OpError: What it, or another, failed with. None is under way.
         """
         try:
+            if self._patience is not None:
+                self._patience.wait_for(output)
             return output.get()
+        except StalledError:
+            self._give_up()
+            raise
         except Exception as error:
             self._forget()
             # A function cancelled because another failed: join says why. Left with
@@ -143,10 +173,19 @@ class InFlight:
 
     def _join(self) -> None:
         try:
+            if self._patience is not None:
+                self._patience.wait_for_all([output for output, _ in self._pending])
             self._coordinator.join()
+        except StalledError:
+            self._give_up()
+            raise
         except Exception as error:
             self._forget()
             raise _shortened(error) from None
+
+    def _give_up(self) -> None:
+        self._forget()
+        self.stalls = True
 
     def _forget(self) -> None:
         # None is under way any longer, and none will be fetched.
@@ -156,6 +195,8 @@ class InFlight:
 
     def settle(self) -> None:
         """Waits for every function, when another error is already on its way."""
+        if self.stalls:
+            return
         try:
             self.join()
         except Exception as error:

@@ -321,5 +321,6 @@ class ResumableFit(keras.callbacks.Callback):
 
     def settle(self) -> None:
         """Waits for the checkpoint that is being written, but not for ever."""
-        if not self._writer.wait(_SETTLE_SECONDS):
+        stalls = self._strategy.in_flight.stalls
+        if not self._writer.wait(0.0 if stalls else _SETTLE_SECONDS):
             _log.warning("a checkpoint is still being written, and left behind")

@@ -71,7 +71,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         MEMBERSHIP.check_none()
         workers = [each for each in config.cluster.tasks() if each.job == "worker"]
         addresses = {each: config.cluster.address(each) for each in workers}
-        wait_for(addresses, startup_timeout, _ADVICE)
+        wait_for(addresses, startup_timeout, _ADVICE, servers=True)
         tf.config.experimental_connect_to_cluster(
             tf.train.ClusterSpec(config.cluster.cluster_spec()),
             job_name=config.task.job,

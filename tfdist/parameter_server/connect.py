@@ -5,7 +5,7 @@ from tfdist.connect import wait_for
 
 
 def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
-    """Waits until every ps and every worker accepts connections.
+    """Waits until every ps and every worker answers as a TensorFlow server.
 
     Args:
         cluster: The cluster whose ps and workers to wait for.
@@ -14,11 +14,18 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
     Raises:
         StartupTimeoutError: If one does not answer in time; names all such.
     """
-    servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
     wait_for(
-        {task: cluster.address(task) for task in servers},
+        servers_of(cluster),
         timeout,
         "Start each of them (python -m launch.task, or python -m launch.local for a "
         "whole cluster on one machine), check the addresses in TF_CONFIG, or give "
-        "ParameterServerStrategy a longer startup_timeout",
+        "ParameterServerStrategy a longer startup_timeout. `python -m launch.doctor` "
+        "says more about each",
+        servers=True,
     )
+
+
+def servers_of(cluster: tf_config.Cluster) -> dict[tf_config.Task, str]:
+    """The address of each ps and worker."""
+    servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
+    return {task: cluster.address(task) for task in servers}

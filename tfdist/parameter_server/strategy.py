@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 import tf_config
-from tfdist import status
+from tfdist import _tf, status
+from tfdist.activity import Activity
 from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
 from tfdist.membership import MEMBERSHIP, config_of, resolver_of
+from tfdist.keras.patience import Patience
 from tfdist.parameter_server import connect
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.placement import (
@@ -21,12 +23,15 @@ from tfdist.parameter_server.report import (
     PlacementReport,
     WorkerReport,
 )
+from tfdist.stall import ON_STALL
+from tfdist.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from tfdist.keras.resume import ResumableFit
 
-CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
-"""The variable by which a launcher names the directory of checkpoints."""
+_CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
+_STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
+"""The variables by which a launcher names the directory, and says how long to wait."""
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -50,6 +55,15 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             variable stays one to Keras, and so do its optimizer slots, which are
             split as it is; a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
+        stall_timeout: For how long a task may not answer, a step not finish, or the
+            dataset not give a batch, in seconds. From the environment variable
+            TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets, unless
+            given; without it, 120.
+        on_stall: What is done then: "raise" an error, have the tasks that keep it
+            waiting started again ("restart", by a launcher that can), or "warn". Unless
+            given, a task that does not answer is started again where there is such a
+            launcher, and elsewhere is an error once nothing goes on; a slow step or a
+            slow dataset is only warned of.
         checkpoint_dir: Where `fit` keeps checkpoints, from which it goes on when the
             program is started again. The chief and every ps write there, by the same
             path. From the environment variable TFDIST_CHECKPOINT_DIR, which
@@ -60,7 +74,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             has ended, its last.
 
     Raises:
-        ValueError: If an interval or a number is not positive.
+        ValueError: If a time or a number is not positive, or there is no such `on_stall`.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not answer in time.
@@ -76,6 +90,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         partitioner: Callable[..., Any] | None = None,
         *,
         startup_timeout: float = 60.0,
+        stall_timeout: float | None = None,
+        on_stall: str | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval: float = 30.0,
         checkpoints_to_keep: int = 3,
@@ -85,16 +101,25 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
-        _check_checkpoints(checkpoint_interval, checkpoints_to_keep)
+        if stall_timeout is None:
+            stall_timeout = float(os.environ.get(_STALL_TIMEOUT, 120))
+        _check_options(
+            checkpoint_interval, checkpoints_to_keep, stall_timeout, on_stall
+        )
         config = _chief_of(cluster)
         MEMBERSHIP.check_none()
         connect.wait_for_servers(config.cluster, startup_timeout)
         MEMBERSHIP.joined(self)
-        super().__init__(resolver_of(config), variable_partitioner=partitioner)
-        status.publish_here(config)
-        self._extended = ParameterServerExtended(
-            self, resolver_of(config), partitioner, placement
+        self.activity = Activity(len(config.cluster.worker))
+        self.watchdog = Watchdog(
+            connect.servers_of(config.cluster), self.activity, stall_timeout, on_stall
         )
+        with self.activity.call():
+            super().__init__(resolver_of(config), variable_partitioner=partitioner)
+            status.publish_here(config)
+            self._extended = ParameterServerExtended(
+                self, resolver_of(config), partitioner, placement
+            )
         if self.num_replicas_in_sync > 1:
             raise RuntimeError(
                 f"each worker shows {self.num_replicas_in_sync} GPUs, and a worker "
@@ -109,9 +134,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             )
         self._has_counted = False
         self._in_flight = InFlight(
-            self._coordinator, limit=STEPS_PER_WORKER * self.num_workers
+            self._coordinator,
+            STEPS_PER_WORKER * self.num_workers,
+            Patience(self._coordinator, self.activity, self.watchdog.check),
         )
-        self.checkpoint_dir = checkpoint_dir or os.environ.get(CHECKPOINT_DIR)
+        _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
+        self.checkpoint_dir = checkpoint_dir or os.environ.get(_CHECKPOINT_DIR)
         self.checkpoint_interval = checkpoint_interval
         self.checkpoints_to_keep = checkpoints_to_keep
         self.resumable_fit: ResumableFit | None = None
@@ -190,11 +218,26 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         return PlacementReport(self.num_ps, self._extended.placed_variables())
 
 
-def _check_checkpoints(interval: float, keep: int) -> None:
-    if not interval > 0:
-        raise ValueError(f"checkpoint_interval is a time > 0 s; received {interval!r}")
-    if not (isinstance(keep, int) and keep > 0):
-        raise ValueError(f"checkpoints_to_keep is a number > 0; received {keep!r}")
+def _check_options(
+    checkpoint_interval: float,
+    checkpoints_to_keep: int,
+    stall_timeout: float,
+    on_stall: str | None,
+) -> None:
+    for name, seconds in (
+        ("checkpoint_interval", checkpoint_interval),
+        ("stall_timeout", stall_timeout),
+    ):
+        if not seconds > 0:
+            raise ValueError(f"{name} is a time > 0 s; received {seconds!r}")
+    if not (isinstance(checkpoints_to_keep, int) and checkpoints_to_keep > 0):
+        raise ValueError(
+            f"checkpoints_to_keep is a number > 0; received {checkpoints_to_keep!r}"
+        )
+    if on_stall is not None and on_stall not in ON_STALL:
+        raise ValueError(
+            f"on_stall is one of {', '.join(ON_STALL)}, or None; received {on_stall!r}"
+        )
 
 
 def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
