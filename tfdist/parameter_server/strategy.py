@@ -10,8 +10,8 @@ import tf_config
 from tfdist import _tf, status
 from tfdist.activity import Activity
 from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
-from tfdist.membership import MEMBERSHIP, config_of, resolver_of
 from tfdist.keras.patience import Patience
+from tfdist.membership import MEMBERSHIP, config_of, resolver_of
 from tfdist.parameter_server import connect
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.placement import (
