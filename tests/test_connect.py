@@ -57,12 +57,11 @@ def test_names_the_servers_that_did_not_answer(server):
     assert "python -m launch.task" in words
 
 
-def test_a_proxy_between_is_refused_before_anything_hangs(monkeypatch, listener):
+def test_a_proxy_between_is_refused_before_anything_hangs(monkeypatch, server):
     monkeypatch.setenv("http_proxy", "http://user:secret@proxy:3128")
     monkeypatch.setenv("no_proxy", "localhost")
     monkeypatch.delenv("no_grpc_proxy", raising=False)
-    address = f"127.0.0.1:{listener.getsockname()[1]}"
-    cluster = Cluster(chief=("127.0.0.1:1",), ps=(address,), worker=("w:1",))
+    cluster = Cluster(chief=("127.0.0.1:1",), ps=(server.address,), worker=("w:1",))
     with pytest.raises(ClusterError) as error:
         wait_for_servers(cluster, timeout=30)
     words = str(error.value)

@@ -27,23 +27,25 @@ class Killed(Exception):
 class KilledAt(keras.callbacks.Callback):
     """Has checkpoints begun at some steps, and ends `fit` at another.
 
-    All are (epoch, batch). A checkpoint is written once the steps under way when it was
-    begun have finished, at the latest after the end of the epoch.
+    All are (epoch, batch).
     """
 
     def __init__(self, strategy, directory, begun, at):
         super().__init__()
-        self.set_interval = lambda s: setattr(strategy, "checkpoint_interval", s)
-        self.directory, self.begun, self.at, self.now = directory, begun, at, 0
+        self.strategy, self.directory = strategy, directory
+        self.begun, self.at, self.now = begun, at, 0
+        self.has_begun = False
 
     def on_epoch_begin(self, epoch, logs=None):
         self.now = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
         now = self.now, batch
-        is_due = now in self.begun
-        self.set_interval(1e-6 if is_due else 1e6)
-        if is_due:
+        if self.has_begun:
+            self.strategy.in_flight.join()  # It is written once these have finished.
+        self.has_begun = now in self.begun
+        self.strategy.checkpoint_interval = 1e-6 if self.has_begun else 1e6
+        if self.has_begun:
             self.wait_for(self.begun.index(now))
         if now == self.at:
             self.wait_for(len(self.begun))
