@@ -44,6 +44,10 @@ class Round:
         self._waiting.add(replica)
         return []
 
+    def leave(self, replica: int) -> None:
+        """Takes note that a replica was started again, and waits for nothing."""
+        self._waiting.discard(replica)
+
     def advance(self, step: int) -> list[int]:
         """Begins another step, and returns whom to release for it."""
         released = sorted(self._waiting)

@@ -1,6 +1,7 @@
 """Steps of several replicas' gradients in graph mode, with backups for slow ones."""
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,7 @@ from tfdist.low_level.accumulator import Accumulator
 from tfdist.low_level.replica_round import Round
 
 _STOP = -1  # in place of a replica
-_JOINS = -1  # in place of the step of a gradient
+_LARGEST_NONCE = 2**62
 
 
 class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
@@ -104,12 +105,8 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 aggregator.build(self._optimizer, accumulators, pairs, global_step)
                 with tf.control_dependencies(brought):
                     next_step = aggregator.wait(self._replica, step.read_value())
-                with tf.control_dependencies([aggregator.forget(self._replica)]):
-                    first_step = aggregator.wait(
-                        self._replica, tf.constant(_JOINS, tf.int64)
-                    )
+                aggregator.build_join(self._replica, step)
             self._aggregator = aggregator
-            self._join = step.assign(first_step).op
             return step.assign(next_step).op
 
     def make_session_run_hook(
@@ -128,7 +125,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 "make the hook after minimize() or apply_gradients(), which build what "
                 "it runs"
             )
-        return _Hook(self._join, self._aggregator if is_chief else None)
+        return _Hook(self._aggregator, is_chief)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a slot of the optimizer."""
@@ -146,9 +143,11 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 class _Aggregator:
     """What makes a step of the gradients that have arrived.
 
-    The global step is the truth; what releases a replica only wakes it up. One wake-up
-    too many, as when the chief was started again, makes a replica bring two gradients
-    of one step, and is used up by that.
+    The global step is the truth; what releases a replica only wakes it up. A replica
+    that joins waits for the answer to its own nonce: what came before was for the
+    process that it replaces. One wake-up too many, as for a replica that computes while
+    the chief is started again, makes it bring two gradients of one step, and is used up
+    by that.
     """
 
     def __init__(self, enough: int, total: int) -> None:
@@ -158,7 +157,7 @@ class _Aggregator:
         )
         self._wake_ups = [
             tf.queue.FIFOQueue(
-                -1, [tf.bool], [()], shared_name=f"sync_replicas_wake_up_{replica}"
+                -1, [tf.int64], [()], shared_name=f"sync_replicas_wake_up_{replica}"
             )
             for replica in range(total)
         ]
@@ -185,7 +184,10 @@ class _Aggregator:
         self._begin = [accumulator.begin(self._step) for accumulator in accumulators]
         self._arrived = self._arrivals.dequeue()
         self._num_arrived = self._arrivals.size()
-        self._release = [queue.enqueue(True) for queue in self._wake_ups]
+        self._answer = tf.compat.v1.placeholder_with_default(
+            tf.constant(0, tf.int64), ()
+        )
+        self._release = [queue.enqueue(self._answer) for queue in self._wake_ups]
         stop = (tf.constant(_STOP), tf.constant(0, tf.int64))
         self._stop = self._arrivals.enqueue(stop)
         self._close = [queue.close() for queue in self._wake_ups]
@@ -198,10 +200,20 @@ class _Aggregator:
         with tf.control_dependencies([woken]):
             return self._read_step()
 
-    def forget(self, replica: int) -> tf.Tensor:
-        """Takes the wake-ups that the process before this one has left."""
-        queue = self._wake_ups[replica]
-        return queue.dequeue_up_to(queue.size())
+    def build_join(self, replica: int, step: tf.Variable) -> None:
+        """Adds the operations of a replica that joins, which set its step."""
+        self._nonce = tf.compat.v1.placeholder(tf.int64, ())
+        self._arrive = self._arrivals.enqueue((tf.constant(replica), -self._nonce))
+        self._woken = self._wake_ups[replica].dequeue()
+        self._adopt_step = step.assign(self._read_step()).op
+
+    def join(self, session: tf.compat.v1.Session) -> None:
+        """Waits for the chief, and begins with the current step."""
+        nonce = 1 + secrets.randbelow(_LARGEST_NONCE)
+        session.run(self._arrive, {self._nonce: nonce})
+        while session.run(self._woken) != nonce:
+            pass
+        session.run(self._adopt_step)
 
     def start(
         self, session: tf.compat.v1.Session, coordinator: tf.train.Coordinator
@@ -240,16 +252,27 @@ class _Aggregator:
         ]
         session.run(left)
         session.run(self._begin)
-        for _ in range(session.run(self._num_arrived)):
-            session.run(self._arrived)
+        count = session.run(self._num_arrived)
+        arrived = [session.run(self._arrived) for _ in range(count)]
         session.run(self._release)
+        # Last, for their answers are what they wait for.
+        for replica, step in arrived:
+            if step < 0:
+                self._welcome(session, replica, -step)
         return Round(int(session.run(self._step)), self._enough)
+
+    def _welcome(self, session: tf.compat.v1.Session, replica: int, nonce: int) -> None:
+        session.run(self._release[replica], {self._answer: nonce})
 
     def _make_steps(self, session: tf.compat.v1.Session, current: Round) -> None:
         while True:
             replica, step = session.run(self._arrived)
             if replica == _STOP:
                 return
+            if step < 0:
+                current.leave(int(replica))
+                self._welcome(session, replica, -step)
+                continue
             released = current.arrive(int(replica), int(step))
             if current.is_complete:
                 released += current.advance(int(session.run(self._updated)))
@@ -260,22 +283,22 @@ class _Aggregator:
 class _Hook(tf.compat.v1.train.SessionRunHook):
     """Brings a replica to the current step, and runs the chief's thread."""
 
-    def __init__(self, join: tf.Operation, aggregator: _Aggregator | None) -> None:
-        self._join = join
+    def __init__(self, aggregator: _Aggregator, is_chief: bool) -> None:
         self._aggregator = aggregator
+        self._is_chief = is_chief
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         """Begins with the step of the others."""
-        if self._aggregator:
+        if self._is_chief:
             self._aggregator.start(session, coord)
         try:
-            session.run(self._join)
+            self._aggregator.join(session)
         except tf.errors.OutOfRangeError:  # The chief has ended.
             coord.request_stop()
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Lets the other replicas end."""
-        if self._aggregator:
+        if self._is_chief:
             self._aggregator.stop(session)
