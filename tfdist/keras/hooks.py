@@ -26,6 +26,7 @@ from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.resume import fit_resumably
 from tfdist.keras.step_error import print_records_once, shorten_the_coordinators_log
+from tfdist.parameter_server import lost as lost_ps
 from tfdist.parameter_server.creation import variable_initializer, variable_path
 from tfdist.parameter_server.partitioned import PartitionedVariable
 from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -100,9 +101,11 @@ def _settle_on_error(owner: type, name: str) -> None:
         try:
             with strategy.activity.call():
                 return keras_method(self, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             # Whoever saves or counts in `except` shall not do so while workers write.
             strategy.in_flight.settle()
+            if lost := lost_ps.explained(error, strategy.servers):
+                raise lost from None
             raise
 
     setattr(owner, name, method)

@@ -111,9 +111,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         connect.wait_for_servers(config.cluster, startup_timeout)
         MEMBERSHIP.joined(self)
         self.activity = Activity(len(config.cluster.worker))
-        self.watchdog = Watchdog(
-            connect.servers_of(config.cluster), self.activity, stall_timeout, on_stall
-        )
+        self.servers = connect.servers_of(config.cluster)
+        self.watchdog = Watchdog(self.servers, self.activity, stall_timeout, on_stall)
         with self.activity.call():
             super().__init__(resolver_of(config), variable_partitioner=partitioner)
             status.publish_here(config)
