@@ -12,6 +12,7 @@ import tensorflow as tf
 from models import mlp
 
 import tfdist
+from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
 from tfdist.keras.resume import CheckpointMismatchError
 
@@ -326,6 +327,24 @@ def test_corrupt_checkpoint(strategy, regression, program, killed, caplog, damag
     assert f"skipping the checkpoint {newest}" in caplog.text
     assert f"fit goes on from {before}" in caplog.text
     assert not newest.exists()
+
+
+@pytest.mark.feature(
+    "No checkpoint that can be read to its end", "no", "some variables are restored"
+)
+def test_every_checkpoint_is_corrupt(strategy, regression, program, monkeypatch):
+    def main():
+        with strategy.scope():
+            model = mlp()
+        model.fit(*regression, epochs=1, **FIT)
+
+    def read(path, **groups):
+        raise tf.errors.DataLossError(None, None, "Checksum does not match")
+
+    program(main)
+    monkeypatch.setattr("tfdist.checkpoint.variables.read", read)
+    with pytest.raises(CorruptCheckpointError, match="remove that directory"):
+        program(main)
 
 
 @pytest.mark.feature("A full disk is a warning, and training goes on")

@@ -22,7 +22,7 @@ from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
 from tfdist.checkpoint.plain import from_json
 from tfdist.checkpoint.snapshot import Position, Snapshot
-from tfdist.checkpoint.store import CheckpointStore
+from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.keras.feed import Feed
 from tfdist.keras.step_error import reason
 
@@ -176,11 +176,12 @@ class ResumableFit(keras.callbacks.Callback):
 
     def _restore(self) -> tuple[Path, Snapshot] | None:
         groups = self._groups()
-        path = self._first
+        path, has_begun = self._first, False
         while path is not None:
             try:
                 snapshot = Snapshot.read(path)
                 self._check_model(path, snapshot)
+                has_begun = True
                 variables.read(path, **groups)
             except (CheckpointMismatchError, *_LOST):
                 raise
@@ -189,6 +190,11 @@ class ResumableFit(keras.callbacks.Callback):
                 path = next(self._found, None)
             else:
                 return path, snapshot
+        if has_begun:
+            raise CorruptCheckpointError(
+                f"no checkpoint in {self._store.directory} can be read to its end, and "
+                "some variables have been restored: remove that directory to begin anew"
+            )
         return None
 
     def _check_model(self, path: Path, snapshot: Snapshot) -> None:
