@@ -149,9 +149,10 @@ def classes(strategy):
 
 @case
 def summed_loss(strategy):
+    """With a last batch of one: nothing weighs the loss of who has none."""
     loss = keras.losses.MeanSquaredError(reduction="sum")
     model = compiled(strategy, optimizer=lambda: keras.optimizers.SGD(0.01), loss=loss)
-    x, y = data()
+    x, y = data(33)
     return result(model, model.fit(x, y, batch_size=16, shuffle=False, verbose=0))
 
 

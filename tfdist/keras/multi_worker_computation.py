@@ -54,7 +54,8 @@ def _reduce_before(owner: Any) -> None:
         if step is None or step.is_updating:
             return keras_apply(self, grads, trainable_variables)
         options = tf.distribute.get_strategy().extended.communication_options
-        summed = reduce_gradients(list(grads), options)
+        counted = [None if each is None else step.counted(each) for each in grads]
+        summed = reduce_gradients(counted, options)
         with step.updating():
             return keras_apply(self, summed, trainable_variables)
 

@@ -43,6 +43,19 @@ class ReplicaStep:
         """The replica's own mean, from its part of the mean over all examples."""
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
+    def counted(self, gradient: Any) -> Any:
+        """The replica's gradient, or zeros if its examples stand in for none.
+
+        The mean of a loss weighs those with 0 already; its sum does not.
+        """
+        if isinstance(gradient, tf.IndexedSlices):
+            values = self.counted(gradient.values)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        # A choice and not a product, which would read and write the whole gradient.
+        return tf.cond(
+            self.count > 0, lambda: gradient, lambda: tf.zeros_like(gradient)
+        )
+
     def wrote(self, variable: Any) -> None:
         """Notes that the replica has set a Keras variable to a value of its own."""
         if not self.is_updating and all(variable is not each for each in self.written):
