@@ -6,6 +6,7 @@
 The results are written as those of multi_worker_cases.py are, for index 0.
 """
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -48,6 +49,11 @@ def copies_are_equal(variables):
 def ring_case(function):
     function.is_of_ring = True
     return cases.case(function)
+
+
+@ring_case
+def measured_network(strategy):
+    return {"network": dataclasses.asdict(tfdist.measure_network(strategy.devices))}
 
 
 @ring_case

@@ -11,7 +11,7 @@ import pytest
 
 import launch
 import tf_config
-from tfdist import RingStrategy, StartupTimeoutError
+from tfdist import Network, RingStrategy, StartupTimeoutError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
@@ -34,7 +34,7 @@ COMPARED = [
     "py_dataset",
     "loss_scale",
 ]
-OF_THE_RING = ["rings_per_step", "route", "saving", "dropout"]
+OF_THE_RING = ["measured_network", "rings_per_step", "route", "saving", "dropout"]
 
 
 def train(directory, names):
@@ -80,6 +80,14 @@ def test_a_ring_runs_on_each_worker_in_each_step(found):
     # 4 steps; one exchange of the gradients at least in each.
     assert (per_fit >= 4).all()
     assert (per_fit == per_fit[0, 0]).all()
+
+
+def test_the_network_between_workers_is_measured(found):
+    network = Network(**found["measured_network"]["network"])
+    # Between processes, a message takes a call of gRPC.
+    assert 1e-6 < network.latency < 10
+    assert 1e3 < network.bandwidth < 1e12
+    assert network.processor_seconds_per_message > 0
 
 
 def test_tensors_go_from_each_worker_to_the_next_one_only(found):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdist.all_reduce.cost import Network
+from tfdist.all_reduce.locality import in_one_process
 
 ROUNDS = 10
 BLOCK_BYTES = 8_000_000
@@ -33,14 +34,26 @@ def measure_network(devices: Sequence[str]) -> Network:
         devices: The full names of two devices or more, of different hosts.
 
     Raises:
-        ValueError: If there are fewer than two devices, or one is repeated.
+        ValueError: If there are fewer than two devices, one is repeated or is not
+            there, or all are of one process: nothing is sent between those.
     """
-    n = len(devices)
-    if n < 2 or len(set(devices)) < n:
+    received = ", ".join(devices) or "none"
+    if len(devices) < 2 or len(set(devices)) < len(devices):
         raise ValueError(
-            "measure_network needs two devices or more, each once; received "
-            f"{', '.join(devices) or 'none'}"
+            f"measure_network needs two devices or more, each once; received {received}"
         )
+    places = [_place(device) for device in devices]
+    if in_one_process(places):
+        raise ValueError(
+            f"no network connects devices of one process; received {received}. There, "
+            "tfdist.AllReduce() sends nothing, whatever its network"
+        )
+    return measured(devices)
+
+
+def measured(devices: Sequence[str]) -> Network:
+    """Measures, wherever the devices are."""
+    n = len(devices)
     # Not more than noise, between devices of one process.
     latency = max(_round_seconds(devices[:2], there_and_back) / 2, 1e-7)
     fan = _round_seconds(devices, there_and_back)
@@ -54,6 +67,19 @@ def measure_network(devices: Sequence[str]) -> Network:
         seconds_per_message=min(max(gap, 0.0), latency),
         processor_seconds_per_message=max(everyone, 0.0) / (n * (n - 1)),
     )
+
+
+def _place(device: str) -> str:
+    """The full name of a device."""
+    with tf.device(device):
+        place = tf.DeviceSpec.from_string(tf.identity(0.0).device)
+    # TensorFlow takes another device for one that is not there.
+    if place.make_merged_spec(tf.DeviceSpec.from_string(device)) != place:
+        raise ValueError(
+            f"there is no device {device!r}: tf.config.list_logical_devices() returns "
+            "those that are"
+        )
+    return str(place.to_string())
 
 
 Round = Callable[[list[tf.Tensor], Sequence[str]], list[tf.Tensor]]
