@@ -92,14 +92,27 @@ def route(strategy):
 
 @ring_case
 def a_worker_dies(strategy):
-    """A worker is killed between two steps, and the next one says which."""
+    """A worker is killed between two epochs, and the next one says which."""
+    return lose_worker(strategy, signal.SIGKILL)
+
+
+@ring_case
+def a_worker_stops(strategy):
+    return lose_worker(strategy, signal.SIGSTOP)
+
+
+def lose_worker(strategy, signum):
     model = cases.compiled(strategy)
     x, y = cases.data(64)
-    model.fit(x, y, batch_size=16, verbose=0)
-    os.kill(int(os.environ["PID_OF_WORKER_1"]), signal.SIGKILL)
+
+    def lose(epoch, logs):
+        if epoch == 1:
+            os.kill(int(os.environ["PID_OF_WORKER_1"]), signum)
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=lose)
     began = time.monotonic()
     try:
-        model.fit(x, y, batch_size=16, epochs=1000, verbose=0)
+        model.fit(x, y, batch_size=16, epochs=1000, verbose=0, callbacks=[callback])
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
     return {"message": message, "seconds": time.monotonic() - began}
@@ -115,7 +128,7 @@ def main(directory, *names):
 
     cases.result = result
     ring = Counted(segment_bytes=20_000)
-    strategy = tfdist.RingStrategy(cross_device_ops=ring)
+    strategy = tfdist.RingStrategy(cross_device_ops=ring, peer_timeout=5.0)
     ring.count_on(strategy.devices)
     strategy.counted = ring
     for name in names:

@@ -12,6 +12,7 @@ import pytest
 import launch
 import tf_config
 from tfdist import Network, RingStrategy, StartupTimeoutError
+from tfdist.watchdog import STALLED
 
 sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
@@ -107,11 +108,12 @@ def test_what_is_saved_loads_without_the_strategy(found):
     assert found["saving"]["files"] == ["export", "model.keras", "model.weights.h5"]
 
 
-def test_a_worker_that_dies_is_named(tmp_path):
+def lose_worker_1(tmp_path, case):
+    """Returns how the chief ended, and the address of the worker."""
     log_dir = str(tmp_path / "logs")
     with launch.servers(num_ps=0, num_workers=WORKERS, log_dir=log_dir) as servers:
         done = subprocess.run(
-            [sys.executable, PROGRAM, str(tmp_path), "a_worker_dies"],
+            [sys.executable, PROGRAM, str(tmp_path), case],
             env={
                 **os.environ,
                 "TF_CONFIG": servers.tf_config.to_json(),
@@ -121,9 +123,19 @@ def test_a_worker_that_dies_is_named(tmp_path):
             text=True,
             timeout=200,
         )
-        assert done.returncode == 0, done.stderr[-4000:]
+    return done, servers.tf_config.cluster.worker[1]
+
+
+def test_a_worker_that_stops_is_named_though_nothing_can_be_interrupted(tmp_path):
+    done, address = lose_worker_1(tmp_path, "a_worker_stops")
+    assert done.returncode == STALLED, done.stderr[-4000:]
+    assert f"PeerLostError: worker:1 at {address} does not answer" in done.stderr
+
+
+def test_a_worker_that_dies_is_named(tmp_path):
+    done, address = lose_worker_1(tmp_path, "a_worker_dies")
+    assert done.returncode == 0, done.stderr[-4000:]
     found = load(tmp_path / "a_worker_dies-0.pkl")
-    address = servers.tf_config.cluster.worker[1]
     assert found["message"].startswith(f"PeerLostError: worker:1 at {address} ended")
     assert found["seconds"] < 60
 

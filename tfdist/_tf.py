@@ -5,6 +5,7 @@ TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
 this file imports from `tensorflow.python` or `keras.src`.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -309,7 +310,9 @@ def seeded(seed: int) -> Iterator[None]:
     """Gives operations made meanwhile seeds that follow from this one."""
     eager = context.context()
     kept = eager._seed, getattr(eager, "_rng", None)
-    eager._set_global_seed(seed)
+    # TensorFlow's own setter also empties the cache of kernels, and waits, with the
+    # lock of the interpreter, for remote tasks that may be gone.
+    eager._seed, eager._rng = seed, random.Random(seed)
     try:
         yield
     finally:

@@ -162,7 +162,7 @@ class Watchdog:
 
     def _restart(self, found: Stall, text: str) -> None:
         if not found.tasks:
-            self._leave(text, supervision.START_AGAIN)
+            end_process(text, supervision.START_AGAIN, self._end)
             return
         # A process that is gone, the supervisor knows of.
         ended = {t for t in self._silent if self._problems[t] != NO_ANSWER}
@@ -180,19 +180,27 @@ class Watchdog:
         self._raised.clear()
         self._error = StalledError(text)
         if not self._raised.wait(_SECONDS_TO_RAISE) and not self._stopped.is_set():
-            self._leave(text, STALLED)
+            end_process(text, STALLED, self._end)
 
-    def _leave(self, text: str, status: int) -> None:
-        print(
-            f"tfdist: {text}\ntfdist: the main thread cannot be interrupted: ending "
-            f"the process with status {status}",
-            file=sys.stderr,
-        )
-        for handler in (*logging.getLogger().handlers, *_log.handlers):
-            handler.flush()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._end(status)
+
+def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -> None:
+    """Ends this process, from a thread that is not the main one.
+
+    Args:
+        text: Why.
+        status: Its exit status.
+        end: Ends it.
+    """
+    print(
+        f"tfdist: {text}\ntfdist: the main thread cannot be interrupted: ending "
+        f"the process with status {status}",
+        file=sys.stderr,
+    )
+    for handler in (*logging.getLogger().handlers, *_log.handlers):
+        handler.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    end(status)
 
 
 def _end_in_time() -> None:

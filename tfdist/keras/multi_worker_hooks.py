@@ -179,7 +179,8 @@ def _explain_failures(owner: type, name: str) -> None:
         strategy = _strategy_of(self)
         if not isinstance(strategy, SynchronousStrategy):
             return keras_method(self, *args, **kwargs)
-        with explained(strategy.extended.lost_peers):
+        extended = strategy.extended
+        with explained(extended.lost_peers), extended.call():
             return keras_method(self, *args, **kwargs)
 
     setattr(owner, name, method)

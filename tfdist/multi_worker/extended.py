@@ -1,5 +1,6 @@
 """What TensorFlow's multi-worker strategy is asked to do otherwise."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -57,6 +58,10 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         """Asks the other tasks, and returns those that do not answer."""
         watch = getattr(self, "_peer_watch", None)
         return watch.lost() if watch else []
+
+    def call(self) -> contextlib.AbstractContextManager[None]:
+        """A call that needs the other tasks: without one, its collectives are aborted."""
+        return contextlib.nullcontext()
 
     @property
     def communication_options(self) -> Any:

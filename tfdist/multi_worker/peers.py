@@ -13,8 +13,16 @@ from tfdist.keras.step_error import shortened
 
 _PAUSE_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
+# Once something has failed there is time, and who is only slow is not to blame.
+_LAST_PROBE_SECONDS = 10.0
 # A server that refuses connections this often, a pause apart, has ended.
 _REFUSALS = 3
+
+
+WHAT_TO_DO = (
+    "Every step needs all workers: start the whole cluster again; with the callback "
+    "keras.callbacks.BackupAndRestore, training goes on from its last backup"
+)
 
 
 class PeerLostError(RuntimeError):
@@ -91,10 +99,7 @@ def explained(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
     except tf.errors.OpError as error:
         if lost := lost_peers():
             raise PeerLostError(
-                f"{', '.join(lost)} ended or does not answer, and every step needs all "
-                "workers. Start the whole cluster again; with the callback "
-                "keras.callbacks.BackupAndRestore, training goes on from its last "
-                "backup"
+                f"{', '.join(lost)} ended or does not answer. {WHAT_TO_DO}"
             ) from None
         raise shortened(error) from None
 
@@ -121,7 +126,7 @@ class _Answer:
         self._problem: tf.errors.OpError | None = None
 
         def ask() -> None:
-            self._problem = _problem(check, task)
+            self._problem = _problem(check, task, _LAST_PROBE_SECONDS)
 
         self._thread = threading.Thread(target=ask, daemon=True)
         self._thread.start()
@@ -132,10 +137,12 @@ class _Answer:
 
 
 def _problem(
-    check: Callable[[tf_config.Task, float], None], task: tf_config.Task
+    check: Callable[[tf_config.Task, float], None],
+    task: tf_config.Task,
+    seconds: float = _PROBE_SECONDS,
 ) -> tf.errors.OpError | None:
     try:
-        check(task, _PROBE_SECONDS)
+        check(task, seconds)
     except tf.errors.OpError as error:
         return error
     return None

@@ -1,5 +1,6 @@
 """`RingStrategy`: one program, a copy of the model on every worker, and a ring of them."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,11 +10,14 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf, status
 from tfdist.all_reduce.cross_device_ops import AllReduce
-from tfdist.connect import unreachable, wait_for
+from tfdist.connect import wait_for
 from tfdist.keras.multi_worker_replica import current_step
 from tfdist.membership import MEMBERSHIP, config_of
 from tfdist.multi_worker.extended import UnequalDevicesError
+from tfdist.multi_worker.last_resort import LastResort
+from tfdist.multi_worker.peers import WHAT_TO_DO, PeerWatch
 from tfdist.multi_worker.synchronous import SynchronousStrategy
+from tfdist.sign_of_life import NO_ANSWER, Server, problem_of
 
 _ADVICE = (
     "Start each of them (python -m launch.task, or python -m launch.local for a whole "
@@ -41,6 +45,9 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
             task. From the environment variable TF_CONFIG unless given.
         cross_device_ops: How gradients meet: a `tfdist.RingAllReduce()` unless given.
         startup_timeout: How long to wait for the workers, in seconds.
+        peer_timeout: How long a worker may not answer, later, in seconds. Then `fit`,
+            `evaluate` and `predict` fail with a `PeerLostError`, or, where they wait
+            and cannot be interrupted, the process ends with status 69.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is not
@@ -57,6 +64,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
         *,
         startup_timeout: float = 60.0,
+        peer_timeout: float = 30.0,
     ) -> None:
         # Imported late: the hooks have to know this class.
         from tfdist.keras import multi_worker_hooks
@@ -81,7 +89,9 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         MEMBERSHIP.joined(self)
         status.publish_here(config)
         # The base class would make an extension of its own, for local devices.
-        tf.distribute.Strategy.__init__(self, RingExtended(self, addresses, ops))
+        tf.distribute.Strategy.__init__(
+            self, RingExtended(self, addresses, ops, peer_timeout)
+        )
         multi_worker_hooks.install()
 
     @property
@@ -109,6 +119,7 @@ class RingExtended(_tf.MirroredExtended):
         strategy: The strategy.
         workers: The address of each worker, in the order of the ring.
         cross_device_ops: How gradients meet.
+        peer_timeout: How long a worker may not answer, in seconds.
     """
 
     worker_index = 0
@@ -120,13 +131,16 @@ class RingExtended(_tf.MirroredExtended):
         strategy: tf.distribute.Strategy,
         workers: Mapping[tf_config.Task, str],
         cross_device_ops: tf.distribute.CrossDeviceOps,
+        peer_timeout: float,
     ) -> None:
         devices = _devices([each.device for each in workers])
         # Given devices of several tasks, the base class refuses to be constructed, and
         # then does what is asked of it.
         super().__init__(strategy, devices[:1], cross_device_ops)
         self._initialize_strategy(devices)
-        self._workers = workers
+        self._servers = {task: Server(address) for task, address in workers.items()}
+        self._last_resort = LastResort()
+        self._watch = PeerWatch(workers, peer_timeout, self._check, self._lost)
         here = tf.identity(0).device
         # Batches are cut here, where the dataset is; a worker gets its part with the
         # step. What is computed in the scope, initial values say, is computed here.
@@ -151,8 +165,22 @@ class RingExtended(_tf.MirroredExtended):
         return tf.distribute.get_replica_context().merge_call(add_up, placed)
 
     def lost_peers(self) -> list[str]:
-        """Returns the workers that do not accept connections."""
-        return unreachable(self._workers)
+        """Asks the workers, and returns those that do not answer."""
+        return self._watch.lost()
+
+    def call(self) -> contextlib.AbstractContextManager[None]:
+        """A call that needs the workers: without one, it fails or the process ends."""
+        return self._last_resort.call()
+
+    def _lost(self, what: str) -> None:
+        self._last_resort.lost(f"PeerLostError: {what}. {WHAT_TO_DO}")
+
+    def _check(self, worker: tf_config.Task, seconds: float) -> None:
+        problem = problem_of(self._servers[worker].ask(seconds))
+        if problem == NO_ANSWER:
+            raise tf.errors.DeadlineExceededError(None, None, problem)
+        if problem:
+            raise tf.errors.UnavailableError(None, None, problem)
 
     # A step of `fit` has added up its gradients before the optimizer asks, and what is
     # left is the same on every replica: they need not meet.

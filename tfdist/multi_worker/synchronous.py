@@ -17,7 +17,8 @@ class SynchronousStrategy(tf.distribute.Strategy):
     - `gather_numbers(numbers)`: some integers of each such process, one row each;
     - `sum_over_replicas(values, options)`: in a replica, the sums of values of one
       dtype;
-    - `lost_peers()`: the tasks that do not answer.
+    - `lost_peers()`: the tasks that do not answer;
+    - `call()`: a context, of a call that needs all of them.
     """
 
     @property

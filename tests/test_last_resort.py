@@ -1,0 +1,64 @@
+"""The last resort: a call that goes on without a peer ends the process."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from tfdist.multi_worker.last_resort import LastResort
+from tfdist.watchdog import STALLED
+
+DEADLINE = 30.0  # seconds
+
+
+@pytest.fixture
+def ended():
+    return []
+
+
+@pytest.fixture
+def resort(ended):
+    return LastResort(0.05, ended.append)
+
+
+def lose_a_peer(resort):
+    thread = threading.Thread(target=resort.lost, args=("worker:1 is lost",))
+    thread.daemon = True
+    thread.start()
+    return thread
+
+
+def test_a_call_that_goes_on_ends_the_process(resort, ended, capsys):
+    with resort.call(), resort.call():
+        lose_a_peer(resort).join(DEADLINE)
+    assert ended == [STALLED]
+    assert "worker:1 is lost" in capsys.readouterr().err
+
+
+def test_a_call_that_begins_later_is_one(resort, ended):
+    thread = lose_a_peer(resort)
+    time.sleep(0.2)
+    assert ended == []
+    with resort.call():
+        thread.join(DEADLINE)
+    assert ended == [STALLED]
+
+
+def test_calls_that_end_are_none(resort, ended, monkeypatch):
+    calls = contextlib.ExitStack()
+    slept = []
+
+    def one_ends_and_another_begins(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise EOFError
+        calls.close()
+        calls.enter_context(resort.call())
+
+    monkeypatch.setattr(time, "sleep", one_ends_and_another_begins)
+    calls.enter_context(resort.call())
+    with pytest.raises(EOFError):
+        resort.lost("worker:1 is lost")
+    assert slept == [0.05] * 3
+    assert ended == []
