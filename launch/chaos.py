@@ -171,7 +171,8 @@ def _links(job: Job, schedule: Schedule, supervisor: int) -> Iterator[Links | No
     if not schedule.kinds & faults.LINK_KINDS:
         yield None
         return
-    with Links(job.plans, lambda: tasks_of(job, supervisor)) as links:
+    ports = {plan.name: plan.port for plan in job.plans}
+    with Links(ports, lambda: tasks_of(job, supervisor)) as links:
         yield links
 
 
@@ -213,6 +214,7 @@ def main(argv: Sequence[str]) -> int:
         values.program,
         log_dir=values.log_dir,
         max_restarts=values.max_restarts,
+        stall_timeout=values.stall_timeout,
         checkpoint_dir=values.checkpoint_dir,
     )
     schedule = _schedule(values, [plan.name for plan in job.plans])
@@ -308,13 +310,11 @@ def _define_flags() -> flags.FlagValues:
         f"What may go wrong, of {', '.join(faults.KINDS)}.",
         flag_values=values,
     )
-    flags.DEFINE_float(
-        "deadline",
-        600.0,
-        "Seconds within which the job has to end.",
-        lower_bound=1.0,
-        flag_values=values,
-    )
+    for name, seconds, text in (
+        ("deadline", 600.0, "Seconds within which the job has to end."),
+        ("stall_timeout", 60.0, "Seconds after which a stopped task counts as lost."),
+    ):
+        flags.DEFINE_float(name, seconds, text, lower_bound=1.0, flag_values=values)
     flags.DEFINE_boolean(
         "may_fail",
         False,

@@ -8,8 +8,9 @@ the kernel, and each byte costs some processor time.
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,31 +51,34 @@ class Link:
 
 def through_links(plan: TaskPlan) -> TaskPlan:
     """Returns the plan of a task that reaches the others by `HOST`."""
+    tf_config = through(plan.env["TF_CONFIG"])
     return replace(
         plan,
-        address=plan.address.replace(_LOOPBACK, HOST),
-        env={
-            **plan.env,
-            "TF_CONFIG": plan.env["TF_CONFIG"].replace(_LOOPBACK, HOST),
-        },
+        address=through(plan.address),
+        env={**plan.env, "TF_CONFIG": tf_config},
     )
+
+
+def through(addresses: str) -> str:
+    """Returns a text with addresses of loopback as one with those of `HOST`."""
+    return addresses.replace(_LOOPBACK, HOST)
 
 
 class Links:
     """Forwards what passes between tasks, as long as the context is entered.
 
     Args:
-        plans: Of the tasks, from `through_links`.
+        ports: Of each task, by its name.
         tasks: Returns the process of each task that lives, by its name: who connects
             is known by it.
     """
 
     def __init__(
         self,
-        plans: Iterable[TaskPlan],
+        ports: Mapping[str, int],
         tasks: Callable[[], Mapping[str, psutil.Process]],
     ) -> None:
-        self._ports = {plan.name: plan.port for plan in plans}
+        self._ports = dict(ports)
         self._tasks = tasks
         self._faults: dict[str, list[Link]] = {name: [] for name in self._ports}
         self._servers: list[asyncio.Server] = []
@@ -127,10 +131,16 @@ class Links:
     async def _connect(
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        caller = self._who_has(writer.get_extra_info("peername")[1])
-        ends = [end for end in (name, caller) if end is not None]
+        port = writer.get_extra_info("peername")[1]
+        # It takes a while, and whoever calls may have little patience.
+        caller = asyncio.ensure_future(asyncio.to_thread(self._who_has, port))
 
         def link() -> Link:
+            if not any(self._faults.values()):
+                return Link()
+            if not caller.done():
+                return Link(is_cut=True)
+            ends = [name, *caller.result()]
             return sum((fault for end in ends for fault in self._faults[end]), Link())
 
         with contextlib.closing(writer):
@@ -141,13 +151,38 @@ class Links:
                     _forward(reader, ours, link), _forward(theirs, writer, link)
                 )
 
-    def _who_has(self, port: int) -> str | None:
+    def _who_has(self, port: int) -> list[str]:
+        inode = _inode_of(port)
         for name, process in self._tasks().items():
-            with contextlib.suppress(psutil.Error):
-                for connection in process.net_connections("tcp"):
-                    if connection.laddr.port == port:
-                        return name
-        return None
+            if inode and _has_open(process.pid, f"socket:[{inode}]"):
+                return [name]
+        return []
+
+
+def _inode_of(port: int) -> str | None:
+    """The inode of the socket that has a local port, as the kernel's table has it.
+
+    psutil would read the table once for each process, and it may be long.
+    """
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/net/{table}") as lines:
+            for line in lines:
+                if f":{port:04X} " not in line:
+                    continue
+                _, local, _, _, _, _, _, _, _, inode, *_ = line.split()
+                if local.endswith(f":{port:04X}") and inode != "0":
+                    return inode
+    return None
+
+
+def _has_open(pid: int, target: str) -> bool:
+    directory = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(directory):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"{directory}/{descriptor}") == target:
+                    return True
+    return False
 
 
 async def _forward(
@@ -166,6 +201,7 @@ async def _forward(
     async def write() -> None:
         while True:
             came, data = await under_way.get()
+            await _until_open(link)
             await asyncio.sleep(max(0.0, came + link().delay - loop.time()))
             await _until_open(link)
             writer.write(data)

@@ -59,13 +59,14 @@ def test_a_job_recovers_from_each_fault_and_the_outcome_tells(job):
         Fault("kill", "worker:1", 0),
         Fault("kill", "ps:0", 20),
         Fault("stop", "chief", 60, seconds=0.5),
-        Fault("kill", "chief", 100),
+        Fault("kill", "chief", 80),
+        Fault("stop", "worker:0", 100),
     )
-    outcome = chaos.run(job(200), Schedule(faults), deadline=120)
+    outcome = chaos.run(job(250, stall_timeout=3.0), Schedule(faults), deadline=120)
     assert outcome.holds, outcome.invariants
     assert [each.fault for each in outcome.injections] == [*faults]
     assert all(each.seconds is not None for each in outcome.injections)
-    assert outcome.progress.result.steps == outcome.progress.furthest == 200
+    assert outcome.progress.result.steps == outcome.progress.furthest == 250
 
 
 def test_a_doubled_step_is_seen(job, monkeypatch):

@@ -15,6 +15,10 @@ from launch.loopback import make_job
 DEADLINE = 30.0  # seconds
 
 
+def ports(plans):
+    return {plan.name: plan.port for plan in plans}
+
+
 @pytest.fixture
 def plans():
     job = make_job(launch.local_cluster(1, 1), launch.Program("train.py"))
@@ -24,7 +28,7 @@ def plans():
 @pytest.fixture
 def echo(plans):
     """A server in the place of ps:0, which sends back what it is sent."""
-    [port] = [plan.port for plan in plans if plan.name == "ps:0"]
+    port = ports(plans)["ps:0"]
 
     def serve(listener):
         with contextlib.suppress(OSError):
@@ -44,7 +48,7 @@ def echo(plans):
 
 @pytest.fixture
 def links(plans):
-    with Links(plans, lambda: {"worker:0": psutil.Process()}) as links:
+    with Links(ports(plans), lambda: {"worker:0": psutil.Process()}) as links:
         yield links
 
 
@@ -116,7 +120,7 @@ def test_a_slow_link_takes_the_time_of_its_rate(links, connection):
 
 
 def test_a_server_that_is_not_there_ends_the_connection(links, plans):
-    [port] = [plan.port for plan in plans if plan.name == "ps:0"]
+    port = ports(plans)["ps:0"]
     with socket.create_connection((HOST, port), DEADLINE) as connection:
         assert connection.recv(1) == b""
 
@@ -128,7 +132,7 @@ def test_two_links_are_as_bad_as_both():
 
 
 def test_nobody_listens_once_the_context_is_left(plans):
-    with Links(plans, dict):
+    with Links(ports(plans), dict):
         pass
     for plan in plans:
         with pytest.raises(ConnectionRefusedError):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import threading
 import time
 
@@ -348,17 +349,27 @@ def test_every_checkpoint_is_corrupt(strategy, regression, program, monkeypatch)
 
 
 @pytest.mark.feature("A full disk is a warning, and training goes on")
-def test_full_disk(strategy, regression, program, caplog, monkeypatch, runs_on_workers):
+@pytest.mark.parametrize("seen_by", ["chief", "ps"])
+def test_full_disk(
+    strategy, regression, program, caplog, monkeypatch, runs_on_workers, seen_by
+):
     def write(writer, path):
         raise tf.errors.ResourceExhaustedError(
             None, None, f"{path}; No space left on device"
         )
 
+    def fill_disk():
+        if seen_by == "ps":
+            monkeypatch.setattr(VariableWriter, "write", write)
+        else:
+            full = shutil.disk_usage(program.directory)._replace(free=1000)
+            monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+
     def main():
         with strategy.scope():
             model = mlp()
         model.fit(*regression, epochs=1, **FIT)
-        monkeypatch.setattr(VariableWriter, "write", write)
+        fill_disk()
         with runs_on_workers(STEPS):
             model.fit(*regression, epochs=1, **FIT)
 

@@ -6,6 +6,10 @@ as it was at one moment, and different variables are a few steps apart.
 """
 
 import contextvars
+import errno
+import math
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 _FILE = "variables"
+_MARGIN = 1 << 20  # bytes, for all that is not a variable
 
 in_a_function: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "in_a_function", default=False
@@ -32,6 +37,11 @@ class VariableWriter:
 
     def __init__(self, **groups: Sequence[Any]) -> None:
         checkpoint = tf.train.Checkpoint(**_lists(groups))
+        self._bytes = _MARGIN + sum(
+            math.prod(each.shape) * tf.as_dtype(each.dtype).size
+            for group in groups.values()
+            for each in group
+        )
 
         def write(prefix: tf.Tensor) -> tf.Tensor:
             return checkpoint.write(prefix)
@@ -49,7 +59,11 @@ class VariableWriter:
 
         Raises:
             tf.errors.OpError: If a ps cannot write.
+            OSError: If the file system is too full.
         """
+        # TensorFlow cancels steps that run meanwhile when one ps fails to write.
+        if shutil.disk_usage(path).free < self._bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self._write(tf.constant(str(path / _FILE)))
 
 
