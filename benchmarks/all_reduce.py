@@ -8,7 +8,6 @@ Each host is a network namespace, and the bytes are those that its interface cou
 rows, all on the same hosts and in turns:
 
     choice                     tfdist.AllReduce(), which chooses by size
-    choice_measured            the same, given what tfdist.measure_network says
     ring                       the ring of tfdist
     ring_bfloat16              the same, with chunks that travel as bfloat16
     reduce_then_broadcast      of tfdist
@@ -94,12 +93,8 @@ class Row:
     slow: bool = False
 
 
-MEASURED = Row("choice_measured", "chief", "choice", {"network": "measured"})
-"""Chooses by what `tfdist.measure_network` found on these links."""
-
 ROWS = (
     Row("choice", "chief", "choice"),
-    MEASURED,
     Row("ring", "chief", "ring"),
     Row("ring_bfloat16", "chief", "ring", {"wire_dtype": "bfloat16"}),
     Row("reduce_then_broadcast", "chief", "reduce_then_broadcast", slow=True),
@@ -187,14 +182,9 @@ def reductions(
         chained = [values.rounds] if size <= values.most_chained else []
         cases = list(itertools.product(ROWS, [1, *chained]))
         for row, rounds in cases:
-            if row != MEASURED:
-                timed(started, row, 0, rounds=rounds, size=size)
+            timed(started, row, 0, rounds=rounds, size=size)
         for rate in values.rates:
             hosts.shape(None if rate == UNSHAPED else rate)
-            started.ask("chief", do="measure")
-            for row, rounds in cases:
-                if row == MEASURED:
-                    timed(started, row, 0, rounds=rounds, size=size)
             for repeat, (row, rounds) in itertools.product(
                 range(values.repeats), cases
             ):

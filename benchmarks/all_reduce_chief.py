@@ -4,7 +4,6 @@ It reads a request a line from its standard input, JSON, and answers with a line
 travel from worker to worker; the chief starts the graph and hears when it is done.
 """
 
-import dataclasses
 import json
 import sys
 import time
@@ -20,7 +19,6 @@ from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.connect import wait_for
 
 CHOICE = "choice"
-MEASURED = "measured"
 STARTUP_SECONDS = 300.0
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -30,8 +28,10 @@ def cross_device_ops(name: str, options: dict[str, Any]) -> Any:
 
     Args:
         name: `CHOICE` is ours without an algorithm.
-        options: Of the constructor.
+        options: Of the constructor; a `network` is a dictionary.
     """
+    if "network" in options:
+        options = {**options, "network": tfdist.Network(**options["network"])}
     if name in ("ReductionToOneDevice", "HierarchicalCopyAllReduce"):
         return getattr(tf.distribute, name)(**options)
     return tfdist.AllReduce(None if name == CHOICE else name, **options)
@@ -60,14 +60,6 @@ class Bench:
         self._per_replica = per_replica
         self._variables: dict[tuple[int, int], list[list[tf.Variable]]] = {}
         self._functions: dict[str, Callable[[], tf.Tensor]] = {}
-        self._network: tfdist.Network | None = None
-
-    def measure(self) -> dict[str, float]:
-        """Measures the network, for what is to choose by it from now on."""
-        self._network = tfdist.measure_network(self._devices)
-        for key in [key for key in self._functions if MEASURED in key]:
-            del self._functions[key]
-        return dataclasses.asdict(self._network)
 
     def forget(self) -> None:
         """Frees the memory of what was reduced."""
@@ -98,8 +90,6 @@ class Bench:
         self, ops: str, options: dict[str, Any], size: int, rounds: int
     ) -> Callable[[], tf.Tensor]:
         """Rounds of which each reduces what the one before it gave."""
-        if options.get("network") == MEASURED:
-            options = {**options, "network": self._network}
         reducer = cross_device_ops(ops, options)
         variables = self._held(size, 1)
 
@@ -211,8 +201,11 @@ def main() -> None:
     print(json.dumps({"bucket_bytes": BUCKET_BYTES}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        do = request.pop("do")
-        answer = getattr(bench, do)(**request) or {}
+        if request.pop("do") == "forget":
+            bench.forget()
+            answer: dict[str, float] = {}
+        else:
+            answer = bench.run(**request)
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -33,7 +33,6 @@ BEGIN, END = "<!-- all-reduce-hosts:begin -->", "<!-- all-reduce-hosts:end -->"
 
 LABELS = {
     "choice": "`AllReduce()`",
-    "choice_measured": "measured network",
     "ring": "ring",
     "ring_bfloat16": "ring, bfloat16",
     "reduce_then_broadcast": "star",
