@@ -1,0 +1,155 @@
+"""The tables of what chaos.py measured: pure functions of its JSON.
+
+    python benchmarks/chaos_report.py           # into docs/recovery.md
+    python benchmarks/chaos_report.py --check   # exits with status 1 if they differ
+
+So no number there is typed by hand.
+"""
+
+import importlib.metadata
+import json
+import os
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "benchmarks" / "measured" / "chaos.json"
+DOCUMENT = ROOT / "docs" / "recovery.md"
+BEGIN, END = "<!-- chaos:begin -->", "<!-- chaos:end -->"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one schedule.
+
+    Attributes:
+        seed: Of the schedule.
+        faults: All that were planned.
+        recovered: Those that happened, with `recovery`, in seconds, or None if the job
+            ended before.
+        status: The job's exit status; None if it had to be ended at its deadline.
+        reason: Why it ended, if not by success.
+        seconds: How long it ran.
+        steps: That the optimizer counted.
+        expected: That were asked for.
+        done_again: The longest time, in seconds, whose work was done a second time.
+        broken: The invariants that did not hold, and what was seen.
+    """
+
+    seed: int
+    faults: list[dict[str, Any]]
+    recovered: list[dict[str, Any]]
+    status: int | None
+    reason: str
+    seconds: float
+    steps: int | None
+    expected: int
+    done_again: float
+    broken: list[str]
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a word."""
+        if self.status is None:
+            return "hung"
+        return "trained" if self.status == 0 else "error"
+
+
+def name_of(fault: dict[str, Any]) -> str:
+    """A kind of fault and the role that it struck.
+
+    >>> name_of({"kind": "kill", "task": "ps:1"})
+    '`kill` of a ps'
+    """
+    job = fault["task"].partition(":")[0]
+    return f"`{fault['kind']}` of {'the' if job == 'chief' else 'a'} {job}"
+
+
+def recovery_table(runs: Sequence[Run]) -> str:
+    """How long the job took to be at work again, after each kind of fault."""
+    seconds = defaultdict(list)
+    unseen: Counter[str] = Counter()
+    for fault in (each for run in runs for each in run.recovered):
+        if fault["recovery"] is None:
+            unseen[name_of(fault)] += 1
+        else:
+            seconds[name_of(fault)].append(fault["recovery"])
+    rows = [
+        ["fault", "how often", "median, s", "maximum, s", "the job ended before"],
+        ["---"] * 5,
+    ]
+    for name in sorted({*seconds, *unseen}):
+        some = seconds[name]
+        times = [f"{statistics.median(some):.1f}", f"{max(some):.1f}"] if some else "--"
+        rows.append([name, str(len(some) + unseen[name]), *times, str(unseen[name])])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def section(measured: dict[str, Any]) -> str:
+    """What docs/recovery.md says of it, in Markdown."""
+    runs = [Run(**run) for run in measured["runs"]]
+    about = measured["environment"]
+    outcomes = Counter(run.outcome for run in runs)
+    trained = [run for run in runs if run.outcome == "trained"]
+    lost = sum(max(0, run.expected - (run.steps or 0)) for run in trained)
+    more = sorted((run.steps or 0) - run.expected for run in trained)
+    again = sorted(run.done_again for run in runs)
+    happened = sum(len(run.recovered) for run in runs)
+    planned = sum(len(run.faults) for run in runs)
+    said = [
+        f"Of {len(runs)} schedules, each of {len(runs[0].faults)} faults on 2 ps and 2 "
+        f"workers, {outcomes['trained']} ended with the right weights, "
+        f"{outcomes['error']} with an error that gave its reason, and "
+        f"{outcomes['hung']} did not end within their deadline. {happened} of the "
+        f"{planned} faults happened before the training was over.",
+        f"Of those that trained, {lost} steps were lost, and "
+        f"{statistics.median(more):g} (median) to {max(more)} of {runs[0].expected} run "
+        f"twice. The longest time whose work was done again was "
+        f"{statistics.median(again):.1f} s (median) to {max(again):.1f} s, with a "
+        "checkpoint every second.",
+    ]
+    if broken := [f"seed {run.seed}: {each}" for run in runs for each in run.broken]:
+        said.append("What did not hold: " + "; ".join(broken) + ".")
+    return (
+        "\n\n".join(said)
+        + "\n\n"
+        + recovery_table(runs)
+        + "\nBy `python benchmarks/chaos.py` with TensorFlow "
+        f"{about['tensorflow']}, Keras {about['keras']}, {about['cores']} cores that "
+        "other work shared.\n"
+    )
+
+
+def environment() -> dict[str, Any]:
+    """What it is measured with."""
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {**versions, "cores": os.cpu_count()}
+
+
+_PACKAGES = ("tensorflow", "keras")
+
+
+def updated(text: str, measured: dict[str, Any]) -> str:
+    """Returns a document with the section between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{section(measured)}{END}{after}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Updates the document, or checks it."""
+    text = DOCUMENT.read_text()
+    new = updated(text, json.loads(MEASURED.read_text()))
+    if "--check" in arguments:
+        return int(new != text)
+    DOCUMENT.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
