@@ -44,6 +44,7 @@ __all__ = [
     "Register",
     "load",
     "module",
+    "reduce_as_in_a_session",
     "replace",
     "run_worker",
     "worker_context",
@@ -216,3 +217,20 @@ def run_worker(work: Any, config: Any) -> None:
 def worker_context() -> Any:
     """Returns the context in which `work` is called."""
     return distribute_coordinator_context.get_current_worker_context()
+
+
+def reduce_as_in_a_session(strategy: tf.distribute.Strategy) -> None:
+    """Has a mirrored strategy add up as it would, had it been made for a session.
+
+    Made in a program that executes eagerly, it takes collectives unless told otherwise,
+    and on CPU devices these wait for ever in the session of an Estimator. Made in a
+    session, it adds up on one device.
+
+    Args:
+        strategy: Of one process. Only what TensorFlow has chosen is changed.
+    """
+    extended = strategy.extended
+    chosen = getattr(extended, "_collective_ops", None)
+    on_cpu = any("cpu" in device.lower() for device in extended.worker_devices)
+    if chosen is not None and extended._cross_device_ops is chosen and on_cpu:
+        extended._cross_device_ops = tf.distribute.ReductionToOneDevice()

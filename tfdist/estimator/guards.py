@@ -67,6 +67,10 @@ def _check_run_config(arguments: Arguments) -> None:
             "tf.distribute.MirroredStrategy(): an evaluator has no cluster; received "
             f"{type(strategy).__name__}"
         )
+    for name in ("train_distribute", "eval_distribute"):
+        strategy = arguments.get(name)
+        if strategy is not None and kind_of(strategy) is Kind.ONE_PROCESS:
+            _tf.reduce_as_in_a_session(strategy)
 
 
 def _check_model_dir(arguments: Arguments) -> None:
