@@ -1,11 +1,13 @@
 """Estimators of every kind train, evaluate, predict and export on this TensorFlow."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist import estimator
-from tfdist.estimator import experimental, export, v1
+from tfdist.estimator import _tf, experimental, export, v1
 
 _rng = np.random.default_rng(0)
 NUMBERS = _rng.random((48, 3), np.float32)
@@ -296,6 +298,46 @@ def test_train_and_evaluate_with_exporters_and_hooks(tmp_path):
     )
     warm.train(linear_input_fn, steps=1)
     assert warm.evaluate(linear_input_fn, steps=3)["error"] < 0.1
+
+
+def test_an_evaluator_takes_the_next_checkpoint_where_one_is_gone(
+    tmp_path, monkeypatch, caplog
+):
+    trained = threading.Event()
+
+    def after_the_chief(*args, **kwargs):
+        if not trained.is_set():
+            trained.set()
+            chief.train(linear_input_fn, steps=10)
+        return evaluate(*args, **kwargs)
+
+    config = estimator.RunConfig(str(tmp_path), keep_checkpoint_max=1)
+    chief = estimator.Estimator(linear_model_fn, config=config)
+    chief.train(linear_input_fn, steps=10)
+    model = estimator.Estimator(linear_model_fn, config=config)
+    evaluate = model.evaluate
+    monkeypatch.setattr(model, "evaluate", after_the_chief)
+    evaluator = _tf.module("training")._TrainingExecutor._Evaluator(
+        model, estimator.EvalSpec(linear_input_fn, steps=1), max_training_steps=None
+    )
+    found, _ = evaluator.evaluate_and_export()
+    assert found.metrics["global_step"] == 20
+    assert "model.ckpt-10 was deleted while it was read" in caplog.text
+
+
+def test_an_evaluator_does_not_hide_other_errors(tmp_path, monkeypatch):
+    model = estimator.Estimator(linear_model_fn, model_dir=str(tmp_path))
+    model.train(linear_input_fn, steps=1)
+
+    def fail(*args, **kwargs):
+        raise ValueError("of another kind")
+
+    monkeypatch.setattr(model, "evaluate", fail)
+    evaluator = _tf.module("training")._TrainingExecutor._Evaluator(
+        model, estimator.EvalSpec(linear_input_fn, steps=1), max_training_steps=None
+    )
+    with pytest.raises(ValueError, match="of another kind"):
+        evaluator.evaluate_and_export()
 
 
 def test_one_device_strategy_and_metrics_of_keras_2(tmp_path):

@@ -44,11 +44,12 @@ def _load() -> tuple[Any, Any, Any]:
     names = ("tensorflow-estimator", "tf_keras")
     versions.check(tf.__version__, {name: _installed(name) for name in names})
     # These need what was just checked.
-    from tfdist.estimator import _tf, guards, roles, session
+    from tfdist.estimator import _tf, evaluation, guards, roles, session
 
     register = _tf.Register()
     _tf.load(register, roles, _MODULES)
     guards.install()
+    evaluation.install()
     _tf.replace(
         "estimator",
         "training",
