@@ -3,8 +3,9 @@
     python -m launch.local --num_ps=2 --num_workers=2 train.py --epochs=5
 
 Every task is a process with a free port on 127.0.0.1. The job ends with its chief,
-and its exit status is the chief's, or that of the task that failed. A ps, a worker or a
-chief that is killed is started again. The flags after the script are the script's.
+and its exit status is the chief's, or that of the task that failed. Of a program
+that runs on the chief alone, a ps, a worker or a chief that is killed is started again;
+where every task runs the script, the job ends. The flags after it are the script's.
 """
 
 import signal
@@ -118,8 +119,8 @@ def _define_flags() -> flags.FlagValues:
         (
             "max_restarts",
             5,
-            "How often lost tasks of a program with ps are started again, within "
-            "--restart_window; 0 ends the job when it loses one.",
+            "How often lost tasks are started again, within --restart_window, of a "
+            "program that runs on the chief alone, with ps; 0 ends the job when it loses one.",
         ),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
