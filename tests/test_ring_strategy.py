@@ -12,6 +12,8 @@ import pytest
 import launch
 import tf_config
 from tfdist import Network, RingStrategy, StartupTimeoutError
+from tfdist.membership import Membership
+from tfdist.multi_worker import ring
 from tfdist.watchdog import STALLED
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -173,7 +175,9 @@ def test_no_cluster_is_refused(monkeypatch):
         RingStrategy(cross_device_ops="ring")
 
 
-def test_a_worker_that_never_comes_is_named():
+def test_a_worker_that_never_comes_is_named(monkeypatch):
+    # This process may be the chief of the cluster of other tests.
+    monkeypatch.setattr(ring, "MEMBERSHIP", Membership())
     cluster = tf_config.Cluster(chief=("127.0.0.1:1",), worker=("127.0.0.1:2",))
     with pytest.raises(StartupTimeoutError, match="0.5 s for worker:0 at 127.0.0.1:2"):
         RingStrategy(tf_config.TFConfig(cluster, CHIEF), startup_timeout=0.5)
