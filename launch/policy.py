@@ -43,8 +43,8 @@ def judge(
 
     A coordinator program ends with its chief. An every-task program ends when its
     chief and workers (and evaluator) have; a ps that runs a script may go on for
-    ever, and is not waited for here. A task that fails ends the job at once, and so does a server that ends
-    in any way while the chief needs it.
+    ever, and is not waited for here. A task that fails ends the job at once, and so
+    does a server that ends in any way while the chief needs it.
 
     Args:
         kind: `coordinator` or `every_task`.

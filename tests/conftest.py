@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ import launch
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 PROGRAM_TIMEOUT = 120.0  # seconds
+CASES_TIMEOUT = 280.0  # seconds
 
 
 MARKERS = (
@@ -71,5 +73,28 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             capture_output=True,
             timeout=PROGRAM_TIMEOUT,
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_cases() -> Callable[[str], None]:
+    """Runs a file of tests in a Python of its own, which is no task of a cluster."""
+
+    def run(name: str) -> None:
+        path = Path(__file__).parent / name
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        env.pop("TF_CONFIG", None)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=CASES_TIMEOUT,
+        )
+        assert done.returncode == 0, done.stdout
+        assert " passed" in done.stdout
+        assert " skipped" not in done.stdout
 
     return run

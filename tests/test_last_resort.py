@@ -22,8 +22,12 @@ def resort(ended):
     return LastResort(0.05, ended.append)
 
 
+def never():
+    return False
+
+
 def lose_a_peer(resort):
-    thread = threading.Thread(target=resort.lost, args=("worker:1 is lost",))
+    thread = threading.Thread(target=resort.lost, args=("worker:1 is lost", never))
     thread.daemon = True
     thread.start()
     return thread
@@ -59,6 +63,14 @@ def test_calls_that_end_are_none(resort, ended, monkeypatch):
     monkeypatch.setattr(time, "sleep", one_ends_and_another_begins)
     calls.enter_context(resort.call())
     with pytest.raises(EOFError):
-        resort.lost("worker:1 is lost")
+        resort.lost("worker:1 is lost", never)
     assert slept == [0.05] * 3
+    assert ended == []
+
+
+def test_a_peer_that_was_stopped_between_two_calls_and_goes_on_is_none_that_is_lost(
+    resort, ended
+):
+    with resort.call():
+        assert resort.lost("worker:1 is lost", lambda: True)
     assert ended == []

@@ -173,11 +173,12 @@ def watch(monkeypatch):
             if problem is not None:
                 raise problem(None, None, "no answer")
 
-        def abort(message):
+        def give_up(message, is_back):
             messages.append(message)
             aborted.set()
+            return False
 
-        watches.append(PeerWatch({PEER: "b:1"}, timeout, check, abort))
+        watches.append(PeerWatch({PEER: "b:1"}, timeout, check, give_up))
         return aborted, messages
 
     yield start
@@ -200,6 +201,51 @@ def test_a_peer_that_answers_again_is_kept(watch):
     twice = [tf.errors.UnavailableError] * 2 + [None]
     aborted, _ = watch(twice * 3, timeout=60.0)
     assert not aborted.wait(0.5)
+
+
+def test_a_peer_that_is_back_is_watched_on(monkeypatch):
+    monkeypatch.setattr("tfdist.multi_worker.peers._PAUSE_SECONDS", 0.01)
+    is_stopped, found = threading.Event(), []
+    is_given_up_twice = threading.Event()
+
+    def check(task, seconds):
+        if is_stopped.is_set():
+            raise tf.errors.DeadlineExceededError(None, None, "no answer")
+
+    def give_up(message, is_back):
+        found.append(is_back())
+        is_stopped.clear()
+        found.append(is_back())
+        is_stopped.set()
+        if len(found) == 4:
+            is_given_up_twice.set()
+        return True
+
+    is_stopped.set()
+    watch = PeerWatch({PEER: "b:1"}, 0.05, check, give_up)
+    assert is_given_up_twice.wait(10)
+    watch.stop()
+    assert found[:4] == [False, True] * 2
+
+
+def test_a_peer_that_has_ended_is_never_back(monkeypatch):
+    monkeypatch.setattr("tfdist.multi_worker.peers._PAUSE_SECONDS", 0.01)
+    listens, found = threading.Event(), []
+    is_given_up = threading.Event()
+
+    def check(task, seconds):
+        if not listens.is_set():
+            raise tf.errors.UnavailableError(None, None, "refused")
+
+    def give_up(message, is_back):
+        listens.set()
+        found.append(is_back())
+        is_given_up.set()
+        return False
+
+    PeerWatch({PEER: "b:1"}, 60.0, check, give_up)
+    assert is_given_up.wait(10)
+    assert found == [False]
 
 
 def test_an_error_of_a_step_stays_where_all_peers_answer():

@@ -1,5 +1,6 @@
 """Whether training stalls, for whom it waits, and what is done about it."""
 
+import atexit
 import socket
 import time
 
@@ -13,7 +14,7 @@ from tfdist.activity import DATA, STEPS, Activity
 from tfdist.parameter_server.connect import wait_for_servers
 from tfdist.sign_of_life import problems
 from tfdist.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled
-from tfdist.watchdog import STALLED, StalledError, Watchdog
+from tfdist.watchdog import STALLED, StalledError, Watchdog, _end_in_time
 
 from .launch_programs.fake_server import FakeServer
 
@@ -142,6 +143,8 @@ def watch(server, monkeypatch):
     yield start
     for dog in dogs:
         dog.stop()
+    # The process of the tests raised no error of its own: it may take long to end.
+    atexit.unregister(_end_in_time)
 
 
 def check_until_it_raises(dog):

@@ -117,6 +117,9 @@ class Watchdog:
         finished = sum(self._activity.finished.values())
         if finished != self._finished or not self._activity.under_way:
             self._without_progress = 0.0
+        if finished != self._finished:
+            # Training that goes on after an error has all the time that it needs.
+            atexit.unregister(_end_in_time)
         self._finished = finished
 
     def _count(self, seconds: float) -> None:

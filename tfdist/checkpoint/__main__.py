@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfdist.checkpoint.store import CorruptCheckpointError, check, numbers
+from tfdist.checkpoint.store import CorruptCheckpointError, check, name_of, numbers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,9 +28,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _newest(directory: Path) -> Path | None:
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    found = sorted((n for n in names if numbers([n])), key=lambda name: numbers([name]))
-    return directory / found[-1] if found else None
+    if not directory.is_dir():
+        return None
+    found = numbers(path.name for path in directory.iterdir())
+    return directory / name_of(found[0]) if found else None
 
 
 def _say(path: Path) -> int:

@@ -42,16 +42,24 @@ class LastResort:
             if not self._depth:
                 self._is_called.clear()
 
-    def lost(self, text: str) -> None:
-        """Waits for a call that does not end, and ends the process; for ever, else.
+    def lost(self, text: str, is_back: Callable[[], bool]) -> bool:
+        """Waits for a call that does not end, and ends the process.
+
+        A peer may be stopped, and go on, while nobody needs it.
 
         Args:
             text: What is to be said then.
+            is_back: Whether the peer answers again.
+
+        Returns:
+            True once the peer is back.
         """
         while True:
             self._is_called.wait()
             call = self._calls
             time.sleep(self._seconds)
+            if is_back():
+                return True
             if self._is_called.is_set() and self._calls == call:
                 end_process(text, STALLED, self._end)
-                return
+                return False

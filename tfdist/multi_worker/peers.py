@@ -1,6 +1,7 @@
 """Whether the other tasks are there: at the start, and until the end."""
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,12 @@ WHAT_TO_DO = (
 )
 
 
+def _abort_collectives(message: str, is_back: Callable[[], bool]) -> bool:
+    # They stay aborted, whoever comes back.
+    _tf.abort_collectives(message)
+    return False
+
+
 class PeerLostError(RuntimeError):
     """Another task ended, or stopped answering, and no step is possible without it."""
 
@@ -40,7 +47,9 @@ class PeerWatch:
         peers: The address of each other task of the cluster.
         timeout: How long a peer may not answer, in seconds.
         check: Raises an `OpError` if a task does not answer within a time, in seconds.
-        abort: Makes every collective fail, now and later, with a message.
+        give_up: What to do without a peer instead. It is given a message, and a
+            function that says whether the peer answers again; one that has ended never
+            does, whoever listens at its address since. It returns whether to watch on.
     """
 
     def __init__(
@@ -48,12 +57,12 @@ class PeerWatch:
         peers: Mapping[tf_config.Task, str],
         timeout: float,
         check: Callable[[tf_config.Task, float], None] = _tf.check_peer,
-        abort: Callable[[str], None] = _tf.abort_collectives,
+        give_up: Callable[[str, Callable[[], bool]], bool] = _abort_collectives,
     ) -> None:
         self._peers = peers
         self._timeout = timeout
         self._check = check
-        self._abort = abort
+        self._give_up = give_up
         self._stopped = threading.Event()
         threads = [
             threading.Thread(target=self._watch, args=(task,), daemon=True)
@@ -79,9 +88,16 @@ class PeerWatch:
                 continue
             silent = time.monotonic() - answered
             refusals += not isinstance(problem, tf.errors.DeadlineExceededError)
-            if refusals >= _REFUSALS or silent >= self._timeout:
-                self._abort(f"{task} at {self._peers[task]} does not answer")
+            if refusals < _REFUSALS and silent < self._timeout:
+                continue
+            message = f"{task} at {self._peers[task]} does not answer"
+            is_back = functools.partial(self._is_back, task, refusals >= _REFUSALS)
+            if not self._give_up(message, is_back):
                 return
+            refusals, answered = 0, time.monotonic()
+
+    def _is_back(self, task: tf_config.Task, had_ended: bool) -> bool:
+        return not had_ended and _problem(self._check, task) is None
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """`RingStrategy`: one program, a copy of the model on every worker, and a ring of them."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -172,8 +172,8 @@ class RingExtended(_tf.MirroredExtended):
         """A call that needs the workers: without one, it fails or the process ends."""
         return self._last_resort.call()
 
-    def _lost(self, what: str) -> None:
-        self._last_resort.lost(f"PeerLostError: {what}. {WHAT_TO_DO}")
+    def _lost(self, what: str, is_back: Callable[[], bool]) -> bool:
+        return self._last_resort.lost(f"PeerLostError: {what}. {WHAT_TO_DO}", is_back)
 
     def _check(self, worker: tf_config.Task, seconds: float) -> None:
         problem = problem_of(self._servers[worker].ask(seconds))

@@ -102,7 +102,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
         if stall_timeout is None:
-            stall_timeout = float(os.environ.get(_STALL_TIMEOUT, 120))
+            stall_timeout = _stall_timeout(os.environ.get(_STALL_TIMEOUT, "120"))
         _check_options(
             checkpoint_interval, checkpoints_to_keep, stall_timeout, on_stall
         )
@@ -184,7 +184,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         One that was started again counts from then on.
 
         Raises:
-            tf.errors.CancelledError: While a worker is away.
+            tf.errors.OpError: While a worker is away: a CancelledError or an
+                UnavailableError. Ask again once it is back.
         """
         if not self._has_counted:
             return WorkerReport((0,) * self.num_workers)
@@ -215,6 +216,15 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     def placement_report(self) -> PlacementReport:
         """Says where every variable lives that still exists."""
         return PlacementReport(self.num_ps, self._extended.placed_variables())
+
+
+def _stall_timeout(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(
+            f"{_STALL_TIMEOUT} is a time > 0 s; received {text!r}"
+        ) from None
 
 
 def _check_options(
