@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tf_config import Cluster, ClusterError
-from tfdist import StartupTimeoutError
+from tfdist import ParameterServerStrategy, StartupTimeoutError
 from tfdist.parameter_server.connect import wait_for_servers
 
 from .launch_programs.fake_server import FakeServer
@@ -85,3 +85,25 @@ def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
         wait_for_servers(cluster, timeout=0.5)
     assert looked_up.is_set()
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"stall_timeout": 0}, "stall_timeout is a time > 0 s; received 0"),
+        ({"checkpoint_interval": -1.0}, "checkpoint_interval is a time > 0 s"),
+        ({"checkpoint_interval": float("nan")}, "received nan"),
+        ({"checkpoints_to_keep": 0}, "checkpoints_to_keep is a number > 0"),
+        ({"checkpoints_to_keep": 1.5}, "received 1.5"),
+        ({"on_stall": "stop"}, "on_stall is one of warn, raise, restart, or None"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        ParameterServerStrategy(**options)
+
+
+def test_a_stall_timeout_of_the_environment_is_a_number(monkeypatch):
+    monkeypatch.setenv("TFDIST_STALL_TIMEOUT", "2m")
+    with pytest.raises(ValueError, match="TFDIST_STALL_TIMEOUT is a time > 0 s.*'2m'"):
+        ParameterServerStrategy()
