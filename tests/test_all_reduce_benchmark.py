@@ -228,7 +228,11 @@ def test_it_runs_between_two_hosts(benchmark, tmp_path):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_when_it_is_interrupted(signum):
     program = subprocess.Popen(
-        [*PROGRAM, "--hosts=2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*PROGRAM, "--hosts=2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # What a shell starts in the background ignores SIGINT, and so what that starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + DEADLINE
     running = []
