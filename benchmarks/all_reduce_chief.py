@@ -4,6 +4,7 @@ It reads a request a line from its standard input, JSON, and answers with a line
 travel from worker to worker; the chief starts the graph and hears when it is done.
 """
 
+import dataclasses
 import json
 import sys
 import time
@@ -23,18 +24,21 @@ STARTUP_SECONDS = 300.0
 SUM = tf.distribute.ReduceOp.SUM
 
 
-def cross_device_ops(name: str, options: dict[str, Any]) -> Any:
+def cross_device_ops(
+    name: str, options: dict[str, Any], network: tfdist.Network | None
+) -> Any:
     """Returns ours by the name of its algorithm, TensorFlow's by that of its class.
 
     Args:
         name: `CHOICE` is ours without an algorithm.
-        options: Of the constructor; a `network` is a dictionary.
+        options: Of the constructor.
+        network: What `CHOICE` chooses by.
     """
-    if "network" in options:
-        options = {**options, "network": tfdist.Network(**options["network"])}
     if name in ("ReductionToOneDevice", "HierarchicalCopyAllReduce"):
         return getattr(tf.distribute, name)(**options)
-    return tfdist.AllReduce(None if name == CHOICE else name, **options)
+    if name == CHOICE:
+        return tfdist.AllReduce(network=network, **options)
+    return tfdist.AllReduce(name, **options)
 
 
 def per_replica_type() -> type:
@@ -60,6 +64,17 @@ class Bench:
         self._per_replica = per_replica
         self._variables: dict[tuple[int, int], list[list[tf.Variable]]] = {}
         self._functions: dict[str, Callable[[], tf.Tensor]] = {}
+        self._network: tfdist.Network | None = None
+
+    def measure(self) -> dict[str, float]:
+        """Measures the network, as a strategy does that begins on it."""
+        self._network = tfdist.measure_network(self._devices)
+        self._functions = {
+            key: function
+            for key, function in self._functions.items()
+            if json.loads(key)["ops"] != CHOICE
+        }
+        return dataclasses.asdict(self._network)
 
     def forget(self) -> None:
         """Frees the memory of what was reduced."""
@@ -90,7 +105,7 @@ class Bench:
         self, ops: str, options: dict[str, Any], size: int, rounds: int
     ) -> Callable[[], tf.Tensor]:
         """Rounds of which each reduces what the one before it gave."""
-        reducer = cross_device_ops(ops, options)
+        reducer = cross_device_ops(ops, options, self._network)
         variables = self._held(size, 1)
 
         def function() -> tf.Tensor:
@@ -111,7 +126,7 @@ class Bench:
         compute_seconds: float,
     ) -> Callable[[], tf.Tensor]:
         """A backward pass whose gradients are reduced; kept, if there are no `ops`."""
-        reducer = cross_device_ops(ops, options) if ops else None
+        reducer = cross_device_ops(ops, options, self._network) if ops else None
         variables = self._held(layer_bytes, layers)
         waiters = []
         for device in self._devices:
@@ -201,12 +216,8 @@ def main() -> None:
     print(json.dumps({"bucket_bytes": BUCKET_BYTES}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        if request.pop("do") == "forget":
-            bench.forget()
-            answer: dict[str, float] = {}
-        else:
-            answer = bench.run(**request)
-        print(json.dumps(answer), file=answers, flush=True)
+        answer = getattr(bench, request.pop("do"))(**request)
+        print(json.dumps(answer or {}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -442,6 +442,7 @@ def test_a_measured_network_has_no_impossible_figure():
     assert 0 <= network.gap <= network.latency
     assert 0 < network.bandwidth < 1e16
     assert 0 <= network.processor_seconds_per_message < 10
+    assert 0 <= network.processor_seconds_per_byte < 1e-6
     assert cost.choose(1000, 3, network) in SCHEDULES
 
 

@@ -1,5 +1,6 @@
 """The formulas of cost are what is counted in the schedules, and what the page shows."""
 
+import dataclasses
 import importlib
 from collections import Counter
 from fractions import Fraction
@@ -53,6 +54,7 @@ def counted(schedule: Schedule) -> Cost:
         busiest_size,
         busiest_link,
         reduced,
+        chunk * len(schedule.transfers),
     )
 
 
@@ -181,6 +183,33 @@ def test_where_processors_are_shared_the_fewest_messages_win():
     ]
 
 
+@settings(max_examples=100, deadline=None)
+@given(networks, st.floats(0, 1e-3), st.floats(0, 1e-8), sizes, st.integers(2, 40))
+def test_nothing_that_keeps_shared_processors_longer_is_chosen(
+    network, of_message, of_byte, size, n
+):
+    shared = dataclasses.replace(
+        network,
+        processor_seconds_per_message=of_message,
+        processor_seconds_per_byte=of_byte,
+    )
+    times = {name: cost.seconds(name, size, n, shared) for name in COSTS}
+    chosen = cost.choose(size, n, shared)
+    busy = COSTS[chosen](n).processor_seconds(size, shared)
+    assert busy <= min(times.values())
+    assert times[chosen] <= cost.NEARLY * min(times.values())
+
+
+def test_where_the_processors_are_slower_than_the_links_the_fewest_messages_win():
+    links = Network(2e-4, 1e9, 2e-10, 2e-5, processor_seconds_per_message=1e-4)
+    assert cost.choose(25 * MB, 4, links) == "ring"
+    shared = dataclasses.replace(links, processor_seconds_per_byte=1e-9)
+    # 150 MB move, whoever moves them; the ring sends 24 messages, and the star 6.
+    assert cost.seconds("ring", 25 * MB, 4, shared) == pytest.approx(0.1524)
+    assert cost.seconds("reduce_then_broadcast", 25 * MB, 4, shared) > 0.1506
+    assert cost.choose(4 * MB, 4, shared) == "tree"
+
+
 @pytest.mark.parametrize(
     ("size", "num_devices", "chosen"),
     [
@@ -217,6 +246,7 @@ def test_the_ring_is_chosen_where_others_are_as_fast(bandwidth, size):
             {"processor_seconds_per_message": -1.0},
             "processor_seconds_per_message is at",
         ),
+        ({"processor_seconds_per_byte": -1.0}, "processor_seconds_per_byte is at"),
         ({"seconds_per_message": 2.0}, "a part of the latency, 1.0 s, .* not 2.0"),
         ({"seconds_per_message": -1.0}, "a part of the latency, 1.0 s, .* not -1.0"),
     ],

@@ -41,7 +41,10 @@ PREFERRED = (
 same one at once, and then the fewest messages. Both help where the model is too kind."""
 
 NEARLY = 1.2
-"""How many times as long as the fastest a preferred algorithm may take."""
+"""How many times as long as the fastest a preferred algorithm may take.
+
+Not if the processors decide: whoever keeps them longer is slower, and who sends to whom
+makes no difference."""
 
 T = TypeVar("T")
 
@@ -67,6 +70,9 @@ class Network:
         processor_seconds_per_message: Time that a message takes of processors which
             all devices share, as hosts do that are namespaces or containers of one
             machine. It passes while bytes travel: whichever takes longer counts.
+        processor_seconds_per_byte: The same of each byte of it. What all devices send
+            together is the same for every algorithm, but a link that is faster than
+            the processors makes no difference then.
 
     Raises:
         CostError: If a number is negative, the bandwidth is 0, or messages follow each
@@ -78,6 +84,7 @@ class Network:
     seconds_per_reduced_byte: float
     seconds_per_message: float | None = None
     processor_seconds_per_message: float = 0.0
+    processor_seconds_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
@@ -86,6 +93,7 @@ class Network:
             "latency",
             "seconds_per_reduced_byte",
             "processor_seconds_per_message",
+            "processor_seconds_per_byte",
         ):
             if not getattr(self, name) >= 0:
                 raise CostError(f"{name} is at least 0 s, not {getattr(self, name)}")
@@ -117,6 +125,7 @@ class Cost:
         busiest_size: The same of what they carry.
         busiest_link: The most that one interface sends, or receives, in all steps.
         reduced: The most that one device adds up in a step, added up over all steps.
+        moved: What all devices send together.
     """
 
     steps: int
@@ -125,15 +134,33 @@ class Cost:
     busiest_size: Fraction
     busiest_link: Fraction
     reduced: Fraction
+    moved: Fraction
 
     def seconds(self, size_bytes: int, network: Network) -> float:
         """Returns how long it takes for a tensor of so many bytes, step by step."""
         return max(
-            self.messages * network.processor_seconds_per_message,
+            self.processor_seconds(size_bytes, network),
             self.steps * network.latency
             + (self.busiest_messages - self.steps) * network.gap
             + _checked_size(size_bytes) * float(self.busiest_size) / network.bandwidth
             + size_bytes * float(self.reduced) * network.seconds_per_reduced_byte,
+        )
+
+    def processor_seconds(
+        self, size_bytes: int, network: Network, segments: int = 1
+    ) -> float:
+        """Returns for how long processors are busy that all devices share.
+
+        Args:
+            size_bytes: Of the tensor.
+            network: What connects the devices.
+            segments: In how many each message is sent.
+        """
+        return (
+            self.messages * segments * network.processor_seconds_per_message
+            + float(self.moved)
+            * _checked_size(size_bytes)
+            * network.processor_seconds_per_byte
         )
 
 
@@ -169,6 +196,7 @@ def ring(num_devices: int) -> Cost:
         busiest_size=Fraction(steps, n),
         busiest_link=Fraction(steps, n),
         reduced=Fraction(n - 1, n),
+        moved=Fraction(steps),
     )
 
 
@@ -189,6 +217,7 @@ def reduce_then_broadcast(num_devices: int) -> Cost:
         busiest_size=Fraction(2 * others),
         busiest_link=Fraction(others),
         reduced=Fraction(others),
+        moved=Fraction(2 * others),
     )
 
 
@@ -209,6 +238,7 @@ def tree(num_devices: int) -> Cost:
         busiest_size=Fraction(2 * levels),
         busiest_link=Fraction(levels),
         reduced=Fraction(levels),
+        moved=Fraction(2 * (n - 1)),
     )
 
 
@@ -231,6 +261,7 @@ def all_to_all(num_devices: int) -> Cost:
         busiest_size=Fraction(2 * (n - 1), n),
         busiest_link=Fraction(2 * (n - 1), n),
         reduced=Fraction(n - 1, n),
+        moved=Fraction(2 * (n - 1)),
     )
 
 
@@ -257,6 +288,7 @@ def halving_doubling(num_devices: int) -> Cost:
         busiest_size=2 * halved + 2 * folds,
         busiest_link=2 * halved + folds,
         reduced=halved + folds,
+        moved=Fraction(2 * (n - 1)),
     )
 
 
@@ -303,9 +335,8 @@ def pipelined_ring_seconds(
     busy = chunk_bytes / network.bandwidth + segments * network.gap
     passed_on = network.latency + chunk_bytes / network.bandwidth / segments
     added = chunk_bytes * network.seconds_per_reduced_byte / segments
-    messages = ring(n).messages * segments
     return max(
-        messages * network.processor_seconds_per_message,
+        ring(n).processor_seconds(size_bytes, network, segments),
         (n - 1) * max(busy, passed_on + added)
         + (n - 2) * max(busy, passed_on)
         + busy
@@ -356,10 +387,25 @@ def seconds(
     return COSTS[algorithm](num_devices).seconds(size_bytes, network)
 
 
+def is_processor_bound(
+    algorithm: str, size_bytes: int, num_devices: int, network: Network
+) -> bool:
+    """Whether shared processors decide how long an algorithm takes, and not the links.
+
+    Raises:
+        ScheduleError: If there is no such algorithm, or no device.
+        CostError: If the size is negative.
+    """
+    cost = COSTS[checked_algorithm(algorithm)](num_devices)
+    busy = cost.processor_seconds(size_bytes, network)
+    return 0 < busy >= cost.seconds(size_bytes, network)
+
+
 def choose(size_bytes: int, num_devices: int, network: Network) -> str:
     """Returns the name of the algorithm that takes the least time, or nearly that.
 
-    Of those that are within `NEARLY` of the fastest, the first of `PREFERRED`.
+    Of those that are within `NEARLY` of the fastest, the first of `PREFERRED`; but not
+    one that keeps shared processors longer than the fastest takes in all.
 
     Args:
         size_bytes: Of the tensor.
@@ -370,10 +416,17 @@ def choose(size_bytes: int, num_devices: int, network: Network) -> str:
         ScheduleError: If there is no device.
         CostError: If the size is negative.
     """
-    return _first_least(
-        {each: seconds(each, size_bytes, num_devices, network) for each in PREFERRED},
-        NEARLY,
-    )
+    times = {
+        each: seconds(each, size_bytes, num_devices, network) for each in PREFERRED
+    }
+    fastest = min(times.values())
+    wait_for_links = {
+        each: taken
+        for each, taken in times.items()
+        if taken == fastest
+        or COSTS[each](num_devices).processor_seconds(size_bytes, network) < fastest
+    }
+    return _first_least(wait_for_links, NEARLY)
 
 
 def _first_least(seconds_of: Mapping[T, float], nearly: float = 1 + 1e-9) -> T:

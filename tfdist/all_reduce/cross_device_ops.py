@@ -1,5 +1,6 @@
 """All-reduces for `tf.distribute.MirroredStrategy(cross_device_ops=...)`."""
 
+import logging
 import math
 from collections.abc import Sequence
 from numbers import Real
@@ -9,14 +10,17 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
-from tfdist.all_reduce.cost import Network, choose
+from tfdist.all_reduce.cost import Network, choose, is_processor_bound
 from tfdist.all_reduce.exchange import Turns
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
+from tfdist.all_reduce.measure import measure_network
 from tfdist.all_reduce.packing import buckets, segments_of
 from tfdist.all_reduce.schedule import build, checked_algorithm
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
 from tfdist.all_reduce.wire import checked_wire_dtype
+
+_log = logging.getLogger("tfdist")
 
 BUCKET_BYTES = 2_000_000
 NETWORK = Network(
@@ -48,11 +52,13 @@ class AllReduce(tf.distribute.CrossDeviceOps):
     share their memory, so nothing has to be sent. If there are more processes, one
     device of each then takes part in the exchange, and each bucket goes by the
     algorithm that is the fastest for its size and the number of processes by
-    `tfdist.all_reduce.cost.choose`.
+    `tfdist.all_reduce.cost.choose`. The network between them is measured when it is
+    needed first, in a few seconds, unless it is given.
 
     With an `algorithm`, every device takes part, and the same input gives the same bits
     again. `tf.add_n`, which adds up in shared memory, takes three values or more in an
-    order that depends on which of them is needed elsewhere.
+    order that depends on which of them is needed elsewhere, and a network that is
+    measured again may be found to favour another algorithm.
 
     Slices (`tf.IndexedSlices`) are gathered, not summed, as TensorFlow's own ops do.
     What is not an all-reduce is left to `tf.distribute.ReductionToOneDevice`: a
@@ -63,7 +69,9 @@ class AllReduce(tf.distribute.CrossDeviceOps):
 
     Args:
         algorithm: One of `SCHEDULES`; None chooses.
-        network: What connects the processes, to choose by.
+        network: What connects the processes, to choose by. None: what
+            `tfdist.measure_network` finds; in a graph of `tf.compat.v1`, where nothing
+            runs before the session does, `NETWORK`.
         bucket_bytes: The least size of a bucket, in bytes. None: 2 MB between processes;
             in one process, where the fewest operations win, there is no limit.
         segment_bytes: The size of the parts that a chunk is sent in, in bytes. The
@@ -83,16 +91,19 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         self,
         algorithm: str | None = None,
         *,
-        network: Network = NETWORK,
+        network: Network | None = None,
         bucket_bytes: float | None = None,
         segment_bytes: float | None = None,
         wire_dtype: Any = None,
     ) -> None:
         super().__init__()
-        if not isinstance(network, Network):
-            raise TypeError(f"network is a tfdist.Network; received {network!r}")
+        if network is not None and not isinstance(network, Network):
+            raise TypeError(
+                f"network is a tfdist.Network, or None; received {network!r}"
+            )
         self.algorithm = None if algorithm is None else checked_algorithm(algorithm)
         self.network = network
+        self._measured: dict[tuple[str, ...], Network] = {}
         self.bucket_bytes = _checked_bytes("bucket_bytes", bucket_bytes)
         self.segment_bytes = _checked_bytes("segment_bytes", segment_bytes)
         self.wire_dtype = checked_wire_dtype(wire_dtype)
@@ -242,18 +253,47 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         turns: Turns,
     ) -> list[list[tf.Tensor]]:
         size = sum(map(size_bytes, per_device[0]))
-        algorithm = self.algorithm or choose(size, len(devices), self.network)
+        algorithm = self.algorithm or choose(
+            size, len(devices), self.network_between(devices)
+        )
         schedule = build(algorithm, len(devices))
-        segments = self._segments(size / schedule.num_chunks, devices)
+        segments = self._segments(algorithm, size, schedule.num_chunks, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
                 schedule, per_device, devices, segments, self.wire_dtype, turns
             )
 
-    def _segments(self, chunk_bytes: float, devices: Sequence[str]) -> int:
+    def _segments(
+        self, algorithm: str, size: int, num_chunks: int, devices: Sequence[str]
+    ) -> int:
+        chunk_bytes = size / num_chunks
         if self.segment_bytes is not None:
             return max(1, math.ceil(chunk_bytes / self.segment_bytes))
-        return 1 if in_one_process(devices) else segments_of(chunk_bytes)
+        network = self.network_between(devices)
+        if in_one_process(devices) or is_processor_bound(
+            algorithm, size, len(devices), network
+        ):
+            return 1
+        return segments_of(chunk_bytes)
+
+    def network_between(self, devices: Sequence[str]) -> Network:
+        """What connects the devices: as given, or measured, once.
+
+        Args:
+            devices: Their full names.
+        """
+        if self.network is not None:
+            return self.network
+        if self.algorithm is not None or in_one_process(devices):
+            return NETWORK
+        key = tuple(devices)
+        if key not in self._measured:
+            with tf.init_scope():
+                if not tf.executing_eagerly():
+                    return NETWORK
+                self._measured[key] = measure_network(devices)
+            _log.info("between %d devices: %s", len(devices), self._measured[key])
+        return self._measured[key]
 
 
 class RingAllReduce(AllReduce):

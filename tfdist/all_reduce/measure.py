@@ -12,6 +12,10 @@ ROUNDS = 10
 BLOCK_BYTES = 8_000_000
 REPEATS = 5
 
+SHARED = 1.5
+"""If all devices together take so many times as long as two to send as much each, it is
+their processors that they wait for: each link is one device's own."""
+
 
 def measure_network(devices: Sequence[str]) -> Network:
     """Returns latency, bandwidth and the cost of messages between devices, measured.
@@ -25,10 +29,12 @@ def measure_network(devices: Sequence[str]) -> Network:
     message from the first device to the second or back, `bandwidth` that of 8 MB from
     the first to the second, `seconds_per_message` what each device more adds where the
     first sends to all others and hears from them, and `processor_seconds_per_message`
-    what a message takes where all send to all at once.
+    what a message takes where all send to all at once. `processor_seconds_per_byte` is
+    what 8 MB take where each device sends them to the next at once, if that is at least
+    `SHARED` times as long as between two alone; else it is 0.
 
-    Cost: some `500 n^2` messages and 40 MB, in all. It takes about a second on links of
-    1 Gbit/s.
+    Cost: some `500 n^2` messages and `50 (n + 1)` MB, in all. It takes about two seconds
+    on links of 1 Gbit/s.
 
     Args:
         devices: The full names of two devices or more, of different hosts.
@@ -59,13 +65,16 @@ def measured(devices: Sequence[str]) -> Network:
     fan = _round_seconds(devices, there_and_back)
     everyone = _round_seconds(devices, all_to_all)
     gap = (fan - 2 * latency) / 2 / (n - 2) if n > 2 else latency
-    block = _block_seconds(devices[0], devices[1])
+    block = _block_seconds(devices[:1], devices[1:2])
+    blocks = _block_seconds(devices, [*devices[1:], devices[0]])
+    are_shared = blocks >= SHARED * block
     return Network(
         latency=latency,
         bandwidth=BLOCK_BYTES / max(block - latency, 1e-9),
         seconds_per_reduced_byte=_addition_seconds(devices[0]) / BLOCK_BYTES,
         seconds_per_message=min(max(gap, 0.0), latency),
         processor_seconds_per_message=max(everyone, 0.0) / (n * (n - 1)),
+        processor_seconds_per_byte=blocks / BLOCK_BYTES / n if are_shared else 0.0,
     )
 
 
@@ -122,20 +131,23 @@ def _round_seconds(devices: Sequence[str], one_round: Round) -> float:
     return (_least_seconds(rounds(ROUNDS + 1)) - _least_seconds(rounds(1))) / ROUNDS
 
 
-def _block_seconds(sender: str, receiver: str) -> float:
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
-    def graph(elements: tf.Tensor) -> tf.Tensor:
-        with tf.device(sender):
-            block = tf.random.uniform(elements[None])
-        with tf.device(receiver):
-            return tf.reduce_max(block)
+def _block_seconds(senders: Sequence[str], receivers: Sequence[str]) -> float:
+    """How long it takes until each receiver has a block of its sender."""
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
-    def made(elements: tf.Tensor) -> tf.Tensor:
-        with tf.device(sender):
-            return tf.reduce_max(tf.random.uniform(elements[None]))
+    def largest(places: Sequence[str]) -> Callable[[tf.Tensor], tf.Tensor]:
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+        def graph(elements: tf.Tensor) -> tf.Tensor:
+            found = []
+            for sender, place in zip(senders, places, strict=True):
+                with tf.device(sender):
+                    block = tf.random.uniform(elements[None])
+                with tf.device(place):
+                    found.append(tf.reduce_max(block))
+            return tf.stack(found)
 
-    return _longer(graph, made)
+        return graph
+
+    return _longer(largest(receivers), largest(senders))
 
 
 def _addition_seconds(device: str) -> float:
