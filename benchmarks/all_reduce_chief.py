@@ -20,6 +20,7 @@ from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.connect import wait_for
 
 CHOICE = "choice"
+OF_TENSORFLOW = ("ReductionToOneDevice", "HierarchicalCopyAllReduce")
 STARTUP_SECONDS = 300.0
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -32,13 +33,12 @@ def cross_device_ops(
     Args:
         name: `CHOICE` is ours without an algorithm.
         options: Of the constructor.
-        network: What `CHOICE` chooses by.
+        network: What ours choose by.
     """
-    if name in ("ReductionToOneDevice", "HierarchicalCopyAllReduce"):
+    if name in OF_TENSORFLOW:
         return getattr(tf.distribute, name)(**options)
-    if name == CHOICE:
-        return tfdist.AllReduce(network=network, **options)
-    return tfdist.AllReduce(name, **options)
+    algorithm = None if name == CHOICE else name
+    return tfdist.AllReduce(algorithm, network=network, **options)
 
 
 def per_replica_type() -> type:
@@ -72,7 +72,7 @@ class Bench:
         self._functions = {
             key: function
             for key, function in self._functions.items()
-            if json.loads(key)["ops"] != CHOICE
+            if json.loads(key)["ops"] in (None, *OF_TENSORFLOW)
         }
         return dataclasses.asdict(self._network)
 

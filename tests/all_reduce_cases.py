@@ -446,6 +446,16 @@ def test_a_measured_network_has_no_impossible_figure():
     assert cost.choose(1000, 3, network) in SCHEDULES
 
 
+def test_without_a_network_or_a_way_to_measure_it_one_is_assumed():
+    ops = tfdist.AllReduce()
+    assert ops.network_between(DEVICES) is cross_device_ops.NETWORK
+    elsewhere = [f"/job:worker/task:{task}/device:CPU:0" for task in range(2)]
+    with tf.Graph().as_default():
+        assert ops.network_between(elsewhere) is cross_device_ops.NETWORK
+    with pytest.raises(ValueError, match="no device"):
+        ops.network_between(elsewhere)
+
+
 @pytest.mark.parametrize(
     ("one_round", "messages"), [("there_and_back", 6), ("all", 12)]
 )
@@ -489,7 +499,7 @@ def test_a_network_has_two_ends(devices, received):
         ({"segment_bytes": -1}, ValueError, "segment_bytes.*received -1"),
         ({"segment_bytes": float("nan")}, ValueError, "segment_bytes.*nan"),
         ({"bucket_bytes": "4 MB"}, TypeError, "bucket_bytes.*'4 MB'"),
-        ({"network": 125e6}, TypeError, "tfdist.Network; received"),
+        ({"network": 125e6}, TypeError, "tfdist.Network, or None; received 125"),
         ({"wire_dtype": "int8"}, TypeError, "'bfloat16' or 'float16'.*'int8'"),
         ({"wire_dtype": "half a byte"}, TypeError, "'half a byte'"),
         ({"wire_dtype": tf.float32}, TypeError, "'bfloat16' or 'float16'"),

@@ -53,7 +53,20 @@ def ring_case(function):
 
 @ring_case
 def measured_network(strategy):
-    return {"network": dataclasses.asdict(tfdist.measure_network(strategy.devices))}
+    ops = tfdist.RingAllReduce()
+
+    @tf.function
+    def traced():
+        return tfdist.AllReduce().network_between(strategy.devices).bandwidth
+
+    network = ops.network_between(strategy.devices)
+    return {
+        "network": dataclasses.asdict(network),
+        "traced": float(traced()),
+        "again": ops.network_between(strategy.devices) is network,
+        "given": tfdist.AllReduce(network=network).network_between(["/job:a"])
+        is network,
+    }
 
 
 @ring_case

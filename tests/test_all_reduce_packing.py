@@ -4,8 +4,12 @@ from hypothesis import strategies as st
 
 from tfdist.all_reduce.packing import (
     ALIGNED_ELEMENTS,
+    LEAST_SEGMENT_BYTES,
+    MOST_SEGMENT_BYTES,
     buckets,
     cuts,
+    cuts_of_chunks,
+    segments_of,
     slices_of_parts,
 )
 
@@ -41,6 +45,21 @@ def test_cuts_are_even_and_cover_the_whole(num_elements, parts):
     assert sizes.max() <= max(num_elements / parts * 1.02, sizes.min() + 1)
     if num_elements >= 64 * parts * ALIGNED_ELEMENTS:
         assert not any(bound % ALIGNED_ELEMENTS for bound in bounds[:-1])
+
+
+@given(st.integers(0, 10**7), st.integers(1, 9), st.integers(1, 9))
+def test_where_a_chunk_begins_does_not_depend_on_its_segments(size, chunks, segments):
+    bounds = cuts_of_chunks(size, chunks, segments)
+    assert bounds[::segments] == cuts(size, chunks)
+    assert bounds == sorted(bounds)
+    assert len(bounds) == chunks * segments + 1
+
+
+@given(st.floats(0, 1e9), st.floats(1e5, 1e11))
+def test_segments_are_neither_tiny_nor_huge(chunk_bytes, bandwidth):
+    segment = chunk_bytes / segments_of(chunk_bytes, bandwidth)
+    assert segment <= 1.5 * MOST_SEGMENT_BYTES
+    assert segment >= LEAST_SEGMENT_BYTES / 1.5 or segment == chunk_bytes
 
 
 @given(sizes=SIZES, parts=st.integers(1, 9))

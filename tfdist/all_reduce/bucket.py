@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdist.all_reduce import exchange
-from tfdist.all_reduce.packing import cuts, slices_of_parts
+from tfdist.all_reduce.packing import cuts_of_chunks, slices_of_parts
 from tfdist.all_reduce.schedule import Schedule
 
 
@@ -42,7 +42,7 @@ def sum_bucket(
     chunks = []
     for tensors, device in zip(per_device, devices, strict=True):
         with tf.device(device):
-            parts = _packed(tensors, schedule.num_chunks * segments)
+            parts = _packed(tensors, schedule.num_chunks, segments)
         starts = range(0, len(parts), segments)
         chunks.append([parts[start : start + segments] for start in starts])
     sums = exchange.all_reduce(schedule, chunks, devices, wire_dtype, turns)
@@ -54,16 +54,19 @@ def sum_bucket(
     return unpacked
 
 
-def _packed(tensors: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
-    """Lays tensors end to end and cuts the whole into parts."""
+def _packed(
+    tensors: Sequence[tf.Tensor], chunks: int, segments: int
+) -> list[tf.Tensor]:
+    """Lays tensors end to end and cuts the whole into the segments of chunks."""
     flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
     sizes = [each.shape.num_elements() for each in flat]
     if None in sizes:
         whole = tf.concat(flat, 0)
         size = tf.size(whole, tf.int64)
+        parts = chunks * segments
         bounds = [size * i // parts for i in range(parts + 1)]
         return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
-    return _recut(flat, sizes, cuts(sum(sizes), parts))
+    return _recut(flat, sizes, cuts_of_chunks(sum(sizes), chunks, segments))
 
 
 def _unpacked(parts: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -52,8 +52,10 @@ class AllReduce(tf.distribute.CrossDeviceOps):
     share their memory, so nothing has to be sent. If there are more processes, one
     device of each then takes part in the exchange, and each bucket goes by the
     algorithm that is the fastest for its size and the number of processes by
-    `tfdist.all_reduce.cost.choose`. The network between them is measured when it is
-    needed first, in a few seconds, unless it is given.
+    `tfdist.all_reduce.cost.choose`.
+
+    The network between processes is measured when it is needed first, in a few seconds,
+    unless it is given.
 
     With an `algorithm`, every device takes part, and the same input gives the same bits
     again. `tf.add_n`, which adds up in shared memory, takes three values or more in an
@@ -69,15 +71,15 @@ class AllReduce(tf.distribute.CrossDeviceOps):
 
     Args:
         algorithm: One of `SCHEDULES`; None chooses.
-        network: What connects the processes, to choose by. None: what
-            `tfdist.measure_network` finds; in a graph of `tf.compat.v1`, where nothing
-            runs before the session does, `NETWORK`.
+        network: What connects the processes, to choose by: algorithms, and the size
+            of segments. None: what `tfdist.measure_network` finds; in a graph of
+            `tf.compat.v1`, where nothing runs before the session does, `NETWORK`.
         bucket_bytes: The least size of a bucket, in bytes. None: 2 MB between processes;
             in one process, where the fewest operations win, there is no limit.
         segment_bytes: The size of the parts that a chunk is sent in, in bytes. The
-            next device adds a part up while the one after it is on its way. None: an
-            eighth of the chunk between processes, but from 500 KB to 2 MB; in one
-            process, chunks stay whole.
+            next device adds a part up while the one after it is on its way. None: what
+            keeps a link busy for 16 ms, but from 500 KB to 2 MB; chunks stay whole in
+            one process, and where processors are slower than the links.
         wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 travel as, in
             half of the bytes or a quarter. They are added up in their own dtype. A value
             that is too large for it fails (tf.errors.InvalidArgumentError).
@@ -269,12 +271,12 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         chunk_bytes = size / num_chunks
         if self.segment_bytes is not None:
             return max(1, math.ceil(chunk_bytes / self.segment_bytes))
-        network = self.network_between(devices)
-        if in_one_process(devices) or is_processor_bound(
-            algorithm, size, len(devices), network
-        ):
+        if in_one_process(devices):
             return 1
-        return segments_of(chunk_bytes)
+        network = self.network_between(devices)
+        if is_processor_bound(algorithm, size, len(devices), network):
+            return 1
+        return segments_of(chunk_bytes, network.bandwidth)
 
     def network_between(self, devices: Sequence[str]) -> Network:
         """What connects the devices: as given, or measured, once.
@@ -284,7 +286,7 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         """
         if self.network is not None:
             return self.network
-        if self.algorithm is not None or in_one_process(devices):
+        if in_one_process(devices):
             return NETWORK
         key = tuple(devices)
         if key not in self._measured:
@@ -312,6 +314,7 @@ class RingAllReduce(AllReduce):
     Distributed Computing 69(2), 2009).
 
     Args:
+        network: What connects the processes, as in `AllReduce`.
         bucket_bytes: The least size of a bucket, as in `AllReduce`.
         segment_bytes: The size of the parts that a chunk is sent in, as there.
         wire_dtype: `"bfloat16"`, `"float16"`, or None, as there.
@@ -320,12 +323,14 @@ class RingAllReduce(AllReduce):
     def __init__(
         self,
         *,
+        network: Network | None = None,
         bucket_bytes: float | None = None,
         segment_bytes: float | None = None,
         wire_dtype: Any = None,
     ) -> None:
         super().__init__(
             "ring",
+            network=network,
             bucket_bytes=bucket_bytes,
             segment_bytes=segment_bytes,
             wire_dtype=wire_dtype,

@@ -80,10 +80,14 @@ def measured(devices: Sequence[str]) -> Network:
 
 def _place(device: str) -> str:
     """The full name of a device."""
-    with tf.device(device):
-        place = tf.DeviceSpec.from_string(tf.identity(0.0).device)
-    # TensorFlow takes another device for one that is not there.
-    if place.make_merged_spec(tf.DeviceSpec.from_string(device)) != place:
+    wanted = tf.DeviceSpec.from_string(device)
+    try:
+        with tf.device(device):
+            place = tf.DeviceSpec.from_string(tf.identity(0.0).device)
+    except tf.errors.InvalidArgumentError:
+        place = None
+    # TensorFlow may take another device for one that is not there.
+    if place is None or place.make_merged_spec(wanted) != place:
         raise ValueError(
             f"there is no device {device!r}: tf.config.list_logical_devices() returns "
             "those that are"

@@ -5,15 +5,16 @@ keeps all others waiting: tensors are gathered into buckets, and a bucket is cut
 the chunks of a schedule, and a chunk into segments that follow each other closely.
 """
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 ALIGNED_ELEMENTS = 16
 """TensorFlow cuts a vector without a copy where the parts begin at 64 bytes."""
 
-
-SEGMENTS = 8
-"""Of a chunk. The first and the last of them have a link to themselves: an eighth more."""
+SEGMENT_SECONDS = 0.016
+"""How long a link is to be busy with a segment. The last ones of a ring have it to
+themselves; but a message costs processor time, of which a fast link leaves less."""
 
 LEAST_SEGMENT_BYTES = 500_000
 """What still takes far longer than a message that is empty."""
@@ -60,15 +61,39 @@ def buckets(
     return closed + list(opened.values())
 
 
-def segments_of(chunk_bytes: float) -> int:
+def segments_of(chunk_bytes: float, bandwidth: float) -> int:
     """Returns in how many segments a chunk of so many bytes is sent.
 
-    >>> [segments_of(size) for size in (1e3, 1e6, 1e7, 1e8)]
-    [1, 2, 8, 50]
+    >>> [segments_of(size, bandwidth=25e6) for size in (1e3, 1e6, 1e7)]
+    [1, 2, 20]
+    >>> [segments_of(size, bandwidth=125e6) for size in (1e3, 1e6, 1e7)]
+    [1, 1, 5]
+
+    Args:
+        chunk_bytes: Its size.
+        bandwidth: Of a link, in bytes a second.
     """
-    least, most = LEAST_SEGMENT_BYTES, MOST_SEGMENT_BYTES
-    segment_bytes = min(max(chunk_bytes / SEGMENTS, least), most)
+    of_link = bandwidth * SEGMENT_SECONDS
+    segment_bytes = min(max(of_link, LEAST_SEGMENT_BYTES), MOST_SEGMENT_BYTES)
     return max(1, round(chunk_bytes / segment_bytes))
+
+
+def cuts_of_chunks(num_elements: int, chunks: int, segments: int) -> list[int]:
+    """Cuts a vector into chunks, and each of these into segments.
+
+    Where a chunk begins does not depend on the segments, and so the order in which an
+    element is summed does not either.
+
+    >>> cuts_of_chunks(10, 2, 2)
+    [0, 3, 5, 8, 10]
+
+    Returns:
+        Where the segments begin, and where the last one ends.
+    """
+    bounds = [0]
+    for start, stop in itertools.pairwise(cuts(num_elements, chunks)):
+        bounds += [start + cut for cut in cuts(stop - start, segments)[1:]]
+    return bounds
 
 
 def cuts(num_elements: int, parts: int) -> list[int]:
