@@ -45,11 +45,19 @@ FROM_MEGABYTE = 1_000_000
 
 
 def combined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Puts runs of different parts together; the last one says of which model."""
+    """Puts runs together; the last one says of which model.
+
+    What a later run has measured on links of some rate, no earlier one has a say in.
+    """
+    measured: list[dict[str, Any]] = []
+    for run in runs:
+        again = {(each["part"], each["rate"]) for each in run["measured"]}
+        measured = [e for e in measured if (e["part"], e["rate"]) not in again]
+        measured += run["measured"]
     return {
         "environments": [run["environment"] for run in runs],
         "overlap": runs[-1]["overlap"],
-        "measured": [each for run in runs for each in run["measured"]],
+        "measured": measured,
     }
 
 

@@ -166,6 +166,18 @@ def test_the_tables_say_what_was_missed(benchmark):
     assert "python it.py 6\n" in text
 
 
+def test_a_later_run_of_a_rate_counts(benchmark):
+    combined = benchmark("all_reduce_report").combined
+    about = {"environment": {}, "overlap": {}}
+    first = [reduced("ring", 1.0, 1), reduced("ring", 2.0, 1, rate="none")]
+    runs = [
+        {**about, "measured": first},
+        {**about, "measured": [reduced("ring", 3.0, 1, rate="none")]},
+    ]
+    seconds = [each["seconds"] for each in combined(runs)["measured"]]
+    assert seconds == [1.0, 3.0]
+
+
 def test_the_document_shows_what_was_measured(benchmark):
     assert benchmark("all_reduce_report").main(["--check"]) == 0
 

@@ -83,6 +83,17 @@ def test_the_docs_have_what_was_measured(report, stragglers):
     assert stragglers.sentence(measured) in " ".join(page.split())
 
 
+def test_the_docs_say_what_checkpoints_cost():
+    cost = importlib.import_module("checkpoint_cost")
+    measured = json.loads(
+        (ROOT / "benchmarks/measured/checkpoint_cost.json").read_text()
+    )
+    assert all(run["written"] >= run["checkpoints"] for run in measured["runs"])
+    assert len(cost.ratios(measured["runs"])) >= 5
+    page = (ROOT / "docs/recovery.md").read_text()
+    assert cost.sentence(measured) in " ".join(page.split())
+
+
 def test_ratios_are_of_pairs(stragglers):
     epochs = [
         {"repeat": repeat, "slow": slow, "rate": rate}

@@ -6,6 +6,7 @@ The chief's program places variables on the ps and sends steps to the workers;
 a server has no program of its own.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -57,7 +58,9 @@ def start_server(
     check_no_proxy(address for job in cluster.values() for address in job)
     options = tf.compat.v1.ConfigProto(
         inter_op_parallelism_threads=max(
-            MIN_INTER_OP_THREADS, tf.config.threading.get_inter_op_parallelism_threads()
+            MIN_INTER_OP_THREADS,
+            tf.config.threading.get_inter_op_parallelism_threads()
+            or (os.cpu_count() or 1),
         )
     )
     try:

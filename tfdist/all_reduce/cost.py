@@ -387,20 +387,6 @@ def seconds(
     return COSTS[algorithm](num_devices).seconds(size_bytes, network)
 
 
-def is_processor_bound(
-    algorithm: str, size_bytes: int, num_devices: int, network: Network
-) -> bool:
-    """Whether shared processors decide how long an algorithm takes, and not the links.
-
-    Raises:
-        ScheduleError: If there is no such algorithm, or no device.
-        CostError: If the size is negative.
-    """
-    cost = COSTS[checked_algorithm(algorithm)](num_devices)
-    busy = cost.processor_seconds(size_bytes, network)
-    return 0 < busy >= cost.seconds(size_bytes, network)
-
-
 def choose(size_bytes: int, num_devices: int, network: Network) -> str:
     """Returns the name of the algorithm that takes the least time, or nearly that.
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
-from tfdist.all_reduce.cost import Network, choose, is_processor_bound
+from tfdist.all_reduce.cost import Network, choose
 from tfdist.all_reduce.exchange import Turns
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
@@ -78,8 +78,8 @@ class AllReduce(tf.distribute.CrossDeviceOps):
             in one process, where the fewest operations win, there is no limit.
         segment_bytes: The size of the parts that a chunk is sent in, in bytes. The
             next device adds a part up while the one after it is on its way. None: what
-            keeps a link busy for 16 ms, but from 500 KB to 2 MB; chunks stay whole in
-            one process, and where processors are slower than the links.
+            keeps a link busy for 16 ms, but from 500 KB to 2 MB; in one process,
+            chunks stay whole.
         wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 travel as, in
             half of the bytes or a quarter. They are added up in their own dtype. A value
             that is too large for it fails (tf.errors.InvalidArgumentError).
@@ -259,24 +259,18 @@ class AllReduce(tf.distribute.CrossDeviceOps):
             size, len(devices), self.network_between(devices)
         )
         schedule = build(algorithm, len(devices))
-        segments = self._segments(algorithm, size, schedule.num_chunks, devices)
+        segments = self._segments(size / schedule.num_chunks, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
                 schedule, per_device, devices, segments, self.wire_dtype, turns
             )
 
-    def _segments(
-        self, algorithm: str, size: int, num_chunks: int, devices: Sequence[str]
-    ) -> int:
-        chunk_bytes = size / num_chunks
+    def _segments(self, chunk_bytes: float, devices: Sequence[str]) -> int:
         if self.segment_bytes is not None:
             return max(1, math.ceil(chunk_bytes / self.segment_bytes))
         if in_one_process(devices):
             return 1
-        network = self.network_between(devices)
-        if is_processor_bound(algorithm, size, len(devices), network):
-            return 1
-        return segments_of(chunk_bytes, network.bandwidth)
+        return segments_of(chunk_bytes, self.network_between(devices).bandwidth)
 
     def network_between(self, devices: Sequence[str]) -> Network:
         """What connects the devices: as given, or measured, once.
