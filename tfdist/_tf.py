@@ -34,7 +34,8 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import Mirrored
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, executor
+from tensorflow.python.eager.context import executor_scope
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
@@ -83,6 +84,10 @@ __all__ = [
     # the coordinator has for it; and it waits for results without a deadline.
     "observe_workers",
     "wait_for_result",
+    # What runs eagerly runs on one executor for all threads, unless a thread is given
+    # its own; and an iterator waits for all that its executor has under way.
+    "new_executor",
+    "executor_scope",
     # What the coordinator traces a function of a worker's iterator with.
     "iterator_spec",
     # Tells the active tapes that something with a `handle` was read. Tapes that are
@@ -256,6 +261,11 @@ def _observe(
     failed: list[bool] = []
     worker._process_closure = observed
     worker._on_closure_failure = on_observed_failure
+
+
+def new_executor() -> Any:
+    """Returns what runs eager operations, one after the other."""
+    return executor.new_executor(enable_async=False)
 
 
 def wait_for_result(output: Any, timeout: float) -> bool:

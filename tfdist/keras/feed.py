@@ -145,6 +145,7 @@ class Feed(Iterator[FedBatch]):
         self._rows = rows
         self._batches: Iterator[Any] | None = None
         self._ahead: collections.deque[FedBatch] = collections.deque()
+        self._executor = _tf.new_executor()
         self.taken = 0
 
     def start_at(self, batches: int, state: tf.Tensor | None) -> None:
@@ -183,9 +184,12 @@ class Feed(Iterator[FedBatch]):
         return batch
 
     def _read(self) -> FedBatch:
-        if self._batches is None:
-            self._batches = iter(self._rows)
-        return FedBatch(next(self._batches), self)
+        # On the executor of all threads, a read would wait for the steps that are under
+        # way at that moment, that of the slowest worker too.
+        with _tf.executor_scope(self._executor):
+            if self._batches is None:
+                self._batches = iter(self._rows)
+            return FedBatch(next(self._batches), self)
 
     def peek(self, count: int) -> list[FedBatch]:
         """The next batches, at most `count`, without taking them."""
