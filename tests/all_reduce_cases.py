@@ -446,6 +446,32 @@ def test_a_measured_network_has_no_impossible_figure():
     assert cost.choose(1000, 3, network) in SCHEDULES
 
 
+@pytest.mark.parametrize("algorithm", [None, *SCHEDULES])
+def test_short_names_of_devices_are_names(algorithm):
+    ops = tfdist.AllReduce(algorithm)
+    values = [[tf.constant([float(i)])] for i in range(3)]
+    sums = ops.reduce_tensors(values, ["CPU:0", "/cpu:1", "/device:CPU:2"])
+    assert [each[0].numpy().tolist() for each in sums] == [[3.0]] * 3
+    with pytest.raises(ValueError, match="2 values are on device"):
+        ops.reduce_tensors(values[:2], ["CPU:0", "/cpu:0"])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "devices"), [([1, 1, 1], 2), ([1], 2), ([1, 2], 2), ([], 0)]
+)
+def test_each_device_has_its_list(numbers, devices):
+    values = [[tf.constant([1.0])] * number for number in numbers]
+    says = rf"lists of \[{', '.join(map(str, numbers))}\] tensors for {devices} dev"
+    with pytest.raises(ValueError, match=says):
+        tfdist.RingAllReduce().reduce_tensors(values, DEVICES[:devices])
+
+
+@pytest.mark.parametrize("devices", [None, "CPU:0"])
+def test_a_network_is_between_a_list_of_devices(devices):
+    with pytest.raises(TypeError, match="a list of their names; received"):
+        tfdist.measure_network(devices)
+
+
 def test_without_a_network_or_a_way_to_measure_it_one_is_assumed():
     ops = tfdist.AllReduce()
     assert ops.network_between(DEVICES) is cross_device_ops.NETWORK

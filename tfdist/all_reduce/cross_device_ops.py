@@ -168,7 +168,7 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         Args:
             per_device: `per_device[d][i]`: of each device, its tensors or
                 `tf.IndexedSlices`, of equal dtypes and shapes on all devices.
-            devices: The full names of the devices.
+            devices: The names of the devices.
             reduce_op: SUM or MEAN.
 
         Returns:
@@ -176,12 +176,14 @@ class AllReduce(tf.distribute.CrossDeviceOps):
             float64.
 
         Raises:
-            ValueError: If a device is repeated, or tensors do not agree.
+            ValueError: If a device is repeated or missing, or tensors do not agree.
             TypeError: If values cannot be added up.
         """
         if reduce_op not in (SUM, MEAN):
             raise ValueError(f"reduce_op is SUM or MEAN; received {reduce_op!r}")
+        devices = [tf.DeviceSpec.from_string(each).to_string() for each in devices]
         _check_devices(devices)
+        _check_lists(per_device, devices)
         of_tensors = [alike(replicas) for replicas in zip(*per_device, strict=True)]
         groups = self._groups(devices)
         if len(groups) == 1:
@@ -348,6 +350,15 @@ def _devices_of(value: Any) -> tuple[str, ...]:
     # function is traced, its arguments are nowhere.
     replicas = tuple(tf.distribute.get_strategy().extended.worker_devices)
     return replicas if len(replicas) == len(devices) else devices
+
+
+def _check_lists(per_device: Sequence[Sequence[Any]], devices: Sequence[str]) -> None:
+    numbers = [len(tensors) for tensors in per_device]
+    if not devices or len(numbers) != len(devices) or len(set(numbers)) > 1:
+        raise ValueError(
+            "each device, of one or more, has a list of as many tensors as the others; "
+            f"received lists of {numbers} tensors for {len(devices)} devices"
+        )
 
 
 def _check_devices(devices: Sequence[str]) -> None:

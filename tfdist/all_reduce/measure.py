@@ -40,9 +40,12 @@ def measure_network(devices: Sequence[str]) -> Network:
         devices: The full names of two devices or more, of different hosts.
 
     Raises:
+        TypeError: If the devices are no list.
         ValueError: If there are fewer than two devices, one is repeated or is not
             there, or all are of one process: nothing is sent between those.
     """
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
+        raise TypeError(f"devices are a list of their names; received {devices!r}")
     received = ", ".join(devices) or "none"
     if len(devices) < 2 or len(set(devices)) < len(devices):
         raise ValueError(
