@@ -63,6 +63,8 @@ def problem_of(answer: Any) -> str | None:
         return NO_ANSWER
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return "is another kind of server"
+    if "SETTINGS frame" in (answer.details() or ""):
+        return "answers, and is no TensorFlow server"
     return f"cannot be reached: {_short(answer.details())}"
 
 

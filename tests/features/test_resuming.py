@@ -348,6 +348,23 @@ def test_every_checkpoint_is_corrupt(strategy, regression, program, monkeypatch)
         program(main)
 
 
+def test_checkpoints_of_which_none_is_whole_are_no_reason_to_begin_anew(
+    strategy, regression, program
+):
+    def main():
+        with strategy.scope():
+            model = mlp()
+        model.fit(*regression, epochs=1, **FIT)
+
+    program(main)
+    (newest,) = checkpoints(program.directory)
+    for file in newest.glob("variables.data*"):
+        file.write_bytes(b"")
+    with pytest.raises(CorruptCheckpointError, match="can be read to its end: remove"):
+        program(main)
+    assert newest.exists()
+
+
 @pytest.mark.feature("A full disk is a warning, and training goes on")
 @pytest.mark.parametrize("seen_by", ["chief", "ps"])
 def test_full_disk(

@@ -145,12 +145,15 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
-        self.prune()
+        self._prune()
 
-    def prune(self, keep: int | None = None) -> None:
-        """Removes the checkpoints that need not be kept."""
-        keep = self._keep if keep is None else keep
-        for number in expired(self._numbers(), keep, self._corrupt):
+    @property
+    def has_corrupt(self) -> bool:
+        """Whether a checkpoint was skipped."""
+        return bool(self._corrupt)
+
+    def _prune(self) -> None:
+        for number in expired(self._numbers(), self._keep, self._corrupt):
             # Without its own name first, it could be found half removed.
             gone = self.directory / f"{_UNFINISHED}{name_of(number)}"
             with contextlib.suppress(OSError):

@@ -190,10 +190,11 @@ class ResumableFit(keras.callbacks.Callback):
                 path = next(self._found, None)
             else:
                 return path, snapshot
-        if has_begun:
+        if self._store.has_corrupt:
+            so_far = ", and some variables have been restored" if has_begun else ""
             raise CorruptCheckpointError(
-                f"no checkpoint in {self._store.directory} can be read to its end, and "
-                "some variables have been restored: remove that directory to begin anew"
+                f"no checkpoint in {self._store.directory} can be read to its end"
+                f"{so_far}: remove that directory to begin anew"
             )
         return None
 
@@ -299,7 +300,6 @@ class ResumableFit(keras.callbacks.Callback):
         position = Position(self._epochs_done, 0, taken, taken)
         self._write(self._snapshot(position, finished=True))
         self._writer.wait()
-        self._store.prune(keep=1)
 
     def _snapshot(self, position: Position, finished: bool = False) -> Snapshot:
         arrays: dict[str, Any] = {}

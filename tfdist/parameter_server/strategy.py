@@ -70,8 +70,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             `launch.local --checkpoint_dir` sets, unless given; without it there are
             none.
         checkpoint_interval: How often one is begun, in seconds.
-        checkpoints_to_keep: How many of the newest are kept of each `fit`; once it
-            has ended, its last.
+        checkpoints_to_keep: How many of the newest are kept of each `fit`.
 
     Raises:
         ValueError: If a time or a number is not positive, or there is no such `on_stall`.
