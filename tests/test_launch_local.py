@@ -240,6 +240,8 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--num_ps=1"], "no script: name it after the flags"),
         (["absent.py"], "'absent.py' does not exist in .*: check its path"),
         (["."], "'.' is not a file"),
+        (["--checkpoint_dir=", "train.py"], "--checkpoint_dir is empty: name a dir"),
+        (["--checkpoint_dir=train.py/a/b", "train.py"], "train.py is no directory"),
         (["--log_dir=train.py/logs", "train.py"], "cannot be written.*--log_dir"),
     ],
 )
