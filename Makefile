@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
 CHECK := build/check
-# The tests of a file share a process, and so those of a cluster.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
 .PHONY: help mnist test check lint types wheel clean
@@ -21,11 +19,11 @@ mnist: $(VENV)/.examples
 		examples/mnist_cnn.py --strategy=parameter_server --min_accuracy=0.9
 
 test: $(VENV)/.dev
-	$(PYTEST)
+	$(BIN)/python -m pytest
 
 check: lint types wheel
 	cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site TFDIST_WHEEL=$(abspath $(CHECK))/site \
-		$(PYTEST) -c ../../setup.cfg --rootdir=../.. \
+		$(BIN)/python -m pytest -c ../../setup.cfg --rootdir=../.. \
 		--durations=15 ../../tests
 	cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 		$(BIN)/python -m pytest -c /dev/null --rootdir=. --doctest-modules \
