@@ -25,7 +25,7 @@ from all_reduce_targets import (
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = [
     ROOT / "benchmarks" / "measured" / f"all_reduce{part}.json"
-    for part in ("", "_overlap")
+    for part in ("", "_unshaped", "_overlap")
 ]
 PAGE = ROOT / "docs" / "algorithms.md"
 PLOT = ROOT / "docs" / "all_reduce_hosts.png"
