@@ -2,6 +2,7 @@
 
 import io
 import logging
+import threading
 
 import pytest
 import tensorflow as tf
@@ -113,6 +114,10 @@ def test_a_record_is_printed_once():
 class FailingCoordinator:
     error = tf.errors.InvalidArgumentError(None, None, STACK + REASON + END)
 
+    def __init__(self):
+        self._status_available_event = threading.Event()
+        self._status_available_event.set()
+
     def schedule(self, function, args):
         return self
 
@@ -123,12 +128,12 @@ class FailingCoordinator:
         raise self.error
 
 
-@pytest.mark.parametrize("wait", ["join", "finish_oldest"])
+@pytest.mark.parametrize("wait", ["join", "submit_another"])
 def test_waiting_for_steps_raises_the_short_error(wait):
     in_flight = InFlight(FailingCoordinator(), limit=2)
     in_flight.submit(None, None)
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        getattr(in_flight, wait)()
+        in_flight.join() if wait == "join" else in_flight.submit(None, None)
     assert raised.value.message == SHORT
     assert raised.value.__suppress_context__
 

@@ -16,6 +16,7 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.losses import loss as keras_loss
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.data.experimental.ops.distribute import (
     _AutoShardDataset,
     compute_batch_size,
@@ -35,7 +36,6 @@ from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import Mirrored
 from tensorflow.python.eager import context, executor
-from tensorflow.python.eager.context import executor_scope
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
@@ -85,9 +85,10 @@ __all__ = [
     "observe_workers",
     "wait_for_result",
     # What runs eagerly runs on one executor for all threads, unless a thread is given
-    # its own; and an iterator waits for all that its executor has under way.
+    # its own; and much waits for all that its executor has under way.
     "new_executor",
     "executor_scope",
+    "give_workers_own_executors",
     # What the coordinator traces a function of a worker's iterator with.
     "iterator_spec",
     # Tells the active tapes that something with a `handle` was read. Tapes that are
@@ -266,6 +267,43 @@ def _observe(
 def new_executor() -> Any:
     """Returns what runs eager operations, one after the other."""
     return executor.new_executor(enable_async=False)
+
+
+@contextmanager
+def executor_scope(own: Any) -> Iterator[None]:
+    """Runs the eager operations of this thread on an executor of its own.
+
+    TensorFlow's own scope waits, when it ends, for all that the executor of before has
+    under way. That of all threads has the tensors that a worker is to delete, however
+    long that worker takes to answer.
+    """
+    eager = context.context()._handle
+    before = pywrap_tfe.TFE_ContextGetExecutorForThread(eager)
+    pywrap_tfe.TFE_ContextSetExecutorForThread(eager, own.handle())
+    try:
+        yield
+    finally:
+        pywrap_tfe.TFE_ContextSetExecutorForThread(eager, before)
+        pywrap_tfe.TFE_DeleteExecutor(before)
+
+
+def give_workers_own_executors(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    """Keeps the threads that the coordinator has for workers from waiting for others.
+
+    They have an executor each, and come back to that of all threads after each function.
+    """
+    for worker in coordinator._cluster.workers:
+        worker._process_closure = _on_executor(worker.executor, worker._process_closure)
+
+
+def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], None]:
+    def processed(closure: Any) -> None:
+        with executor_scope(own):
+            process(closure)
+
+    return processed
 
 
 def wait_for_result(output: Any, timeout: float) -> bool:

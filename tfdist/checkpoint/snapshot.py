@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_STATE, _ARRAYS, _DATA = "state.json", "arrays.npz", "data"
+_STATE, _ARRAYS, _DATA, _ROWS = "state.json", "arrays.npz", "data", "put_back.npz"
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Position:
     Attributes:
         epoch: The epoch, counted from 0.
         step: The next step in it.
-        batches: How many batches its dataset has given since its iteration began.
+        batches: How many batches were read from its dataset since its iteration began.
         batches_before: How many of them it gave to earlier epochs.
     """
 
@@ -40,6 +40,8 @@ class Snapshot:
         variables: As `variables.describe` describes them.
         arrays: Those of the callbacks' states.
         data: Where the dataset is, a variant, if it can tell.
+        put_back: Batches that were read, and whose steps are yet to run: a matrix of
+            `bytes`, with rows as `BatchLayout.to_row` makes them.
     """
 
     position: Position
@@ -49,26 +51,28 @@ class Snapshot:
     variables: list[Any]
     arrays: dict[str, Any] = field(default_factory=dict)
     data: tf.Tensor | None = None
+    put_back: np.ndarray | None = None
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, write_data: "DataWriter") -> None:
         """Writes the snapshot to the directory of a checkpoint.
+
+        Args:
+            path: The directory.
+            write_data: Made when every task of the cluster was known to answer.
 
         Raises:
             OSError: If the chief cannot write.
             tf.errors.OpError: If it cannot write the dataset's state.
         """
-        beside = {"arrays", "data", "position"}
+        beside = {"arrays", "data", "position", "put_back"}
         state = {k: v for k, v in vars(self).items() if k not in beside}
         state["position"] = asdict(self.position)
         (path / _STATE).write_text(json.dumps(state))
         np.savez(path / _ARRAYS, **self.arrays)
         if self.data is not None:
-            tf.raw_ops.SaveV2(
-                prefix=str(path / _DATA),
-                tensor_names=[_DATA],
-                shape_and_slices=[""],
-                tensors=[self.data],
-            )
+            write_data(str(path / _DATA), self.data)
+        if self.put_back is not None:
+            np.savez(path / _ROWS, **_packed(self.put_back))
 
     @classmethod
     def read(cls, path: Path) -> "Snapshot":
@@ -90,4 +94,57 @@ class Snapshot:
                 shape_and_slices=[""],
                 dtypes=[tf.variant],
             )
+        if (path / _ROWS).exists():
+            with np.load(path / _ROWS, allow_pickle=False) as packed:
+                state["put_back"] = _unpacked(**packed)
         return cls(**state)
+
+
+class DataWriter:
+    """Writes where a dataset is, by a function traced once.
+
+    TensorFlow makes every operation that is new to it known to all tasks, and waits for
+    one that does not answer.
+    """
+
+    def __init__(self) -> None:
+        self._write = tf.function(self._save, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.variant)
+        )
+
+    @staticmethod
+    def _save(prefix: tf.Tensor, data: tf.Tensor) -> None:
+        tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=[_DATA], shape_and_slices=[""], tensors=[data]
+        )
+
+    def __call__(self, prefix: str, data: tf.Tensor) -> None:
+        """Writes to files whose names begin so.
+
+        Raises:
+            tf.errors.OpError: If the chief cannot write.
+        """
+        self._write(tf.constant(prefix), data)
+
+
+def _packed(matrix: np.ndarray) -> dict[str, Any]:
+    r"""A matrix of `bytes`, as arrays that need no pickle.
+
+    >>> matrix = np.array([[b"a\0", b""], [b"\0", b"bc"]], object)
+    >>> _unpacked(**_packed(matrix)).tolist()
+    [[b'a\x00', b''], [b'\x00', b'bc']]
+    """
+    lengths = [[len(each) for each in row] for row in matrix]
+    joined = b"".join(matrix.ravel())
+    return {
+        "lengths": np.asarray(lengths, np.int64),
+        "joined": np.frombuffer(joined, np.uint8),
+    }
+
+
+def _unpacked(lengths: np.ndarray, joined: np.ndarray) -> np.ndarray:
+    ends = np.cumsum(lengths)
+    parts = [joined[end - n : end] for end, n in zip(ends, lengths.flat, strict=True)]
+    flat = np.empty(len(parts), object)
+    flat[:] = [part.tobytes() for part in parts]
+    return flat.reshape(lengths.shape)

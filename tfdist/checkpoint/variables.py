@@ -54,7 +54,7 @@ class VariableWriter:
         finally:
             in_a_function.reset(token)
 
-    def write(self, path: Path) -> None:
+    def __call__(self, path: Path) -> None:
         """Writes the variables to a directory, which every ps can write to.
 
         Raises:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
@@ -148,15 +149,30 @@ class Feed(Iterator[FedBatch]):
         self._executor = _tf.new_executor()
         self.taken = 0
 
-    def start_at(self, batches: int, state: tf.Tensor | None) -> None:
+    def start_at(
+        self, batches: int, state: tf.Tensor | None, put_back: np.ndarray | None
+    ) -> None:
         """Begins where another feed of this dataset was.
 
         Args:
-            batches: How many batches were taken from the other.
+            batches: How many batches the other had read.
             state: Its `state()`; without it, the batches are read and thrown away.
+            put_back: Those that are to be given again, first of all: rows of `bytes`.
         """
-        self.taken = batches
         self._batches = self._resumed(state) or iter(self._rows.skip(batches))
+        rows = [] if put_back is None else list(put_back)
+        self._ahead.extend(FedBatch(tf.constant([list(row)]), self) for row in rows)
+        self.taken = batches - len(rows)
+
+    @property
+    def ahead(self) -> list[tf.Tensor]:
+        """The rows of the batches that were read, and not taken yet."""
+        return [batch.row for batch in self._ahead]
+
+    @property
+    def read(self) -> int:
+        """How many batches were read from the dataset, those before its start too."""
+        return self.taken + len(self._ahead)
 
     def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:
         if state is None:
@@ -170,11 +186,14 @@ class Feed(Iterator[FedBatch]):
         return iterator
 
     def state(self) -> tf.Tensor | None:
-        """Where the dataset is, with what its pipeline holds; None if it cannot tell."""
-        if self._batches is None or self._ahead:
+        """Where the dataset is, with what its pipeline holds; None if it cannot tell.
+
+        The batches that are `ahead` are behind it.
+        """
+        if self.worker_input is not None:
             return None
         try:
-            return _tf.iterator_state(self._batches)
+            return _tf.iterator_state(self._begin())
         except tf.errors.OpError:
             return None
 
@@ -187,9 +206,12 @@ class Feed(Iterator[FedBatch]):
         # On the executor of all threads, a read would wait for the steps that are under
         # way at that moment, that of the slowest worker too.
         with _tf.executor_scope(self._executor):
-            if self._batches is None:
-                self._batches = iter(self._rows)
-            return FedBatch(next(self._batches), self)
+            return FedBatch(next(self._begin()), self)
+
+    def _begin(self) -> Iterator[Any]:
+        if self._batches is None:
+            self._batches = iter(self._rows)
+        return self._batches
 
     def peek(self, count: int) -> list[FedBatch]:
         """The next batches, at most `count`, without taking them."""

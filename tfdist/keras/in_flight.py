@@ -1,9 +1,9 @@
 """The steps that workers were asked for and have not been seen to finish."""
 
-import collections
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -19,14 +19,23 @@ _log = logging.getLogger("tfdist")
 # 256k, and with it the batches of as many steps.
 STEPS_PER_WORKER = 4
 
-# How many results may wait for that of a slow worker, for each function under way: a
-# worker that much slower than the others holds them up.
-_RESULTS_AHEAD = 32
 _MOMENT = 0.005  # seconds
+
+
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """One that was submitted, the `number`-th."""
+
+    number: int
+    argument: Any
+    output: Any
+    on_result: Callable[[Any], None]
 
 
 class InFlight:
     """Schedules functions on the workers, with a bound on how many are under way.
+
+    A slow worker holds up nothing but its own: the others go on.
 
     Args:
         coordinator: Sends functions to workers.
@@ -35,7 +44,6 @@ class InFlight:
 
     Attributes:
         submitted: How many functions were submitted.
-        finished: How many of the first of these have finished for certain.
         stalls: Whether the last wait was given up.
     """
 
@@ -48,12 +56,10 @@ class InFlight:
         self._coordinator = coordinator
         self._patience = patience
         self.limit = limit
-        self._pending: collections.deque[tuple[Any, Callable[[Any], None]]] = (
-            collections.deque()
-        )
-        self._under_way: list[Any] = []
+        self._under_way: list[_Function] = []
+        self._newest_result = 0
+        self._any_has_finished = False
         self.submitted = 0
-        self.finished = 0
         self.stalls = False
 
     def submit(
@@ -67,8 +73,8 @@ class InFlight:
         Args:
             function: A `ConcreteFunction`.
             argument: Its only argument.
-            on_result: Called with the fetched result, in the order of submission,
-                at the latest by `join`.
+            on_result: Called with the fetched result, at the latest by `join`; not if
+                that of a function submitted later was there before it.
 
         Returns:
             The remote value of its result.
@@ -80,22 +86,40 @@ class InFlight:
         self._make_room()
         output = self.schedule(function, argument)
         self.stalls = False
-        self._pending.append((output, on_result))
-        self._under_way.append(output)
         self.submitted += 1
+        self._under_way.append(_Function(self.submitted, argument, output, on_result))
         return output
+
+    def under_way(self, first: int) -> list[Any]:
+        """The arguments of those of the `first` functions that may be under way."""
+        return [each.argument for each in self._under_way if each.number <= first]
 
     def _make_room(self) -> None:
         """Waits until fewer than `limit` are under way, whichever has ended."""
-        while self._pending and _tf.wait_for_result(self._pending[0][0], 0):
-            self.finish_oldest()
-        while len(self._pending) >= self.limit * _RESULTS_AHEAD:
-            self.finish_oldest()
+        self._take_results()
         with self._waiting():
-            while self._count_under_way() >= self.limit:
+            while len(self._under_way) >= self.limit:
                 # It need not be the oldest that ends first, but mostly is.
-                _tf.wait_for_result(self._under_way[0], _MOMENT)
+                _tf.wait_for_result(self._under_way[0].output, _MOMENT)
                 self._check()
+                self._take_results()
+
+    def _take_results(self) -> None:
+        ended = [_tf.wait_for_result(each.output, 0) for each in self._under_way]
+        both = list(zip(self._under_way, ended, strict=True))
+        self._under_way = [function for function, has_ended in both if not has_ended]
+        for function, has_ended in both:
+            if has_ended:
+                self._take_result(function)
+
+    def _take_result(self, function: _Function) -> None:
+        result = self.fetch(function.output)
+        if not self._any_has_finished:
+            self._any_has_finished = True
+            supervision.tell("training")
+        if function.number > self._newest_result:
+            self._newest_result = function.number
+            function.on_result(result)
 
     def _waiting(self) -> AbstractContextManager[None]:
         return nullcontext() if self._patience is None else self._patience.waiting()
@@ -107,12 +131,6 @@ class InFlight:
             except StalledError:
                 self._give_up()
                 raise
-
-    def _count_under_way(self) -> int:
-        self._under_way = [
-            each for each in self._under_way if not _tf.wait_for_result(each, 0)
-        ]
-        return len(self._under_way)
 
     def schedule(self, function: Any, argument: Any) -> Any:
         """Sends a function whose result the caller fetches; waits for nothing.
@@ -153,28 +171,19 @@ class InFlight:
             self._join()
             raise _shortened(error) from None
 
-    def finish_oldest(self) -> None:
-        """Waits for the function submitted first and hands its result over."""
-        output, on_result = self._pending.popleft()
-        on_result(self.fetch(output))
-        if self.finished == 0:
-            supervision.tell("training")
-        self.finished += 1
-
     def join(self) -> None:
-        """Waits for every function, and hands all results over.
+        """Waits for every function, and takes all results.
 
         Raises:
             tf.errors.OpError: What a function failed with.
         """
         self._join()
-        while self._pending:
-            self.finish_oldest()
+        self._take_results()
 
     def _join(self) -> None:
         try:
             if self._patience is not None:
-                self._patience.wait_for_all([output for output, _ in self._pending])
+                self._patience.wait_for_all([each.output for each in self._under_way])
             self._coordinator.join()
         except StalledError:
             self._give_up()
@@ -189,9 +198,7 @@ class InFlight:
 
     def _forget(self) -> None:
         # None is under way any longer, and none will be fetched.
-        self._pending.clear()
         self._under_way.clear()
-        self.finished = self.submitted
 
     def settle(self) -> None:
         """Waits for every function, when another error is already on its way."""

@@ -3,10 +3,12 @@
 It is a callback behind all others, so it sees what they have made of a step. When a
 checkpoint is due, it notes how far `fit` is and what the callbacks know, goes on, and
 once the steps up to there have finished, has the variables written, in the background.
-So a checkpoint has every step of its position, and perhaps some that come after: those
-are run again.
+For a step that takes long, as that of a worker which was stopped does, it does not wait:
+its batch is put back. So a checkpoint has every step of its position, and perhaps some
+that come after: those are run again.
 """
 
+import dataclasses
 import inspect
 import logging
 import time
@@ -15,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
 from tfdist.checkpoint.plain import from_json
-from tfdist.checkpoint.snapshot import Position, Snapshot
+from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.keras.feed import Feed
 from tfdist.keras.step_error import reason
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tfdist")
 
+# How long a checkpoint waits for the steps that were under way when it was due.
+_SECONDS_FOR_STEPS = 2.0
 # How long a fit that has failed waits for the checkpoint that is being written.
 _SETTLE_SECONDS = 30.0
 # Keras gives a callback the first two, and `EarlyStopping` turns its `min_delta` round
@@ -123,7 +128,8 @@ class ResumableFit(keras.callbacks.Callback):
         self._epochs = epochs
         self._changes = Changes(callbacks, _NOT_ITS_STATE)
         self._writer = BackgroundWriter()
-        self._variables: variables.VariableWriter | None = None
+        self._write_variables: variables.VariableWriter | None = None
+        self._write_data: DataWriter | None = None
         self._found: Iterator[Path] = iter(())
         self._first: Path | None = None
         self._restored: tuple[Path, Snapshot] | None = None
@@ -147,6 +153,9 @@ class ResumableFit(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the variables, the other callbacks and the first epoch."""
+        # TensorFlow makes what is traced known to every task, which may not answer later.
+        self._write_variables = variables.VariableWriter(**self._groups())
+        self._write_data = DataWriter()
         self._restored = self._restore()
         if self._restored is None:
             return
@@ -243,6 +252,7 @@ class ResumableFit(keras.callbacks.Callback):
             if feed is not self._feed:
                 self._feed = feed
                 first_step = self._start_at(epoch_iterator, feed)
+                feed.state()  # This is traced beforehand, too.
             if begin >= first_step:
                 yield begin, end, feed
 
@@ -259,7 +269,7 @@ class ResumableFit(keras.callbacks.Callback):
                 "the workers read their endless dataset from its beginning again"
             )
         elif position.batches:
-            feed.start_at(position.batches, snapshot.data)
+            feed.start_at(position.batches, snapshot.data, snapshot.put_back)
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 
@@ -270,19 +280,36 @@ class ResumableFit(keras.callbacks.Callback):
     ) -> None:
         """Has a checkpoint written, if one is due."""
         in_flight = self._strategy.in_flight
+        waited = time.monotonic() - self._last
         if self._due is not None:
             snapshot, submitted = self._due
-            if in_flight.finished >= submitted:
+            late = in_flight.under_way(submitted)
+            if not late or waited >= _SECONDS_FOR_STEPS:
                 self._due = None
-                self._write(snapshot)
-        elif not self._writer.busy and (
-            time.monotonic() - self._last >= self._strategy.checkpoint_interval
-        ):
+                self._write(self._put_back(snapshot, late))
+        elif not self._writer.busy and waited >= self._strategy.checkpoint_interval:
             self._last = time.monotonic()
             position = Position(
-                self._epochs_done, batch, self._feed.taken, self._batches_before
+                self._epochs_done, batch, self._feed.read, self._batches_before
             )
             self._due = self._snapshot(position), in_flight.submitted
+
+    def _put_back(self, snapshot: Snapshot, late: list[Any]) -> Snapshot:
+        """The snapshot without the steps of functions with these arguments."""
+        if not late:
+            return snapshot
+        position = snapshot.position
+        steps = len(late) * self.model.steps_per_execution
+        position = dataclasses.replace(position, step=position.step - steps)
+        if self._feed.worker_input is not None:
+            # Only its worker knows which batches these are.
+            return dataclasses.replace(snapshot, position=position)
+        rows = [each.numpy() for each in late]
+        if snapshot.put_back is not None:
+            rows.append(snapshot.put_back)
+        return dataclasses.replace(
+            snapshot, position=position, put_back=np.concatenate(rows)
+        )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts the epoch."""
@@ -296,13 +323,17 @@ class ResumableFit(keras.callbacks.Callback):
         self._due = None
         goes_on = self._iterator._current_iterator is self._feed
         goes_on = goes_on and bool(self._iterator.steps_per_epoch)
-        taken = self._feed.taken if goes_on else 0
-        position = Position(self._epochs_done, 0, taken, taken)
+        position = Position(self._epochs_done)
+        if goes_on:
+            position = dataclasses.replace(
+                position, batches=self._feed.read, batches_before=self._feed.taken
+            )
         self._write(self._snapshot(position, finished=True))
         self._writer.wait()
 
     def _snapshot(self, position: Position, finished: bool = False) -> Snapshot:
         arrays: dict[str, Any] = {}
+        ahead = self._feed.ahead if position.batches else []
         return Snapshot(
             position,
             self._epochs,
@@ -311,17 +342,18 @@ class ResumableFit(keras.callbacks.Callback):
             self._described(),
             arrays,
             self._feed.state() if position.batches else None,
+            np.concatenate([row.numpy() for row in ahead]) if ahead else None,
         )
 
     def _write(self, snapshot: Snapshot) -> None:
-        if self._variables is None:
-            self._variables = variables.VariableWriter(**self._groups())
-        writer = self._variables
+        assert self._write_variables
+        assert self._write_data
+        write_variables, write_data = self._write_variables, self._write_data
 
         def write() -> None:
             with self._store.writing() as path:
-                writer.write(path)
-                snapshot.write(path)
+                write_variables(path)
+                snapshot.write(path, write_data)
 
         self._writer.start(write, f"a checkpoint in {self._store.directory}")
 

@@ -136,6 +136,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             STEPS_PER_WORKER * self.num_workers,
             Patience(self._coordinator, self.activity, self.watchdog.check),
         )
+        _tf.give_workers_own_executors(self._coordinator)
         _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
         self.checkpoint_dir = checkpoint_dir or os.environ.get(_CHECKPOINT_DIR)
         self.checkpoint_interval = checkpoint_interval
