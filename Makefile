@@ -4,6 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
 CHECK := build/check
+# The tests of a file share a process, and so those of a cluster.
+IN_TWO := -n 2 --dist loadfile -m "not namespaces"
+# What these change, they share with the whole machine.
+ALONE := -m namespaces
+ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
+	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
 .PHONY: help mnist test check lint types wheel clean
@@ -19,14 +25,13 @@ mnist: $(VENV)/.examples
 		examples/mnist_cnn.py --strategy=parameter_server --min_accuracy=0.9
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_TWO)
+	$(BIN)/python -m pytest $(ALONE)
 
 check: lint types wheel
-	cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site TFDIST_WHEEL=$(abspath $(CHECK))/site \
-		$(BIN)/python -m pytest -c ../../setup.cfg --rootdir=../.. \
-		--durations=15 ../../tests
-	cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
-		$(BIN)/python -m pytest -c /dev/null --rootdir=. --doctest-modules \
+	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(IN_TWO) --durations=15 ../../tests
+	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(ALONE) ../../tests
+	$(ON_WHEEL) -c /dev/null --rootdir=. --doctest-modules \
 		--ignore-glob='*/__main__.py' site/tf_config site/launch site/tfdist
 
 lint: $(VENV)/.dev

@@ -2,15 +2,14 @@
 
     python benchmarks/checkpoint_cost.py --json=benchmarks/measured/checkpoint_cost.json
 
-On one cluster of 2 ps and 2 workers, runs of `fit` with and without checkpoints take
-turns. A run is timed from half an interval before a checkpoint begins to half an interval
-before another one does, so that it has the whole cost of as many as it is long. Every
+In one `fit` on 2 ps and 2 workers, stretches of time with a checkpoint and without one take
+turns. It begins in the middle of its stretch, and has the other half to end in. Every
 processor of the machine is busy: whatever a checkpoint takes, training does without.
 """
 
 import json
+import math
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -24,28 +23,32 @@ import launch
 
 ROWS, WIDTH, BATCH = 976_000, 128, 64  # 500 MB of float32
 MOST_STEPS = 200_000
+WARM_UP = 1000  # steps
 TARGET = 0.95
 
 
 def define_flags() -> None:
     """Defines the command-line flags."""
-    flags.DEFINE_integer("repeats", 5, "Pairs of runs.", lower_bound=1)
+    flags.DEFINE_integer("repeats", 10, "Pairs of stretches.", lower_bound=1)
     flags.DEFINE_float("interval", 30.0, "Between two checkpoints, in seconds.")
-    flags.DEFINE_integer("checkpoints", 1, "That a run is timed for.", lower_bound=1)
-    flags.DEFINE_string("json", None, "Write every run to this file.")
+    flags.DEFINE_string("json", None, "Write every stretch to this file.")
 
 
-def window(interval: float, checkpoints: int) -> tuple[float, float]:
-    """When to begin and to end timing, in seconds since training began.
+def turns(repeats: int) -> list[tuple[int, bool]]:
+    """The repeat of each stretch, and whether it has a checkpoint.
 
-    >>> window(30.0, 2)
-    (15.0, 75.0)
+    >>> turns(2)
+    [(0, True), (0, False), (1, False), (1, True)]
     """
-    return interval / 2, interval / 2 + interval * checkpoints
+    return [
+        (repeat, checkpoint)
+        for repeat in range(repeats)
+        for checkpoint in ((False, True) if repeat % 2 else (True, False))
+    ]
 
 
-def measure(servers: launch.Servers, kept: str) -> list[dict[str, Any]]:
-    """Is the chief: trains again and again, and returns what each run was like."""
+def measure(servers: launch.Servers, directory: Path) -> list[dict[str, Any]]:
+    """Is the chief: trains, and returns what each stretch was like."""
     os.environ["TF_CONFIG"] = servers.tf_config.to_json()
     import keras
     import numpy as np
@@ -54,25 +57,54 @@ def measure(servers: launch.Servers, kept: str) -> list[dict[str, Any]]:
     from tfdist.checkpoint.store import numbers
 
     class Clock(keras.callbacks.Callback):
-        """Ends training after its window, and tells the rate of steps within it."""
+        """Has checkpoints begun, and tells the rate of steps in each stretch."""
 
-        def on_train_begin(self, logs: Any = None) -> None:
-            self._began = time.monotonic()
-            self._first: tuple[int, float] | None = None
+        def __init__(self) -> None:
+            super().__init__()
+            self.stretches: list[dict[str, Any]] = []
+            self._turns = iter(turns(flags.FLAGS.repeats))
+            self._begin, self._turn, self._is_due = math.inf, (0, False), False
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            now = time.monotonic()
-            begin, end = window(flags.FLAGS.interval, flags.FLAGS.checkpoints)
-            if self._first is None and now - self._began >= begin:
-                self._first = batch, now
-            if self._first is not None and now - self._began >= end:
-                step, at = self._first
-                self.rate = (batch - step) / (now - at)
+            now, half = time.monotonic(), flags.FLAGS.interval / 2
+            strategy.checkpoint_interval = math.inf
+            if batch == WARM_UP:
+                self._next(batch, now)
+            elif now >= self._begin + 2 * half:
+                self._note(batch, now)
+                self._next(batch, now)
+            elif self._is_due and now >= self._begin + half:
+                self._is_due = False
+                strategy.checkpoint_interval = 0.0
+
+        def _note(self, batch: int, now: float) -> None:
+            repeat, checkpoint = self._turn
+            stretch = {
+                "repeat": repeat,
+                "checkpoint": checkpoint,
+                "rate": (batch - self._batch) / (now - self._begin),
+                "written": self._count() - self._written,
+            }
+            self.stretches.append(stretch)
+            print(stretch, flush=True)
+
+        def _next(self, batch: int, now: float) -> None:
+            turn = next(self._turns, None)
+            if turn is None:
                 self.model.stop_training = True
+                self._begin = math.inf
+                return
+            self._turn, self._is_due = turn, turn[1]
+            self._begin, self._batch, self._written = now, batch, self._count()
+
+        def _count(self) -> int:
+            names = (each.name for each in directory.glob("fit-*/*"))
+            # They are counted from 0.
+            return 1 + max(numbers(names), default=-1)
 
     strategy = tfdist.ParameterServerStrategy(
         partitioner=tfdist.FixedShardsPartitioner(2),
-        checkpoint_interval=flags.FLAGS.interval,
+        checkpoint_dir=directory,
     )
     with strategy.scope():
         model = keras.Sequential(
@@ -88,35 +120,21 @@ def measure(servers: launch.Servers, kept: str) -> list[dict[str, Any]]:
     x = np.random.default_rng(0).integers(0, ROWS, size=(BATCH * MOST_STEPS, 1))
     y = np.ones((len(x), 1), "float32")
 
-    def run(directory: Path | None) -> dict[str, Any]:
-        strategy.checkpoint_dir = directory
-        model.fit(x, y, batch_size=BATCH, callbacks=[clock := Clock()], verbose=0)
-        names = [each.name for each in directory.glob("fit-*/*")] if directory else []
-        # They are counted from 0, and the last one is that of the end.
-        return {"rate": clock.rate, "written": max(numbers(names), default=0)}
-
-    runs = []
-    for repeat in range(flags.FLAGS.repeats):
-        for checkpoints in (False, True) if repeat % 2 else (True, False):
-            directory = Path(kept, str(repeat)) if checkpoints else None
-            found = run(directory)
-            runs.append({"repeat": repeat, "checkpoints": checkpoints, **found})
-            print(runs[-1], flush=True)
-            if directory:
-                shutil.rmtree(directory)
-    return runs
+    clock = Clock()
+    model.fit(x, y, batch_size=BATCH, callbacks=[clock], verbose=0)
+    return clock.stretches
 
 
-def ratios(runs: list[dict[str, Any]]) -> list[float]:
-    """The rate with checkpoints over that without, of each repeat."""
-    rates = {(each["repeat"], each["checkpoints"]): each["rate"] for each in runs}
+def ratios(stretches: list[dict[str, Any]]) -> list[float]:
+    """The rate with a checkpoint over that without, of each repeat."""
+    rates = {(each["repeat"], each["checkpoint"]): each["rate"] for each in stretches}
     repeats = sorted({repeat for repeat, _ in rates})
     return [rates[repeat, True] / rates[repeat, False] for repeat in repeats]
 
 
 def sentence(measured: dict[str, Any]) -> str:
     """What docs/recovery.md says of it."""
-    paired = ratios(measured["runs"])
+    paired = ratios(measured["stretches"])
     return (
         f"With a checkpoint of {measured['bytes'] / 1e6:.0f} MB every "
         f"{measured['interval']:g} s, a training that leaves no processor idle kept "
@@ -131,15 +149,15 @@ def main(_: list[str]) -> None:
         tempfile.TemporaryDirectory() as directory,
         launch.servers(2, 2, log_dir=str(Path(directory, "logs"))) as servers,
     ):
-        runs = measure(servers, directory)
+        stretches = measure(servers, Path(directory, "checkpoints"))
     measured = {
         "environment": environment(),
         "bytes": ROWS * WIDTH * 4,
         "interval": flags.FLAGS.interval,
-        "runs": runs,
+        "stretches": stretches,
     }
     print(sentence(measured))
-    verdict = statistics.median(ratios(runs)) >= TARGET
+    verdict = statistics.median(ratios(stretches)) >= TARGET
     print(f"target >= {TARGET:.0%}: {'reached' if verdict else 'MISSED'}")
     if flags.FLAGS.json:
         Path(flags.FLAGS.json).write_text(json.dumps(measured, indent=1) + "\n")

@@ -243,6 +243,10 @@ def _schedule(values: flags.FlagValues, tasks: Sequence[str]) -> Schedule:
             raise UsageError(
                 f"--schedule={values.schedule} cannot be read: {error.strerror}"
             ) from None
+    if not values.kinds:
+        raise UsageError(
+            f"--kinds is empty: name what may go wrong, of {', '.join(faults.KINDS)}"
+        )
     return draw(values.seed, tasks, values.steps, values.kinds, values.faults)
 
 

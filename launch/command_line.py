@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ def parse_flags(
     try:
         _, *rest = values(list(argv))
     except (flags.Error, ValueError) as error:  # The latter for --noflag=value.
-        raise UsageError(str(error)) from None
+        raise UsageError(_in_words(str(error), values)) from None
     if values.help:
         print(f"{usage}\n{_describe(values)}")
         raise SystemExit(0)
@@ -140,6 +141,23 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         # Whoever read the plan has seen enough. The interpreter flushes once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _in_words(error: str, values: flags.FlagValues) -> str:
+    """What absl says of a value that cannot be read, with what is allowed."""
+    match = re.fullmatch(r"flag --(\w+)=(.*?): .*", error, re.DOTALL)
+    if match is None or match[1] not in values:
+        return error
+    flag = values[match[1]]
+    if isinstance(flag, flags.BooleanFlag):
+        allowed = "true or false"
+    elif isinstance(flag, flags.EnumFlag):
+        allowed = f"one of {', '.join(flag.parser.enum_values)}"
+    else:
+        allowed = flag.parser.syntactic_help
+        if not allowed.startswith(("a ", "an ")):
+            allowed = f"a {allowed}"
+    return f"--{match[1]} is {allowed}; received {match[2]!r}"
 
 
 def _describe(values: flags.FlagValues) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 from absl import flags
 from rich.console import Console
 from rich.table import Table
@@ -106,6 +107,8 @@ def _text(source: str) -> str:
 
 
 def _of_process(pid: int) -> Definition:
+    if not psutil.pid_exists(pid):
+        raise UsageError(f"there is no process {pid}: --pid is that of a task")
     environ = running.environ_of(pid)
     if not environ.get("TF_CONFIG"):
         raise UsageError(
@@ -137,8 +140,8 @@ def _of_this_machine() -> Definition:
             "Give --tf_config, or the hosts as for launch.task"
         )
     if len(found) > 1:
-        pids = ", ".join(f"--pid={cluster.pid}" for cluster in found)
-        raise UsageError(f"{len(found)} clusters run here: choose one by {pids}")
+        choices = "\n".join(f"  --pid={each.pid}  {each}" for each in found)
+        raise UsageError(f"{len(found)} clusters run here: choose one by\n{choices}")
     return _of_process(found[0].pid)
 
 

@@ -7,7 +7,7 @@ same on a fast machine and on a slow one.
 import json
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 KILL, STOP, PARTITION, DELAY, SLOW, CORRUPT, FULL_DISK = KINDS = (
@@ -28,6 +28,10 @@ LETHAL_KINDS = frozenset({KILL, CORRUPT})
 
 _LASTS = (1.0, 4.0)  # seconds
 _LONGEST_WAIT = 1.0  # seconds
+_SCHEDULE = (
+    'a schedule is JSON such as {"faults": [{"kind": "kill", "task": "ps:0", '
+    '"step": 100}]}'
+)
 _AMOUNTS = {DELAY: (0.02, 0.2), SLOW: (2e5, 2e6)}
 
 
@@ -118,17 +122,36 @@ class Schedule:
             FaultError: If it is not a schedule.
         """
         try:
-            value: dict[str, Any] = json.loads(text)
-            return cls(
-                tuple(Fault(**fault) for fault in value["faults"]), value.get("seed")
-            )
-        except FaultError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FaultError(f"{_SCHEDULE}; this is no JSON: {error}") from None
+        faults = value.get("faults") if isinstance(value, dict) else None
+        if not isinstance(faults, list):
+            raise FaultError(f"{_SCHEDULE}; this has no list of faults: {value!r:.100}")
+        return cls(tuple(map(_fault, faults)), value.get("seed"))
+
+
+def _fault(value: Any) -> Fault:
+    if not isinstance(value, dict):
+        raise FaultError(f"{_SCHEDULE}; received the fault {value!r:.100}")
+    allowed = {each.name: each.type for each in fields(Fault)}
+    for name, given in value.items():
+        if name not in allowed:
             raise FaultError(
-                'a schedule is JSON such as {"faults": [{"kind": "kill", "task": '
-                f'"ps:0", "step": 100}}]}}; it could not be read: {error!r}'
-            ) from None
+                f"a fault has {', '.join(allowed)}; received {name!r} in {value}"
+            )
+        is_right = (
+            isinstance(given, str)
+            if allowed[name] == "str"
+            else isinstance(given, int | float) and not isinstance(given, bool)
+        )
+        if not is_right:
+            kind = "a text" if allowed[name] == "str" else "a number"
+            raise FaultError(f"{name!r} of a fault is {kind}; received {value}")
+    for name in ("kind", "task"):
+        if name not in value:
+            raise FaultError(f"every fault has a {name!r}; received {value}")
+    return Fault(**value)
 
 
 def check_kinds(kinds: Collection[str]) -> None:

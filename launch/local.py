@@ -138,7 +138,8 @@ def _define_flags() -> flags.FlagValues:
             "max_restarts",
             5,
             "How often lost tasks are started again, within --restart_window, of a "
-            "program that runs on the chief alone, with ps; 0 ends the job when it loses one.",
+            "program that runs on the chief alone, with ps; 0 ends the job with the "
+            "first that is lost.",
         ),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)

@@ -14,6 +14,7 @@ import psutil
 from launch import loopback_only, private_network
 from launch.loopback_only import LoopbackOnly
 from launch.plan import TaskPlan
+from tf_config import split_address
 
 AUTO, LOOPBACK, PRIVATE, OPEN = MODES = ("auto", "loopback", "private", "open")
 
@@ -117,6 +118,25 @@ def addresses() -> list[str]:
         if not (parsed := ipaddress.ip_address(address)).is_loopback
         and not parsed.is_link_local
     ]
+
+
+def is_here(address: str) -> bool:
+    """Whether `host:port` is an address of this machine, if its host is known at all."""
+    try:
+        found = socket.getaddrinfo(split_address(address)[0], None)
+    except (OSError, UnicodeError):
+        return True
+    return any(has_address(family, str(each[0])) for family, *_, each in found)
+
+
+def has_address(family: int, ip: str) -> bool:
+    """Whether this machine has an IP address."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as tried:
+            tried.bind((ip.partition("%")[0], 0))
+    except OSError:
+        return False
+    return True
 
 
 def _user() -> str:

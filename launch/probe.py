@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from launch import peer
+from launch import network, peer
 from launch.report import Outcome, Report
 from tf_config import split_address
 
@@ -67,7 +67,9 @@ def probe(address: str, timeout: float) -> Iterator[Report]:
     best: Report | None = None
     for family, _, _, _, destination in found:
         ip = str(destination[0]).partition("%")[0]
-        report = Report(address, Outcome.UNREACHABLE, "", ip, _is_here(family, ip))
+        report = Report(
+            address, Outcome.UNREACHABLE, "", ip, network.has_address(family, ip)
+        )
         yield best or report
         # All addresses of one name share the time.
         report = _connect(report, family, port, timeout / len(found))
@@ -81,15 +83,6 @@ def probe(address: str, timeout: float) -> Iterator[Report]:
 
 def _unresolved(address: str) -> Report:
     return Report(address, Outcome.LOOKUP_SLOW)
-
-
-def _is_here(family: int, ip: str) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as tried:
-            tried.bind((ip, 0))
-    except OSError:
-        return False
-    return True
 
 
 def _connect(report: Report, family: int, port: int, timeout: float) -> Report:

@@ -19,6 +19,14 @@ class Running:
     pid: int
     tf_config: str
 
+    def __str__(self) -> str:
+        try:
+            cluster = json.loads(self.tf_config)["cluster"]
+            sizes = [f"{len(tasks)} {job}" for job, tasks in cluster.items()]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            sizes = ["a TF_CONFIG that cannot be read"]
+        return f"{', '.join(sizes)}: {processes.describe(self.pid)}"
+
 
 def tf_config_of(pid: int) -> str | None:
     """The TF_CONFIG that a process was started with, if it is there to be read."""

@@ -31,8 +31,16 @@ def main(argv: Sequence[str]) -> int:
     if values.dry_run:
         print(task_plan.shell_line())
     else:
-        if warning := network.exposure(task_plan):
-            print(f"launch.task: {warning}", file=sys.stderr, flush=True)
+        for notice in (network.exposure(task_plan), _misplaced(task_plan)):
+            if notice:
+                print(f"launch.task: {notice}", file=sys.stderr, flush=True)
+        if task_plan.is_server:
+            print(
+                f"launch.task: {task_plan.name} serves on {task_plan.address} until it "
+                "is ended; training begins once every task has been started",
+                file=sys.stderr,
+                flush=True,
+            )
         environ = {**os.environ, **task_plan.env}
         os.execve(task_plan.argv[0], task_plan.argv, environ)
     return 0
@@ -53,6 +61,16 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     if not task_plan.is_server:
         command_line.check_script(program.script)
     return values, task_plan
+
+
+def _misplaced(task_plan: TaskPlan) -> str:
+    """Warns of an address that other machines have; '' if there is nothing to warn of."""
+    if task_plan.task.job == "evaluator" or network.is_here(task_plan.address):
+        return ""
+    return (
+        f"WARNING: {task_plan.address} is not an address of this machine. Unless "
+        f"something forwards it here, start {task_plan.name} on the machine that has it"
+    )
 
 
 def _task(cluster: Cluster, job: str | None, index: int | None) -> Task:

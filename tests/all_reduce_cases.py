@@ -551,7 +551,7 @@ def test_devices_and_values_that_do_not_fit():
     with pytest.raises(ValueError, match="2 values are on .*CPU:1'.*different devices"):
         ops.reduce_tensors(placed([[1.0]] * 3), [*DEVICES[:2], DEVICES[1]])
     with pytest.raises(
-        ValueError, match=r"shape on every.*\(2,\) on .*CPU:0.*\(3,\) on .*CPU:1"
+        ValueError, match=r"shape on every.*\(2,\) of .*CPU:0.*\(3,\) of .*CPU:1"
     ):
         ops.reduce_tensors(placed([[[1.0, 2.0]], [[1.0] * 3]]), DEVICES[:2])
     with pytest.raises(ValueError, match="float32 .* int32"):

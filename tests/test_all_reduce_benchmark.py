@@ -18,6 +18,7 @@ BENCHMARKS = ROOT / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "all_reduce.py")]
 DEADLINE = 150.0  # seconds
 
+pytestmark = pytest.mark.namespaces
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
     reason="network namespaces are for root, with iproute2",
@@ -248,7 +249,9 @@ def test_nothing_is_left_when_it_is_interrupted(signum):
     )
     deadline = time.monotonic() + DEADLINE
     running = []
-    while len(running) < 5 and time.monotonic() < deadline:
+    while len(running) < 5:
+        assert time.monotonic() < deadline, running
+        assert program.poll() is None, program.communicate()[0].decode()
         time.sleep(0.2)
         running = psutil.Process(program.pid).children(recursive=True)
     assert f"tfd{program.pid}" in names_on_this_machine()

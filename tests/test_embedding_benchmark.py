@@ -19,6 +19,7 @@ from tfdist.embedding.routing import shard_sizes
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 
+pytestmark = pytest.mark.namespaces
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
     reason="network namespaces are for root, with iproute2",

@@ -88,6 +88,23 @@ def test_what_is_no_schedule_is_said_to_be_none(text):
         Schedule.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "no JSON"),
+        ('{"fault": []}', "no list of faults: {'fault': []}"),
+        ('{"faults": [1]}', "received the fault 1"),
+        ('{"faults": [{"kind": "kill"}]}', "every fault has a 'task'"),
+        ('{"faults": [{"kind": "kill", "who": 1}]}', "a fault has kind, .* 'who'"),
+        ('{"faults": [{"kind": "kill", "task": 1}]}', "'task' of a fault is a text"),
+        ('{"faults": [{"kind": "kill", "step": "1"}]}', "'step' .* is a number"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_said(text, message):
+    with pytest.raises(FaultError, match=message):
+        Schedule.from_json(text)
+
+
 def test_a_schedule_by_hand_may_be_short():
     text = '{"faults": [{"kind": "kill", "task": "ps:0", "step": 100}]}'
     assert Schedule.from_json(text) == Schedule((Fault("kill", "ps:0", 100),))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from launch import command_line, doctor, running
@@ -310,11 +311,14 @@ def test_help_lists_the_flags(run):
 
 
 def test_clusters_that_run_here(run, monkeypatch):
-    found = [running.Running(11, "{}"), running.Running(12, "{}")]
+    text = '{"cluster": {"ps": ["a:1", "b:1"], "chief": ["c:1"]}}'
+    found = [running.Running(11, text), running.Running(12, "{}")]
     monkeypatch.setattr(running, "clusters", lambda: found)
     status, _, errors = run()
     assert status == 2
-    assert "2 clusters run here: choose one by --pid=11, --pid=12" in errors
+    assert "2 clusters run here: choose one by" in errors
+    assert "--pid=11  2 ps, 1 chief: " in errors
+    assert "--pid=12  a TF_CONFIG that cannot be read: " in errors
     monkeypatch.setattr(running, "clusters", lambda: [])
     status, _, errors = run()
     assert "no cluster: TF_CONFIG is not set" in errors
@@ -324,9 +328,13 @@ def test_clusters_that_run_here(run, monkeypatch):
     status, output, _ = run()
     assert status == 1
     assert "TF_CONFIG is not JSON" in output
+    monkeypatch.setattr(psutil, "pid_exists", environs.__contains__)
     status, _, errors = run("--pid=12")
     assert status == 2
     assert "process 12 has no TF_CONFIG that you may read" in errors
+    status, _, errors = run("--pid=13")
+    assert status == 2
+    assert "there is no process 13" in errors
 
 
 def test_processes_of_one_cluster_are_one():

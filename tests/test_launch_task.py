@@ -66,7 +66,26 @@ def test_ps_becomes_a_server_and_needs_no_script_of_its_own(run, tmp_path):
     args = ["--job_name=ps", "--task_index=1", *HOSTS, "elsewhere.py", "--epochs=5"]
     process, output, errors = run(*args)
     assert (process.returncode, output) == (6, "served []\n")
-    assert only_the_warning(errors, "port 2 of")
+    *warning, waits = errors.splitlines(keepends=True)
+    assert only_the_warning("".join(warning), "port 2 of")
+    assert "ps:1 serves on b:2 until it is ended; training begins once" in waits
+
+
+@pytest.mark.parametrize(
+    ("host", "is_warned_of"),
+    [
+        ("127.0.0.1", False),
+        ("localhost", False),
+        ("192.0.2.1", True),
+        ("host.invalid", False),
+    ],
+)
+def test_an_address_of_another_machine_is_warned_of(run, host, is_warned_of):
+    hosts = [f"--chief_hosts={host}:1", "--ps_hosts=b:1", "--worker_hosts=c:1"]
+    process, _, errors = run("--job_name=chief", *hosts, "train.py")
+    assert process.returncode == 0
+    words = f"{host}:1 is not an address of this machine"
+    assert (words in errors) == is_warned_of
 
 
 def test_every_task_program_runs_the_script_on_a_ps(run):

@@ -306,7 +306,7 @@ def test_callbacks_go_on(strategy, regression, program, killed, tmp_path):
 @pytest.mark.feature(
     "A `fit` that had ended returns at once, and goes on to more epochs"
 )
-def test_fit_that_had_ended(strategy, regression, program, runs_on_workers):
+def test_fit_that_had_ended(strategy, regression, program, runs_on_workers, caplog):
     def main(epochs):
         with strategy.scope():
             model = mlp(optimizer="adam")
@@ -321,6 +321,8 @@ def test_fit_that_had_ended(strategy, regression, program, runs_on_workers):
     with runs_on_workers(0):
         model, first, second = program(main, 1)
     assert (first.epoch, second.epoch) == ([0, 1], [0])
+    assert "nothing left to do" in caplog.text
+    assert "is the end of 1 epochs, and 1 are asked for" in caplog.text
     for one, other in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     with runs_on_workers(2 * STEPS):

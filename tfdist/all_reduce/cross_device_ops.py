@@ -184,7 +184,9 @@ class AllReduce(tf.distribute.CrossDeviceOps):
         devices = [tf.DeviceSpec.from_string(each).to_string() for each in devices]
         _check_devices(devices)
         _check_lists(per_device, devices)
-        of_tensors = [alike(replicas) for replicas in zip(*per_device, strict=True)]
+        of_tensors = [
+            alike(replicas, devices) for replicas in zip(*per_device, strict=True)
+        ]
         groups = self._groups(devices)
         if len(groups) == 1:
             per_device = list(zip(*of_tensors, strict=True))

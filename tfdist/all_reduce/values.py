@@ -9,8 +9,12 @@ from tfdist.all_reduce.exchange import all_gather
 from tfdist.all_reduce.wire import to_wire
 
 
-def alike(values: Sequence[Any]) -> list[Any]:
+def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns the values of one tensor: all dense, or all slices.
+
+    Args:
+        values: One of each device.
+        devices: Whose they are, wherever they may lie.
 
     Raises:
         TypeError: If values of their dtype cannot be added up.
@@ -18,20 +22,20 @@ def alike(values: Sequence[Any]) -> list[Any]:
     """
     sliced = [isinstance(value, tf.IndexedSlices) for value in values]
     if any(sliced) and not all(sliced):
-        return alike([_dense(value) for value in values])
+        return alike([_dense(value) for value in values], devices)
     first = values[0]
     dtype = first.dtype
     if not (dtype.is_floating or dtype.is_integer or dtype.is_complex):
         raise TypeError(f"values of {dtype.name} cannot be added up: cast them first")
-    for value in values:
+    for value, device in zip(values, devices, strict=True):
         fits = value.dtype == dtype and (
             any(sliced) or value.shape.is_compatible_with(first.shape)
         )
         if not fits:
             raise ValueError(
                 "what is added up has the same dtype and shape on every device; "
-                f"received {dtype.name} {first.shape} on {first.device!r} and "
-                f"{value.dtype.name} {value.shape} on {value.device!r}"
+                f"received {dtype.name} {first.shape} of {devices[0]} and "
+                f"{value.dtype.name} {value.shape} of {device}"
             )
     return list(values)
 

@@ -15,8 +15,11 @@ from tfdist.checkpoint.store import CorruptCheckpointError, check, name_of, numb
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status."""
-    if len(argv) != 2 or argv[1].startswith("-"):
+    if argv[1:] == ["--help"]:
         print(__doc__)
+        return 0
+    if len(argv) != 2 or argv[1].startswith("-"):
+        print(f"name one directory; received {argv[1:]}\n{__doc__}", file=sys.stderr)
         return 2
     directory = Path(argv[1])
     newest = [_newest(each) for each in (directory, *sorted(directory.glob("fit-*")))]

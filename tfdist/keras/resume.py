@@ -174,14 +174,23 @@ class ResumableFit(keras.callbacks.Callback):
         at_end = snapshot.finished and snapshot.epochs >= self._epochs
         epoch = self._epochs if at_end else position.epoch
         self.model._initial_epoch = self._epochs_done = epoch
-        _log.warning(
-            "fit goes on from %s: epoch %d of %d, step %d%s",
-            path,
-            min(epoch + 1, self._epochs),
-            self._epochs,
-            position.step,
-            ", which was its end" if at_end else "",
-        )
+        if epoch >= self._epochs:
+            _log.warning(
+                "fit has nothing left to do: %s is %s, and %d are asked for",
+                path,
+                f"the end of {snapshot.epochs} epochs"
+                if at_end
+                else f"of epoch {epoch}",
+                self._epochs,
+            )
+        else:
+            _log.warning(
+                "fit goes on from %s: epoch %d of %d, step %d",
+                path,
+                epoch + 1,
+                self._epochs,
+                position.step,
+            )
 
     def _restore(self) -> tuple[Path, Snapshot] | None:
         groups = self._groups()
