@@ -165,6 +165,34 @@ def test_a_task_that_does_not_answer_ends_the_wait_by_name(watch, server):
     assert watch.statuses == []
 
 
+def test_its_sentinel_watches_as_long_as_the_cluster_is_needed(watch, monkeypatch):
+    told = []
+
+    class Sentinel:
+        def __init__(self, patience):
+            told.append(patience)
+
+        def tell(self, seen):
+            told.append(seen)
+
+        def pause(self):
+            told.append("pause")
+
+        def close(self):
+            told.append("close")
+
+    monkeypatch.setattr("tfdist.watchdog.Sentinel", Sentinel)
+    dog, activity = watch(timeout=0.5)
+    time.sleep(0.5)
+    assert told == []
+    with activity.call():
+        wait_until(lambda: told and "  ps:0: answers" in str(told[-1]))
+    wait_until(lambda: told[-1] == "pause")
+    dog.stop()
+    wait_until(lambda: told[-1] == "close")
+    assert told[0] == 2 * 0.5 + 60
+
+
 def test_a_main_thread_out_of_reach_is_ended_with_a_status(
     watch, server, monkeypatch, capsys
 ):

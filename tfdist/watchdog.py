@@ -3,6 +3,7 @@
 TensorFlow waits without a deadline, and mostly where Python cannot interrupt it. So the
 main thread waits for steps in slices, and raises what the watchdog has found. Where it
 is out of reach, in a read of a variable or of the dataset, the watchdog ends the process.
+Where it holds Python's lock, the watchdog cannot run either, and its sentinel does.
 """
 
 import atexit
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 import tf_config
 from tfdist import stall, supervision
 from tfdist.activity import DATA, Activity
+from tfdist.sentinel import Sentinel
 from tfdist.sign_of_life import NO_ANSWER, Server, problem_of
 from tfdist.stall import Seen, Stall
 
@@ -29,6 +31,8 @@ STALLED = 69
 _LONGEST_INTERVAL = 5.0
 # How long the main thread has to raise an error, before the process is ended.
 _SECONDS_TO_RAISE = 5.0
+# How much longer than training may stall the watchdog itself may, at least.
+_SECONDS_FOR_THE_WATCHDOG = 60.0
 # How long a program that has raised it may take to end.
 _SECONDS_TO_END = 10.0
 
@@ -70,6 +74,7 @@ class Watchdog:
         self._error: StalledError | None = None
         self._raised = threading.Event()
         self._stopped = threading.Event()
+        self._sentinel: Sentinel | None = None
         self._interval = min(_LONGEST_INTERVAL, timeout / 5)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
@@ -92,6 +97,7 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopped.wait(self._interval):
             before = time.monotonic()
+            self._tell_sentinel()
             self._look()
             seen = self._seen()
             found = stall.stalled(seen, self._timeout)
@@ -102,6 +108,17 @@ class Watchdog:
             # This process may have been stopped itself: none of that time counts.
             spent = min(time.monotonic() - before, self._interval)
             self._count(spent + self._interval)
+        if self._sentinel is not None:
+            self._sentinel.close()
+
+    def _tell_sentinel(self) -> None:
+        if self._activity.working:
+            if self._sentinel is None:
+                patience = 2 * self._timeout + _SECONDS_FOR_THE_WATCHDOG
+                self._sentinel = Sentinel(patience)
+            self._sentinel.tell("\n".join(self._lines(self._seen())))
+        elif self._sentinel is not None:
+            self._sentinel.pause()
 
     def _look(self) -> None:
         answers = {
@@ -152,15 +169,18 @@ class Watchdog:
 
     def _describe(self, found: Stall, seen: Seen) -> str:
         who = [f"{each} at {self._addresses[each]}" for each in found.tasks]
-        said = stall.lines(
-            seen, self._problems, self._activity.finished, list(self._servers)
-        )
         return "\n".join(
             [
                 f"for {self._timeout:g} s {found.kind.value}"
                 f"{': ' if who else ''}{', '.join(who)}",
-                *said,
+                *self._lines(seen),
             ]
+        )
+
+    def _lines(self, seen: Seen) -> list[str]:
+        """What each task was last seen doing."""
+        return stall.lines(
+            seen, self._problems, self._activity.finished, list(self._servers)
         )
 
     def _restart(self, found: Stall, text: str) -> None:

@@ -255,6 +255,9 @@ class FedDataset:
             dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
         self._dataset = dataset
         self._layout = BatchLayout(dataset.element_spec)
+        # Traced once: what is traced is made known to every task, one that does not
+        # answer too, and the chief waits for it with Python's lock in its hand.
+        self._rows = dataset.map(self._to_row)
         self._coordinator = coordinator
         self._num_workers = num_workers
 
@@ -262,7 +265,7 @@ class FedDataset:
         worker_input = WorkerInput.of(
             self._dataset, self._coordinator, self._num_workers
         )
-        return Feed(self._dataset.map(self._to_row), self._layout, worker_input)
+        return Feed(self._rows, self._layout, worker_input)
 
     def _to_row(self, *batch: Any) -> tf.Tensor:
         # A tuple arrives as its elements.

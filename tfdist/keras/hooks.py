@@ -34,6 +34,7 @@ from tfdist.parameter_server.variable import ParameterServerVariable
 
 _log = logging.getLogger("tfdist")
 _warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_fed: "weakref.WeakKeyDictionary[Any, FedDataset]" = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _installed = False
 
@@ -175,9 +176,11 @@ def _dataset_of(epoch_iterator: Any) -> tf.data.Dataset:
 
 def _get_iterator(epoch_iterator: Any) -> FedDataset:
     strategy = epoch_iterator._distribute_strategy
-    return FedDataset(
-        _dataset_of(epoch_iterator), strategy.coordinator, strategy.num_workers
-    )
+    if epoch_iterator not in _fed:
+        _fed[epoch_iterator] = FedDataset(
+            _dataset_of(epoch_iterator), strategy.coordinator, strategy.num_workers
+        )
+    return _fed[epoch_iterator]
 
 
 def _tf_sync(epoch_iterator: Any) -> None:

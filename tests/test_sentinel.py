@@ -1,0 +1,110 @@
+"""The process that ends a chief whose threads run no longer."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tfdist import sentinel
+from tfdist.sentinel import Sentinel
+
+DEADLINE = 30.0  # seconds
+
+# It loads the file alone: TensorFlow has no part in this.
+PROGRAM = f"""
+import ctypes, importlib.util, sys, time
+spec = importlib.util.spec_from_file_location("sentinel", {sentinel.__file__!r})
+sentinel = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sentinel)
+one = sentinel.Sentinel(float(sys.argv[1]), 0.5)
+"""
+# `PyDLL` keeps the lock of the interpreter, as TensorFlow does.
+HANG = "ctypes.PyDLL(None).sleep(60)"
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(code, patience=0.5):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM + code, str(patience)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_program_that_holds_the_lock_is_ended_with_what_was_last_seen(start):
+    process = start(f"one.tell('  ps:0: answers\\n  worker:1: silent'); {HANG}")
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == -9
+    assert "no thread of this program has run for 0.5 s" in errors
+    assert "Last seen:\n  ps:0: answers\n  worker:1: silent\n" in errors
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "[(one.tell('seen'), time.sleep(0.1)) for _ in range(20)]",
+        f"one.tell('seen'); one.pause(); {HANG.replace('60', '2')}",
+        HANG.replace("60", "2"),
+        f"one.tell('seen'); one.close(); {HANG.replace('60', '2')}",
+    ],
+    ids=["tells it", "has it pause", "was never watched", "has closed it"],
+)
+def test_another_program_is_left_alone(start, code):
+    process = start(code)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_it_ends_with_its_program(start):
+    process = start(
+        "one.tell('seen'); print('up', file=sys.stderr); time.sleep(60)", 60
+    )
+    process.stderr.readline()
+    [own] = psutil.Process(process.pid).children()
+    process.kill()
+    own.wait(DEADLINE)
+
+
+def test_one_that_was_stopped_with_its_program_looks_again():
+    one = Sentinel(0.5, second_look=30.0)
+    try:
+        one.tell("seen")
+        process = psutil.Process(one._process.pid)
+        time.sleep(0.3)
+        process.suspend()
+        time.sleep(1.0)
+        process.resume()
+        time.sleep(0.5)
+        one.tell("seen")
+        assert process.is_running()
+    finally:
+        one.close()
+
+
+def test_somebody_may_end_it():
+    one = Sentinel(60.0)
+    one._process.kill()
+    one._process.wait()
+    one.tell("seen")
+    one.close()
+
+
+def test_it_needs_the_standard_library_alone():
+    names = sys.stdlib_module_names
+    lines = Path(sentinel.__file__).read_text().splitlines()
+    imported = [line.split()[1] for line in lines if line.startswith("import ")]
+    assert imported
+    assert set(imported) <= names
