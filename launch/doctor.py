@@ -32,6 +32,7 @@ from tf_config import JOBS
 
 _STEPS = 4  # of a probe, each of which has the time of --timeout
 _LONGEST_TIMEOUT = 14.0
+_LARGEST_PID = 2**31 - 1
 _COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
 
 
@@ -107,7 +108,7 @@ def _text(source: str) -> str:
 
 
 def _of_process(pid: int) -> Definition:
-    if not psutil.pid_exists(pid):
+    if pid > _LARGEST_PID or not psutil.pid_exists(pid):
         raise UsageError(f"there is no process {pid}: --pid is that of a task")
     environ = running.environ_of(pid)
     if not environ.get("TF_CONFIG"):

@@ -134,21 +134,19 @@ class Schedule:
 def _fault(value: Any) -> Fault:
     if not isinstance(value, dict):
         raise FaultError(f"{_SCHEDULE}; received the fault {value!r:.100}")
-    allowed = {each.name: each.type for each in fields(Fault)}
+    texts = ("kind", "task")
+    allowed = [each.name for each in fields(Fault)]
     for name, given in value.items():
         if name not in allowed:
             raise FaultError(
                 f"a fault has {', '.join(allowed)}; received {name!r} in {value}"
             )
-        is_right = (
-            isinstance(given, str)
-            if allowed[name] == "str"
-            else isinstance(given, int | float) and not isinstance(given, bool)
-        )
-        if not is_right:
-            kind = "a text" if allowed[name] == "str" else "a number"
-            raise FaultError(f"{name!r} of a fault is {kind}; received {value}")
-    for name in ("kind", "task"):
+        if name in texts and not isinstance(given, str):
+            raise FaultError(f"{name!r} of a fault is a text; received {value}")
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if name not in texts and not is_number:
+            raise FaultError(f"{name!r} of a fault is a number; received {value}")
+    for name in texts:
         if name not in value:
             raise FaultError(f"every fault has a {name!r}; received {value}")
     return Fault(**value)

@@ -54,10 +54,15 @@ def test_each_fit_has_a_newest(tmp_path, capsys):
     ]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["missing"], ["a", "b"]])
+@pytest.mark.parametrize("arguments", [[], ["--hepl"], ["missing"], ["a", "b"]])
 def test_no_checkpoint_is_another_status(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["", *arguments]) == 2
+
+
+def test_help_is_no_error(capsys):
+    assert main(["", "--help"]) == 0
+    assert "python -m tfdist.checkpoint DIRECTORY" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file system is root's to make")

@@ -70,6 +70,7 @@ def test_a_slow_function_holds_up_nothing_but_itself():
         in_flight.submit(None, number, results.append)
     assert results == [*range(1, 999)]
     assert in_flight.under_way(999) == [0]
+    assert in_flight.finished == 998
     assert in_flight.under_way(1000) == [0, 999]
     in_flight.join()
     assert results == [*range(1, 1000)]

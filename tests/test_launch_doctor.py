@@ -293,7 +293,7 @@ def test_dry_run_connects_to_nothing(run, monkeypatch):
         (["--pid=0"], "pid"),
         (["--tf_config=absent.json"], "'absent.json' cannot be read: No such file"),
         (["--job_name=ps"], "--job_name and --task_index need the hosts"),
-        (["--strategy=mirrored"], "strategy=mirrored"),
+        (["--strategy=mirrored"], "multi_worker, ring; received 'mirrored'"),
         (["--tf_confi=x"], "Did you mean: tf_config"),
     ],
 )
@@ -325,10 +325,10 @@ def test_clusters_that_run_here(run, monkeypatch):
     monkeypatch.setattr(running, "clusters", lambda: found[:1])
     environs = {11: {"TF_CONFIG": "{"}, 12: {}}
     monkeypatch.setattr(running, "environ_of", environs.get)
+    monkeypatch.setattr(psutil, "pid_exists", environs.__contains__)
     status, output, _ = run()
     assert status == 1
     assert "TF_CONFIG is not JSON" in output
-    monkeypatch.setattr(psutil, "pid_exists", environs.__contains__)
     status, _, errors = run("--pid=12")
     assert status == 2
     assert "process 12 has no TF_CONFIG that you may read" in errors

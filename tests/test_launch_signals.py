@@ -126,7 +126,10 @@ def test_nothing_is_left_when_the_launcher_is_killed(launcher, victim):
     process = launcher.start(str(PROGRAMS / "orphans.py"), launcher.mark, "600")
     launcher.wait_for_log("chief")
     # launcher, supervisor, 4 servers, chief, and its 4 children
-    assert len(marked(launcher.mark)) == 11
+    deadline = time.monotonic() + DEADLINE
+    while len(marked(launcher.mark)) != 11:
+        assert time.monotonic() < deadline, marked(launcher.mark)
+        time.sleep(0.1)
     supervisor, *_ = psutil.Process(process.pid).children()
     os.kill(process.pid if victim == "launcher" else supervisor.pid, signal.SIGKILL)
     launcher.wait_until_nothing_is_left()

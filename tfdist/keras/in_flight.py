@@ -90,6 +90,11 @@ class InFlight:
         self._under_way.append(_Function(self.submitted, argument, output, on_result))
         return output
 
+    @property
+    def finished(self) -> int:
+        """How many functions have finished for certain, whichever these are."""
+        return self.submitted - len(self._under_way)
+
     def under_way(self, first: int) -> list[Any]:
         """The arguments of those of the `first` functions that may be under way."""
         return [each.argument for each in self._under_way if each.number <= first]
