@@ -79,6 +79,25 @@ def test_each_epoch_is_shuffled_anew(strategy, samples):
     assert not np.array_equal(one, other)
 
 
+def test_nothing_is_traced_at_the_end_of_an_epoch(model, samples, monkeypatch):
+    # Every task would have to answer then, one that was just cut off too.
+    traced = []
+    dataset_map = tf.data.Dataset.map
+    monkeypatch.setattr(
+        tf.data.Dataset,
+        "map",
+        lambda *args, **options: traced.append(1) or dataset_map(*args, **options),
+    )
+    counts = []
+    count = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: counts.append(len(traced))
+    )
+    data = tf.data.Dataset.from_tensor_slices(samples).batch(8)
+    model.fit(data, epochs=3, callbacks=[count], verbose=0)
+    assert counts[1:] == [counts[1]] * 2
+    assert len(traced) == counts[1] > 0
+
+
 @pytest.mark.feature("A dataset of unknown cardinality")
 def test_unknown_cardinality(fits_once, samples):
     data = dataset(samples).filter(lambda x, y: y[0] != 3.0).batch(8)
