@@ -295,7 +295,7 @@ def give_workers_own_executors(
     They have an executor each, and come back to that of all threads after each function.
     """
     for worker in coordinator._cluster.workers:
-        worker._process_closure = _on_executor(worker.executor, worker._process_closure)
+        worker._process_closure = _on_executor(new_executor(), worker._process_closure)
 
 
 def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -237,6 +237,8 @@ def test_metric_outside_is_refused_by_evaluate(strategy, regression):
 CALLS = ("fit", "evaluate", "predict", "train_on_batch", "predict_on_batch")
 
 
+# What is raised where nobody can catch it is printed, in full.
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", CALLS)
 def test_error_on_a_worker_is_raised(strategy, regression, runs_on_workers, call):
     """Once, in a few words; and the cluster trains on."""
