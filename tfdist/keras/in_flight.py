@@ -58,7 +58,6 @@ class InFlight:
         self.limit = limit
         self._under_way: list[_Function] = []
         self._newest_result = 0
-        self._any_has_finished = False
         self.submitted = 0
         self.stalls = False
 
@@ -119,8 +118,7 @@ class InFlight:
 
     def _take_result(self, function: _Function) -> None:
         result = self.fetch(function.output)
-        if not self._any_has_finished:
-            self._any_has_finished = True
+        if self._newest_result == 0:
             supervision.tell("training")
         if function.number > self._newest_result:
             self._newest_result = function.number
