@@ -112,12 +112,16 @@ class Watchdog:
             self._sentinel.close()
 
     def _tell_sentinel(self) -> None:
-        if self._activity.working:
-            if self._sentinel is None:
+        is_needed = self._activity.working
+        if is_needed and self._sentinel is None:
+            with contextlib.suppress(OSError):  # No process to be had: next time.
                 patience = 2 * self._timeout + _SECONDS_FOR_THE_WATCHDOG
                 self._sentinel = Sentinel(patience)
+        if self._sentinel is None:
+            return
+        if is_needed:
             self._sentinel.tell("\n".join(self._lines(self._seen())))
-        elif self._sentinel is not None:
+        else:
             self._sentinel.pause()
 
     def _look(self) -> None:
