@@ -6,6 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from absl import flags
@@ -116,6 +117,27 @@ def check_script(script: str) -> None:
         raise UsageError(f"script {script!r} is not a file: name a Python script")
     if not os.access(script, os.R_OK):
         raise UsageError(f"script {script!r} may not be read: check its permissions")
+
+
+def check_checkpoint_dir(directory: str | None) -> None:
+    """Checks that checkpoints can be written to the directory that is named, if any.
+
+    Raises:
+        UsageError: If it cannot be written, or made.
+    """
+    if directory is None:
+        return
+    if not directory.strip():
+        raise UsageError(
+            "--checkpoint_dir is empty: name a directory, or leave the flag out"
+        )
+    path = Path(directory).absolute()
+    existing = next(each for each in (path, *path.parents) if os.path.exists(each))
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise UsageError(
+            f"--checkpoint_dir={directory} cannot be written: {existing} is no "
+            "directory, or not yours to write to"
+        )
 
 
 def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:

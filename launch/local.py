@@ -8,10 +8,8 @@ that runs on the chief alone, a ps, a worker or a chief that is killed is starte
 where every task runs the script, the job ends. The flags after it are the script's.
 """
 
-import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 
 from absl import flags
@@ -88,20 +86,6 @@ def _run_in_foreground(job: Job) -> int:
     return status
 
 
-def _check_checkpoint_dir(directory: str) -> None:
-    if not directory.strip():
-        raise UsageError(
-            "--checkpoint_dir is empty: name a directory, or leave the flag out"
-        )
-    path = Path(directory).absolute()
-    existing = next(each for each in (path, *path.parents) if os.path.exists(each))
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise UsageError(
-            f"--checkpoint_dir={directory} cannot be written: {existing} is no "
-            "directory, or not yours to write to"
-        )
-
-
 def _check(values: flags.FlagValues) -> None:
     for name in (
         "startup_timeout",
@@ -113,8 +97,7 @@ def _check(values: flags.FlagValues) -> None:
         seconds = getattr(values, name)
         if not seconds > 0:
             raise UsageError(f"--{name} is a time > 0 s; received {seconds}")
-    if values.checkpoint_dir is not None:
-        _check_checkpoint_dir(values.checkpoint_dir)
+    command_line.check_checkpoint_dir(values.checkpoint_dir)
     if values.num_ps and not values.num_workers:
         raise UsageError(
             f"--num_ps={values.num_ps} needs workers, which compute: give "

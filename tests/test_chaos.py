@@ -12,6 +12,7 @@ import pytest
 import launch
 from launch import chaos
 from launch.chaos import Fault, FaultError, Schedule
+from launch.command_line import UsageError
 
 from .launch_programs.launcher import PROGRAMS
 
@@ -107,6 +108,13 @@ def test_checks_of_the_callers_count(job):
 def test_a_schedule_that_cannot_be_had(job, fault, options, message):
     with pytest.raises(FaultError, match=message):
         chaos.run(job(1, **options), Schedule((fault,)))
+
+
+def test_a_checkpoint_dir_that_cannot_be_written(tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UsageError, match=r"train\.py is no directory"):
+        chaos.main(["chaos", f"--checkpoint_dir={script}/kept", str(script)])
 
 
 def test_a_large_file_system_is_not_filled(job, tmp_path):

@@ -26,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TIMEOUT), append=False)
 
 
+@pytest.fixture(autouse=True)
+def same_weights_in_every_run() -> None:
+    """Has a test that compares losses begin from the same weights whenever it runs."""
+    keras.utils.set_random_seed(0)
+
+
 @pytest.fixture
 def regression() -> tuple[np.ndarray, np.ndarray]:
     """64 samples of 4 numbers, and a linear function of each: 8 batches of 8."""

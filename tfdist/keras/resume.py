@@ -1,31 +1,23 @@
 """A `fit` that goes on where the process before has left off.
 
-It is a callback behind all others, so it sees what they have made of a step. When a
-checkpoint is due, it notes how far `fit` is and what the callbacks know, goes on, and
-once the steps up to there have finished, has the variables written, in the background.
-For a step that takes long, as that of a worker which was stopped does, it does not wait:
-its batch is put back. So a checkpoint has every step of its position, and perhaps some
-that come after: those are run again.
+It is a callback behind all others, so it sees what they have made of a step.
 """
 
-import dataclasses
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
-from tfdist.checkpoint.background import BackgroundWriter
 from tfdist.checkpoint.plain import from_json
-from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
+from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
+from tfdist.keras.checkpoints import Checkpoints, Progress, described, groups_of
 from tfdist.keras.feed import Feed
 from tfdist.keras.step_error import reason
 
@@ -34,10 +26,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tfdist")
 
-# How long a checkpoint waits for the steps that were under way when it was due.
-_SECONDS_FOR_STEPS = 2.0
-# How long a fit that has failed waits for the checkpoint that is being written.
-_SETTLE_SECONDS = 30.0
 # Keras gives a callback the first two, and `EarlyStopping` turns its `min_delta` round
 # when it begins: restored, it would be turned back.
 _NOT_ITS_STATE = ("params", "_model", "min_delta")
@@ -125,23 +113,13 @@ class ResumableFit(keras.callbacks.Callback):
         self._strategy = strategy
         self._store = store
         self._callbacks = callbacks
-        self._epochs = epochs
+        self._progress = Progress(epochs)
         self._changes = Changes(callbacks, _NOT_ITS_STATE)
-        self._writer = BackgroundWriter()
-        self._write_variables: variables.VariableWriter | None = None
-        self._write_data: DataWriter | None = None
+        self._checkpoints: Checkpoints | None = None
         self._found: Iterator[Path] = iter(())
         self._first: Path | None = None
         self._restored: tuple[Path, Snapshot] | None = None
-        self._due: tuple[Snapshot, int] | None = None
-        self._last = time.monotonic()
         self._epoch_begins = False
-        self._epochs_done = 0
-        self._iterator: Any = None
-        self._feed: Any = None
-        self._batches_before = 0
-
-    # Resuming.
 
     def find_checkpoint(self) -> None:
         """Looks for a checkpoint, before other callbacks begin."""
@@ -153,9 +131,9 @@ class ResumableFit(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the variables, the other callbacks and the first epoch."""
-        # TensorFlow makes what is traced known to every task, which may not answer later.
-        self._write_variables = variables.VariableWriter(**self._groups())
-        self._write_data = DataWriter()
+        self._checkpoints = Checkpoints(
+            self._strategy, self._store, self.model, self._progress, self._changes
+        )
         self._restored = self._restore()
         if self._restored is None:
             return
@@ -171,29 +149,30 @@ class ResumableFit(keras.callbacks.Callback):
             if same:
                 vars(each).update(same[0][1])
                 states.remove(same[0])
-        at_end = snapshot.finished and snapshot.epochs >= self._epochs
-        epoch = self._epochs if at_end else position.epoch
-        self.model._initial_epoch = self._epochs_done = epoch
-        if epoch >= self._epochs:
+        epochs = self._progress.epochs
+        at_end = snapshot.finished and snapshot.epochs >= epochs
+        epoch = epochs if at_end else position.epoch
+        self.model._initial_epoch = self._progress.epochs_done = epoch
+        if epoch >= epochs:
             _log.warning(
                 "fit has nothing left to do: %s is %s, and %d are asked for",
                 path,
                 f"the end of {snapshot.epochs} epochs"
                 if at_end
                 else f"of epoch {epoch}",
-                self._epochs,
+                epochs,
             )
         else:
             _log.warning(
                 "fit goes on from %s: epoch %d of %d, step %d",
                 path,
                 epoch + 1,
-                self._epochs,
+                epochs,
                 position.step,
             )
 
     def _restore(self) -> tuple[Path, Snapshot] | None:
-        groups = self._groups()
+        groups = groups_of(self.model)
         path, has_begun = self._first, False
         while path is not None:
             try:
@@ -217,23 +196,12 @@ class ResumableFit(keras.callbacks.Callback):
         return None
 
     def _check_model(self, path: Path, snapshot: Snapshot) -> None:
-        differs = variables.difference(snapshot.variables, self._described())
+        differs = variables.difference(snapshot.variables, described(self.model))
         if differs:
             raise CheckpointMismatchError(
                 f"{path} is not of this model: it has {differs}. Name another "
                 "checkpoint_dir, or remove that one to begin anew"
             )
-
-    def _groups(self) -> dict[str, list[Any]]:
-        metrics = self.model.metrics_variables
-        every = [*self.model.variables, *self.model.optimizer.variables]
-        those = {id(each) for each in metrics}
-        rest = {id(each): each for each in every if id(each) not in those}
-        return {"model": list(rest.values()), "metrics": list(metrics)}
-
-    def _described(self) -> list[Any]:
-        groups = self._groups()
-        return variables.describe([*groups["model"], *groups["metrics"]])
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the metrics, which Keras has just reset."""
@@ -241,8 +209,8 @@ class ResumableFit(keras.callbacks.Callback):
         if self._restored is not None:
             path, snapshot = self._restored
             if snapshot.position.step and not snapshot.finished:
-                variables.read(path, metrics=self._groups()["metrics"])
-        self._epochs_done = epoch
+                variables.read(path, metrics=groups_of(self.model)["metrics"])
+        self._progress.epochs_done = epoch
 
     def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Passes the steps of an epoch on, without those that were run before.
@@ -255,24 +223,25 @@ class ResumableFit(keras.callbacks.Callback):
             yield from steps
             return
         self._epoch_begins = False
-        self._iterator, self._feed = epoch_iterator, None
+        progress = self._progress
+        progress.epoch_iterator, progress.feed = epoch_iterator, None
         first_step = 0
         for begin, end, feed in steps:
-            if feed is not self._feed:
-                self._feed = feed
+            if feed is not progress.feed:
+                progress.feed = feed
                 first_step = self._start_at(epoch_iterator, feed)
-                feed.state()  # This is traced beforehand, too.
+                feed.state()  # It is traced now, as all that a checkpoint needs is.
             if begin >= first_step:
                 yield begin, end, feed
 
     def _start_at(self, epoch_iterator: Any, feed: Feed) -> int:
         restored, self._restored = self._restored, None
         if restored is None:
-            self._batches_before = feed.taken
+            self._progress.batches_before = feed.taken
             return 0
         _, snapshot = restored
         position = snapshot.position
-        self._batches_before = position.batches_before
+        self._progress.batches_before = position.batches_before
         if feed.worker_input is not None:
             _log.warning(
                 "the workers read their endless dataset from its beginning again"
@@ -282,92 +251,24 @@ class ResumableFit(keras.callbacks.Callback):
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 
-    # Checkpoints.
-
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Has a checkpoint written, if one is due."""
-        in_flight = self._strategy.in_flight
-        waited = time.monotonic() - self._last
-        if self._due is not None:
-            snapshot, submitted = self._due
-            late = in_flight.under_way(submitted)
-            if not late or waited >= _SECONDS_FOR_STEPS:
-                self._due = None
-                self._write(self._put_back(snapshot, late))
-        elif not self._writer.busy and waited >= self._strategy.checkpoint_interval:
-            self._last = time.monotonic()
-            position = Position(
-                self._epochs_done, batch, self._feed.read, self._batches_before
-            )
-            self._due = self._snapshot(position), in_flight.submitted
-
-    def _put_back(self, snapshot: Snapshot, late: list[Any]) -> Snapshot:
-        """The snapshot without the steps of functions with these arguments."""
-        if not late:
-            return snapshot
-        position = snapshot.position
-        steps = len(late) * self.model.steps_per_execution
-        position = dataclasses.replace(position, step=position.step - steps)
-        if self._feed.worker_input is not None:
-            # Only its worker knows which batches these are.
-            return dataclasses.replace(snapshot, position=position)
-        rows = [each.numpy() for each in late]
-        if snapshot.put_back is not None:
-            rows.append(snapshot.put_back)
-        return dataclasses.replace(
-            snapshot, position=position, put_back=np.concatenate(rows)
-        )
+        assert self._checkpoints
+        self._checkpoints.before_step(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts the epoch."""
-        self._epochs_done = epoch + 1
+        self._progress.epochs_done = epoch + 1
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes the last checkpoint, and waits for it."""
-        if self._feed is None:
-            return  # There was nothing left to do.
-        self._writer.wait()
-        self._due = None
-        goes_on = self._iterator._current_iterator is self._feed
-        goes_on = goes_on and bool(self._iterator.steps_per_epoch)
-        position = Position(self._epochs_done)
-        if goes_on:
-            position = dataclasses.replace(
-                position, batches=self._feed.read, batches_before=self._feed.taken
-            )
-        self._write(self._snapshot(position, finished=True))
-        self._writer.wait()
-
-    def _snapshot(self, position: Position, finished: bool = False) -> Snapshot:
-        arrays: dict[str, Any] = {}
-        ahead = self._feed.ahead if position.batches else []
-        return Snapshot(
-            position,
-            self._epochs,
-            finished,
-            self._changes.state(arrays),
-            self._described(),
-            arrays,
-            self._feed.state() if position.batches else None,
-            np.concatenate([row.numpy() for row in ahead]) if ahead else None,
-        )
-
-    def _write(self, snapshot: Snapshot) -> None:
-        assert self._write_variables
-        assert self._write_data
-        write_variables, write_data = self._write_variables, self._write_data
-
-        def write() -> None:
-            with self._store.writing() as path:
-                write_variables(path)
-                snapshot.write(path, write_data)
-
-        self._writer.start(write, f"a checkpoint in {self._store.directory}")
+        """Writes the last checkpoint, unless there was nothing left to do."""
+        if self._progress.feed is not None:
+            assert self._checkpoints
+            self._checkpoints.at_end()
 
     def settle(self) -> None:
         """Waits for the checkpoint that is being written, but not for ever."""
-        stalls = self._strategy.in_flight.stalls
-        if not self._writer.wait(0.0 if stalls else _SETTLE_SECONDS):
-            _log.warning("a checkpoint is still being written, and left behind")
+        if self._checkpoints is not None:
+            self._checkpoints.settle()
