@@ -11,7 +11,7 @@ from tfdist.embedding.aggregated_lookup import (
 
 lookup = embedding_lookup_sparse_with_distributed_aggregation
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.cluster
 
 ROWS, DIM, RATE, STEPS = 40, 4, 0.1, 6
 

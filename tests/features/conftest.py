@@ -17,13 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import graph_audit  # noqa: E402
 
 SAMPLES = 64
-TIMEOUT = 120  # seconds
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TIMEOUT), append=False)
 
 
 @pytest.fixture(autouse=True)
