@@ -55,7 +55,7 @@ def test_a_program_that_holds_the_lock_is_ended_with_what_was_last_seen(start):
 @pytest.mark.parametrize(
     "code",
     [
-        "[(one.tell('seen'), time.sleep(0.1)) for _ in range(20)]",
+        "[(one.tell('seen'), time.sleep(0.1)) for _ in range(30)]",
         f"one.tell('seen'); one.pause(); {HANG.replace('60', '2')}",
         HANG.replace("60", "2"),
         f"one.tell('seen'); one.close(); {HANG.replace('60', '2')}",
@@ -63,7 +63,7 @@ def test_a_program_that_holds_the_lock_is_ended_with_what_was_last_seen(start):
     ids=["tells it", "has it pause", "was never watched", "has closed it"],
 )
 def test_another_program_is_left_alone(start, code):
-    process = start(code)
+    process = start(code, patience=1.0)
     _, errors = process.communicate(timeout=DEADLINE)
     assert (process.returncode, errors) == (0, "")
 
@@ -100,6 +100,19 @@ def test_somebody_may_end_it():
     one._process.wait()
     one.tell("seen")
     one.close()
+
+
+def test_one_that_does_not_read_holds_up_nobody():
+    one = Sentinel(60.0)
+    process = psutil.Process(one._process.pid)
+    process.suspend()
+    for _ in range(100):
+        one.tell("a task, and what it was last seen doing\n" * 1000)
+    process.resume()
+    one.tell("seen")
+    assert process.is_running()
+    one.close()
+    assert one._process.returncode == 0  # It could read what it was told.
 
 
 def test_it_needs_the_standard_library_alone():

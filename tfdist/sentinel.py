@@ -16,7 +16,9 @@ import sys
 
 # A sentinel that was stopped together with its chief finds its time over when it goes on.
 _SECOND_LOOK = 15.0
-_LARGEST_LINE = 1 << 16
+# Less than `select.PIPE_BUF`, so a pipe takes all of a line or nothing.
+_LONGEST = 2000  # characters
+_PIPE = 1 << 16  # bytes
 
 
 class Sentinel:
@@ -37,14 +39,18 @@ class Sentinel:
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is not meant for it.
         )
+        assert self._process.stdin
+        # One that does not read must not hold up who tells it.
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     def tell(self, seen: str) -> None:
         """Tells it that this process runs, and is watched from now on.
 
         Args:
-            seen: What it says if it has to end this process.
+            seen: What it says if it has to end this process; its beginning, if that is
+                of more than 2,000 characters.
         """
-        self._write(seen)
+        self._write(seen[:_LONGEST])
 
     def pause(self) -> None:
         """Has it wait for ever, until it is told something."""
@@ -58,14 +64,16 @@ class Sentinel:
 
     def _write(self, seen: str | None) -> None:
         assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # Somebody has ended it.
-            os.write(self._process.stdin.fileno(), f"{json.dumps(seen)}\n".encode())
+        line = f"{json.dumps(seen, ensure_ascii=False)}\n".encode(errors="replace")
+        # Somebody has ended it, or stopped it.
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._process.stdin.fileno(), line)
 
 
 def _watch(chief: int, patience: float, second_look: float) -> None:
     seen = None
     while _hears(None if seen is None else patience) or _hears(second_look):
-        told = os.read(0, _LARGEST_LINE)
+        told = os.read(0, _PIPE)
         if not told:
             return
         seen = json.loads(told.splitlines()[-1])
