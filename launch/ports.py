@@ -36,7 +36,8 @@ def pick(count: int) -> list[int]:
     """
     low, high = map(int, _EPHEMERAL.read_text().split())
     candidates = outside(low, high)
-    random.shuffle(candidates)
+    # Not by the seed of a program, which would have every run of it meet the others.
+    random.SystemRandom().shuffle(candidates)
     ports: list[int] = []
     for port in candidates:
         if len(ports) == count:

@@ -1,4 +1,5 @@
 import os
+import random
 import socket
 
 import pytest
@@ -21,6 +22,14 @@ def test_picked_ports_are_distinct_and_free():
     picked = ports.pick(50)
     assert len(set(picked)) == 50
     assert all(map(ports.is_free, picked))
+
+
+def test_programs_with_the_same_seed_seldom_meet():
+    picked = []
+    for _ in range(2):
+        random.seed(0)
+        picked.append(ports.pick(5))
+    assert picked[0] != picked[1]
 
 
 def test_more_ports_than_there_are_is_refused():
