@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.deletion import delete_in_background
 from tfdist.keras.worker_input import WorkerInput
 
 _log = logging.getLogger("tfdist")
@@ -148,6 +149,10 @@ class Feed(Iterator[FedBatch]):
         self._ahead: collections.deque[FedBatch] = collections.deque()
         self._executor = _tf.new_executor()
         self.taken = 0
+
+    def __del__(self) -> None:
+        if self._batches is not None:
+            delete_in_background([self.__dict__.pop("_batches")])
 
     def start_at(
         self, batches: int, state: tf.Tensor | None, put_back: np.ndarray | None

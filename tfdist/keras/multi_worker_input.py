@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.deletion import delete_in_background
 from tfdist.keras import multi_worker_shuffle as shuffling
 from tfdist.multi_worker.share import row_range
 
@@ -81,6 +82,10 @@ class ShardedIterator:
         self._open_values = open_values
         self.structure = structure
         self.knows_totals = knows_totals
+
+    def __del__(self) -> None:
+        if "values" in self.__dict__:
+            delete_in_background([self.__dict__.pop("values")])
 
     # Keras makes two iterators an epoch, and uses one.
     @functools.cached_property

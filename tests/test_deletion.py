@@ -1,0 +1,80 @@
+"""What TensorFlow takes long to delete is deleted where nobody waits for it."""
+
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+import tensorflow as tf
+
+from tfdist.keras.feed import BatchLayout, Feed
+from tfdist.keras.multi_worker_input import BatchStructure, ShardedIterator
+
+DEADLINE = 30.0  # seconds
+
+
+class Slow:
+    """An iterator whose deletion ends when it is let go on."""
+
+    def __init__(self):
+        self.may_end, self.has_ended = threading.Event(), threading.Event()
+
+    def __del__(self):
+        assert self.may_end.wait(DEADLINE)
+        self.has_ended.set()
+
+
+def feed_of(iterator):
+    rows = tf.data.Dataset.range(1)
+    feed = Feed(rows, BatchLayout(rows.element_spec), None)
+    feed._batches = iterator
+    return feed
+
+
+def share_of(iterator):
+    structure = BatchStructure(tf.TensorSpec([]))
+    share = ShardedIterator(lambda: iterator, structure, knows_totals=True)
+    assert share.values is iterator
+    share._open_values = None
+    return share
+
+
+@pytest.mark.parametrize("owner_of", [feed_of, share_of])
+def test_whoever_has_an_iterator_does_not_wait_for_its_deletion(owner_of):
+    iterator = Slow()
+    may_end, has_ended = iterator.may_end, iterator.has_ended
+    owner = owner_of(iterator)
+    del iterator
+    del owner
+    gc.collect()
+    assert not has_ended.is_set()
+    may_end.set()
+    assert has_ended.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("make", ["feed", "share"])
+def test_one_that_was_never_read_has_nothing_to_delete(make):
+    before = threading.active_count()
+    rows = tf.data.Dataset.range(1)
+    if make == "feed":
+        owner = Feed(rows, BatchLayout(rows.element_spec), None)
+    else:
+        owner = ShardedIterator(list, BatchStructure(rows.element_spec), True)
+    del owner
+    assert threading.active_count() == before
+
+
+def test_a_program_that_ends_says_nothing():
+    code = """if True:
+        from tfdist.deletion import delete_in_background
+        class Owner:
+            def __del__(self):
+                delete_in_background([self])
+        owner = Owner()
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Exception" not in done.stderr, done.stderr
