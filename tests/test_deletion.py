@@ -8,8 +8,10 @@ import threading
 import pytest
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.feed import BatchLayout, Feed
 from tfdist.keras.multi_worker_input import BatchStructure, ShardedIterator
+from tfdist.keras.worker_input import WorkerInput
 
 DEADLINE = 30.0  # seconds
 
@@ -63,6 +65,23 @@ def test_one_that_was_never_read_has_nothing_to_delete(make):
         owner = ShardedIterator(list, BatchStructure(rows.element_spec), True)
     del owner
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "is_tuned"), [(None, False), (False, False), (True, True)]
+)
+def test_workers_have_no_tuner_to_wait_for_unless_asked(
+    asked_for, is_tuned, monkeypatch
+):
+    options = tf.data.Options()
+    if asked_for is not None:
+        options.autotune.enabled = asked_for
+    endless = tf.data.Dataset.range(6).repeat().with_options(options)
+    worker_input = WorkerInput.of(endless, coordinator=None, num_workers=2)
+    monkeypatch.setattr(_tf, "worker_index", lambda: tf.constant(1, tf.int64))
+    share = worker_input._make()
+    assert list(share.take(4).as_numpy_iterator()) == [1, 3, 5, 1]
+    assert share.options().autotune.enabled is is_tuned
 
 
 def test_a_program_that_ends_says_nothing():

@@ -29,6 +29,10 @@ class WorkerInput:
         element_spec: Of its batches.
         coordinator: Of the workers.
         num_workers: Their number.
+        is_tuned: Whether TensorFlow is to tune the pipeline. A worker runs no step while
+            it deletes an iterator, and that may take as long as a pause of the tuner
+            (`deletion`). What is not tuned runs as many calls of `AUTOTUNE` at once as
+            there are processors, at most 16.
     """
 
     def __init__(
@@ -37,11 +41,14 @@ class WorkerInput:
         element_spec: Any,
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
+        is_tuned: bool,
     ) -> None:
         self._graph = graph
         self._element_spec = element_spec
         self._coordinator = coordinator
         self._num_workers = num_workers
+        self._options = tf.data.Options()
+        self._options.autotune.enabled = is_tuned
         self._iterators: Any = None
 
     @classmethod
@@ -62,7 +69,8 @@ class WorkerInput:
         definition = graph.numpy()
         if len(definition) > MAX_GRAPH_BYTES or _calls_python(definition):
             return None
-        return cls(graph, dataset.element_spec, coordinator, num_workers)
+        is_tuned = dataset.options().autotune.enabled is True
+        return cls(graph, dataset.element_spec, coordinator, num_workers, is_tuned)
 
     @property
     def iterators(self) -> Any:
@@ -75,7 +83,7 @@ class WorkerInput:
     def _make(self) -> tf.data.Dataset:
         dataset = _tf.dataset_from_graph(self._graph, self._element_spec)
         shard = dataset.shard(self._num_workers, _tf.worker_index())
-        return shard.prefetch(tf.data.AUTOTUNE)
+        return shard.prefetch(tf.data.AUTOTUNE).with_options(self._options)
 
 
 def _calls_python(graph: bytes) -> bool:
