@@ -8,6 +8,7 @@ that runs on the chief alone, a ps, a worker or a chief that is killed is starte
 where every task runs the script, the job ends. The flags after it are the script's.
 """
 
+import math
 import signal
 from collections.abc import Sequence
 from types import FrameType
@@ -95,7 +96,7 @@ def _check(values: flags.FlagValues) -> None:
         "stall_timeout",
     ):
         seconds = getattr(values, name)
-        if not seconds > 0:
+        if not 0 < seconds < math.inf:
             raise UsageError(f"--{name} is a time > 0 s; received {seconds}")
     command_line.check_checkpoint_dir(values.checkpoint_dir)
     if values.num_ps and not values.num_workers:

@@ -87,11 +87,11 @@ class Restarts:
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{cause}: starting {names(again)} again{wait}")
         self._end([self._tasks[task] for task in again])
+        for task in again:
+            self._exits.pop(task, None)
         self._wait(self._wanted, delay)
         if self._wanted():
             return None
-        for task in again:
-            self._exits.pop(task, None)
         return self._start([plan for plan in job.plans if plan.task in again])
 
     def _end(self, tasks: list[SupervisedTask]) -> None:

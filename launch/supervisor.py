@@ -246,9 +246,13 @@ class Supervisor:
     def _forward(self, signum: int) -> None:
         """Gives the tasks that run the user's script time to save their work."""
         scripts = [task for task in self._tasks.values() if not task.plan.is_server]
-        alive = names([task.plan.task for task in scripts if task.alive])
+        name = signal.Signals(signum).name
+        alive = [task.plan.task for task in scripts if task.alive]
+        if not alive:
+            self._console.notice(f"{name}: nothing is started again")
+            return
         self._console.notice(
-            f"{signal.Signals(signum).name}: passed on to {alive}, which may take "
+            f"{name}: passed on to {names(alive)}, which may take "
             f"{self._job.grace_period:g} s to end; once more to kill at once"
         )
         for task in scripts:

@@ -124,6 +124,9 @@ def test_a_large_file_system_is_not_filled(job, tmp_path):
     with pytest.raises(FaultError, match="mount -t tmpfs"):
         chaos.run(job(1), schedule, checkpoint_dir=str(tmp_path))
     assert not (tmp_path / ".ballast").exists()
+    with pytest.raises(FaultError, match="mount -t tmpfs"):
+        chaos.run(job(1), schedule, checkpoint_dir=str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_docs_use_names_that_there_are():

@@ -239,6 +239,10 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--program=all", "train.py"], "--program is one of auto.*; received 'all'"),
         (["--num_workers=70000", "train.py"], "needs 70003 free ports"),
         (["--startup_timeout=0", "train.py"], "--startup_timeout is a time > 0 s; rec"),
+        (
+            ["--grace_period=inf", "train.py"],
+            "--grace_period is a time > 0 s; received",
+        ),
         (["--startup_timeout=nan", "train.py"], "--startup_timeout is a time > 0 s"),
         (["--grace_period=-1", "train.py"], "--grace_period is a time > 0 s; received"),
         (["--num_ps=1"], "no script: name it after the flags"),

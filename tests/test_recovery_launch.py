@@ -125,6 +125,17 @@ def test_restarts_are_bounded(launcher):
     assert "has recovered 2 times within 600 s, and does not again" in errors
 
 
+def test_ctrl_c_while_a_start_is_put_off(launcher):
+    script = launcher.script("import os; os.kill(os.getpid(), 9)")
+    process = launcher.start("--max_restarts=9", script)
+    while "again in 2 s" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    status, _, errors = finish(process)
+    assert status == 130
+    assert "SIGINT: nothing is started again" in errors
+
+
 def test_what_a_lost_program_left_behind_is_gone_before_the_next(launcher):
     script = launcher.script(
         """

@@ -106,9 +106,11 @@ def test_one_that_does_not_read_holds_up_nobody():
     one = Sentinel(60.0)
     process = psutil.Process(one._process.pid)
     process.suspend()
-    for _ in range(100):
-        one.tell("a task, and what it was last seen doing\n" * 1000)
-    process.resume()
+    try:
+        for _ in range(100):
+            one.tell("a task, and what it was last seen doing\n" * 1000)
+    finally:
+        process.resume()
     one.tell("seen")
     assert process.is_running()
     one.close()

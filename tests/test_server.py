@@ -1,10 +1,14 @@
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
+
+from launch import ports
 
 
 def serve(tf_config: object, timeout: float = 60) -> subprocess.CompletedProcess:
@@ -53,3 +57,39 @@ def test_a_port_that_is_taken_is_named():
     assert f"ps:0 cannot serve on {address}" in done.stderr
     assert "another process" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_ctrl_c_ends_it_unless_that_is_ignored(is_ignored):
+    [port] = ports.pick(1)
+    handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfdist.server"],
+        env={
+            **os.environ,
+            "TF_CONFIG": json.dumps(config("ps", ps=f"127.0.0.1:{port}")),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        },
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not listens(port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        if is_ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=1.0)
+        else:
+            assert process.wait(timeout=30) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

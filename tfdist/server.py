@@ -7,6 +7,7 @@ a server has no program of its own.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -84,6 +85,9 @@ def main() -> int:
     Returns:
         The exit status: 2 when the cluster or the task is at fault.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Python would note Ctrl-C, and act on it when TensorFlow returns: never.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         server = start(tf_config.TFConfig.from_environment())
     except tf_config.ClusterError as error:
