@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.faults import FaultError
+from launch.paths import existing_part
 
 _CHECKPOINTS = "checkpoint-*"
 _LARGEST_FILLED = 1 << 30
@@ -37,9 +38,7 @@ def check_can_be_filled(directory: str) -> None:
     Raises:
         FaultError: If it is larger than one would make for this.
     """
-    path = Path(directory).absolute()
-    existing = next(each for each in (path, *path.parents) if each.exists())
-    size = shutil.disk_usage(existing).total
+    size = shutil.disk_usage(existing_part(directory)).total
     if size > _LARGEST_FILLED:
         raise FaultError(
             f"'full_disk' fills the file system of {directory}, which has "
@@ -50,6 +49,7 @@ def check_can_be_filled(directory: str) -> None:
 
 def fill(directory: str) -> Callable[[], None]:
     """Fills the file system of a directory; returns what frees it again."""
+    os.makedirs(directory, exist_ok=True)  # The program may not have made it yet.
     ballast = Path(directory, _BALLAST)
     with open(ballast, "wb", buffering=0) as file:
         try:

@@ -6,13 +6,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from absl import flags
 
 from launch.faults import FaultError
 from launch.loopback import LogDirError
+from launch.paths import existing_part
 from launch.plan import AUTO, KINDS, PlanError, Program
 from launch.ports import PortError
 from tf_config import JOBS, ClusterError
@@ -131,8 +131,7 @@ def check_checkpoint_dir(directory: str | None) -> None:
         raise UsageError(
             "--checkpoint_dir is empty: name a directory, or leave the flag out"
         )
-    path = Path(directory).absolute()
-    existing = next(each for each in (path, *path.parents) if os.path.exists(each))
+    existing = existing_part(directory)
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(
             f"--checkpoint_dir={directory} cannot be written: {existing} is no "

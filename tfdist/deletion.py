@@ -1,9 +1,8 @@
 """Iterators over datasets, deleted where nobody waits for it.
 
 A thread of TensorFlow tunes each pipeline, with pauses of up to a minute. Told to end
-with its iterator, it now and then looks too early whether it is to, and sleeps on: about
-one deletion in five waits for the rest of a pause (`Model::OptimizeLoop` and
-`CancellationManager::StartCancel`, TensorFlow 2.16 to 2.21).
+with its iterator, it now and then sleeps on, and the deletion waits for the rest of a
+pause. Seen with TensorFlow 2.21; without a tuner (`options.autotune`) it was not.
 """
 
 import threading

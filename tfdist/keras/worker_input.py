@@ -31,8 +31,7 @@ class WorkerInput:
         num_workers: Their number.
         is_tuned: Whether TensorFlow is to tune the pipeline. A worker runs no step while
             it deletes an iterator, and that may take as long as a pause of the tuner
-            (`deletion`). What is not tuned runs as many calls of `AUTOTUNE` at once as
-            there are processors, at most 16.
+            (`deletion`). Without, `AUTOTUNE` stands for a fixed number of calls.
     """
 
     def __init__(
