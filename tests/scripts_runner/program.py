@@ -1,0 +1,103 @@
+"""Runs scripts under a strategy, one after the other; a job's tasks run this.
+
+    python tests/scripts_runner/program.py STRATEGY DIRECTORY SCRIPT...
+
+What each of them returns goes to DIRECTORY/SCRIPT-TASK.json, and the weights of its
+models beside it. The program ends with status 1 after a script that failed: its
+collectives, or its steps under way, may keep the next one from running.
+"""
+
+import importlib.util
+import json
+import linecache
+import os
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+STRATEGIES = {
+    "plain": tf.distribute.get_strategy,
+    "parameter_server": tfdist.ParameterServerStrategy,
+    "multi_worker": tfdist.MultiWorkerMirroredStrategy,
+    "ring": tfdist.RingStrategy,
+}
+# What a program says of a wrong use; an OpError is a RuntimeError nowhere.
+SAID = (ValueError, TypeError, RuntimeError, NotImplementedError)
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Keras finds a model's class by its module.
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name, strategy, directory):
+    """Runs one script; returns what to write of it, and its weights."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    began = time.time()
+    try:
+        metrics, *models = load(name).main(strategy, str(directory))
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        print(f"{name}: {text}", flush=True)
+        return {
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": text,
+            "refused": is_refusal(error),
+            "when": time.time(),
+            "seconds": time.time() - began,
+        }, []
+    seconds = time.time() - began
+    weights = [np.asarray(each) for model in models for each in model.get_weights()]
+    metrics = {key: float(value) for key, value in metrics.items()}
+    return {"metrics": metrics, "seconds": seconds}, weights
+
+
+def is_refusal(error):
+    """Whether tfdist itself raised it, in so many words."""
+    if not isinstance(error, SAID) or isinstance(error, tf.errors.OpError):
+        return type(error).__module__.startswith("tfdist.")
+    frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    # AutoGraph raises it anew, with the frames in the message.
+    frames += [(path, int(line)) for path, line in FRAME.findall(str(error))]
+    path, line = frames[-1]
+    of_tfdist = Path(path).is_relative_to(Path(tfdist.__file__).parent)
+    return of_tfdist and linecache.getline(path, line).strip().startswith("raise ")
+
+
+def write(found, weights, directory, name, task):
+    np.savez(directory / f"{name}-{task}.npz", *weights)
+    partial = directory / f"{name}-{task}.partial"
+    partial.write_text(json.dumps(found))
+    partial.rename(directory / f"{name}-{task}.json")
+
+
+def main(strategy_name, directory, *names):
+    directory = Path(directory)
+    strategy = STRATEGIES[strategy_name]()
+    task = getattr(strategy.extended, "worker_index", 0)
+    for name in names:
+        own = directory / name
+        own.mkdir(exist_ok=True)
+        found, weights = run(name, strategy, own)
+        write(found, weights, directory, name, task)
+        if "error" in found and not found["refused"]:
+            sys.stdout.flush()
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
