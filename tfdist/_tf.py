@@ -15,7 +15,9 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as keras_loss
+from keras.src.saving import saving_lib
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.data.experimental.ops.distribute import (
     _AutoShardDataset,
@@ -113,6 +115,9 @@ __all__ = [
     # Keras divides a loss by the number of replicas, also where they have unequal
     # numbers of examples. The two functions that do so belong to no class.
     "keras_loss",
+    # The functions that every public way to save a model with Keras ends in.
+    "saving_lib",
+    "legacy_h5_format",
     # Keras shuffles arrays with operations that have no seed, on each worker in
     # another order. `tf.random.set_seed` cannot be taken back.
     "seeded",

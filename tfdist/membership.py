@@ -1,6 +1,8 @@
 """This process's membership of a cluster: which task it is, and that it joins once."""
 
 import os
+import weakref
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -52,6 +54,12 @@ class Membership:
     def __init__(self) -> None:
         # A process that was forked from one that had joined has not.
         self._joined: tuple[int, str] | None = None
+        self._strategy: Callable[[], tf.distribute.Strategy | None] = lambda: None
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy | None:
+        """The strategy that has connected this process, while it is in use."""
+        return self._strategy()
 
     def check_none(self) -> None:
         """Raises if the process has joined already.
@@ -69,6 +77,7 @@ class Membership:
     def joined(self, strategy: tf.distribute.Strategy) -> None:
         """Notes that a strategy has connected this process."""
         self._joined = (os.getpid(), type(strategy).__name__)
+        self._strategy = weakref.ref(strategy)
 
 
 MEMBERSHIP = Membership()

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import mlp
+from models import compiled, mlp
 
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
@@ -106,37 +106,79 @@ def test_model_checkpoint_each_epoch(strategy, regression, tmp_path):
     assert best.evaluate(*regression, verbose=0) == pytest.approx(min(losses), rel=1e-5)
 
 
-@pytest.mark.feature(
-    "`ModelCheckpoint(save_freq=int)`",
-    "approximate",
-    "saves while a few steps are under way",
-)
-def test_model_checkpoint_each_few_steps(strategy, regression, tmp_path):
+@pytest.mark.feature("`ModelCheckpoint(save_freq=int)`")
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_model_checkpoint_each_few_steps(
+    strategy, regression, tmp_path, steps_per_execution
+):
     with strategy.scope():
-        model = mlp()
+        model = mlp(steps_per_execution=steps_per_execution)
     checkpoint = keras.callbacks.ModelCheckpoint(
-        tmp_path / "{epoch}-{batch}.weights.h5", save_freq=3, save_weights_only=True
+        tmp_path / "{epoch}-{batch}.keras", save_freq=3
     )
     model.fit(*regression, epochs=2, callbacks=[checkpoint], **FIT)
-    names = {path.name.removesuffix(".weights.h5") for path in tmp_path.iterdir()}
-    assert names == {"1-3", "1-6", "2-1", "2-4", "2-7"}
-    restored = mlp()
-    restored.load_weights(tmp_path / "2-7.weights.h5")
-    assert np.isfinite(restored.evaluate(*regression, verbose=0))
+    for path in tmp_path.iterdir():
+        epoch, batch = map(int, path.stem.split("-"))
+        steps = (epoch - 1) * STEPS + min(batch, STEPS)
+        assert keras.models.load_model(path).optimizer.iterations == steps
+    names = {path.stem for path in tmp_path.iterdir()}
+    assert names >= {"1-3", "1-6"}
+    assert len(names) > 3
 
 
-@pytest.mark.feature("`BackupAndRestore`, interrupted and resumed")
-@pytest.mark.parametrize(
-    ("save_freq", "interrupt", "epochs", "steps"),
-    [
-        ("epoch", InterruptAt(epoch=2), [2, 3], 2 * STEPS),
-        (4, InterruptAt(batch=6), [0, 1, 2, 3], 4 * STEPS),
-    ],
-)
-def test_backup_and_restore(
-    strategy, regression, tmp_path, runs_on_workers, save_freq, interrupt, epochs, steps
-):
-    def fit(*callbacks):
+SAVES = {
+    "save": lambda model, path: model.save(path / "a.keras"),
+    "save, .h5": lambda model, path: model.save(path / "a.h5"),
+    "save_weights": lambda model, path: model.save_weights(path / "a.weights.h5"),
+    "saving.save_model": lambda model, path: keras.saving.save_model(
+        model, path / "a.keras"
+    ),
+    "saving.save_weights": lambda model, path: keras.saving.save_weights(
+        model, path / "a.weights.h5"
+    ),
+    "Checkpoint.save": lambda model, path: tf.train.Checkpoint(model=model).save(
+        path / "a"
+    ),
+    "Checkpoint.write": lambda model, path: tf.train.Checkpoint(model=model).write(
+        path / "a"
+    ),
+    "CheckpointManager": lambda model, path: tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=model), path, 1
+    ).save(),
+}
+
+
+class Slow(keras.layers.Layer):
+    """Takes longer than a callback needs to begin a save."""
+
+    def call(self, x):
+        count = tf.while_loop(lambda i: i < 50_000, lambda i: [i + 1], [0])
+        with tf.control_dependencies(count):
+            return tf.identity(x)
+
+
+@pytest.mark.feature("A save in a callback of one's own waits for the steps so far")
+@pytest.mark.parametrize("save", SAVES)
+def test_save_in_a_callback(strategy, regression, tmp_path, save):
+    with strategy.scope():
+        model = compiled(Slow(), keras.layers.Dense(1))
+    finished = []
+
+    def at_end_of_batch(batch, logs):
+        if batch in (2, 6):
+            SAVES[save](model, tmp_path)
+            finished.append(int(model.optimizer.iterations))
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=at_end_of_batch)
+    model.fit(*regression, callbacks=[callback], **FIT)
+    assert finished == [3, 7]
+
+
+@pytest.fixture
+def interrupted_and_resumed(strategy, regression, tmp_path):
+    """Runs a `fit` of 4 epochs that a callback interrupts, and the same again."""
+
+    def fit(save_freq, *callbacks):
         with strategy.scope():
             model = mlp(optimizer="adam")
         backup = keras.callbacks.BackupAndRestore(
@@ -147,15 +189,29 @@ def test_backup_and_restore(
         )
         return model, history
 
-    with pytest.raises(Interrupted):
-        fit(interrupt)
-    strategy.in_flight.join()
-    with runs_on_workers(steps):
-        model, history = fit()
-    assert history.epoch == epochs
-    if save_freq == "epoch":
-        assert model.optimizer.iterations == 4 * STEPS
-    assert not (tmp_path / "backup").exists()
+    def run(save_freq, interrupt):
+        with pytest.raises(Interrupted):
+            fit(save_freq, interrupt)
+        model, history = fit(save_freq)
+        assert not (tmp_path / "backup").exists()
+        return history.epoch, int(model.optimizer.iterations)
+
+    return run
+
+
+@pytest.mark.feature("`BackupAndRestore`, interrupted and resumed")
+def test_backup_and_restore(interrupted_and_resumed, runs_on_workers):
+    with runs_on_workers((2 + 2) * STEPS):
+        resumed = interrupted_and_resumed("epoch", InterruptAt(epoch=2))
+    assert resumed == ([2, 3], 4 * STEPS)
+
+
+@pytest.mark.feature("`BackupAndRestore(save_freq=int)`")
+def test_backup_and_restore_each_few_steps(interrupted_and_resumed, runs_on_workers):
+    with runs_on_workers(6 + 4 * STEPS):
+        resumed = interrupted_and_resumed(4, InterruptAt(batch=6))
+    # Keras runs the interrupted epoch again, on the weights of its fourth step.
+    assert resumed == ([0, 1, 2, 3], 4 + 4 * STEPS)
 
 
 @pytest.mark.feature("`CSVLogger`")

@@ -25,6 +25,7 @@ from tfdist.keras.export import in_one_piece
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.resume import fit_resumably
+from tfdist.keras.saving import join_before_saving
 from tfdist.keras.step_error import print_records_once, shorten_the_coordinators_log
 from tfdist.parameter_server import lost as lost_ps
 from tfdist.parameter_server.creation import variable_initializer, variable_path
@@ -52,6 +53,7 @@ def install() -> None:
         _tf.TensorFlowTrainer.fit = _resuming(_tf.TensorFlowTrainer.fit)
         for name in ("fit", "evaluate", "predict"):
             _settle_on_error(_tf.TensorFlowTrainer, name)
+        join_before_saving()
         keras.Model.export = _exporting_whole_variables(keras.Model.export)
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
         _replace(_tf.TFEpochIterator, "tf_sync", _tf_sync)

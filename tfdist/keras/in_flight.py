@@ -1,6 +1,7 @@
 """The steps that workers were asked for and have not been seen to finish."""
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class InFlight:
         self.limit = limit
         self._under_way: list[_Function] = []
         self._newest_result = 0
+        self._submitter: int | None = None
         self.submitted = 0
         self.stalls = False
 
@@ -82,6 +84,7 @@ class InFlight:
             tf.errors.OpError: What an earlier function failed with.
             StalledError: If training stands still.
         """
+        self._submitter = threading.get_ident()
         self._make_room()
         output = self.schedule(function, argument)
         self.stalls = False
@@ -182,6 +185,18 @@ class InFlight:
         """
         self._join()
         self._take_results()
+
+    def join_own(self) -> None:
+        """Waits for the functions that this thread has submitted.
+
+        It does nothing in another thread, since whoever submits meanwhile would keep it
+        waiting, nor after a wait that was given up.
+
+        Raises:
+            tf.errors.OpError: What a function failed with.
+        """
+        if self._submitter == threading.get_ident() and not self.stalls:
+            self.join()
 
     def _join(self) -> None:
         try:
