@@ -10,6 +10,8 @@ _CHATTER = re.compile(
     # `I0000 00:00:1795256414.158899   28852 port.cc:153] oneDNN ...`
     r"[IW][0-9]{4} [0-9:.]+ +[0-9]+ [^ ]+\.(cc|h):[0-9]+\] "
     r"|WARNING: All log messages before absl::InitializeLog"
+    # Of Python code: each exchange of gradients of unknown shapes, where nothing is wrong.
+    r"|(WARNING:tensorflow:|W[0-9]{4} [^]]*\] )not packing values due to the unknown "
     # The second line of one of these.
     r"|To enable the following instructions: "
     # A machine without a GPU is no error, and neither is forgetting a function twice.

@@ -16,7 +16,8 @@ class Job:
     `startup_timeout` is how long the servers have to listen; `grace_period` how
     long a task that was told to end may take before it is killed;
     `straggler_timeout` how long the rest of an every-task program may take after
-    its chief has ended. All are seconds. `echo` shows the logs on the terminal.
+    its chief has ended. All are seconds. `echo` shows the logs on the terminal: where
+    all tasks do the same, the first one's, or everybody's if `chatty`.
     `network` is one of `launch.network.MODES`. Lost tasks are started again at most
     `max_restarts` times within `restart_window` seconds; one that is stopped for
     `stall_timeout` seconds counts as lost.
@@ -32,6 +33,7 @@ class Job:
     grace_period: float = 10.0
     straggler_timeout: float = 60.0
     echo: bool = True
+    chatty: bool = False
     network: str = network.AUTO
     max_restarts: int = 0
     restart_window: float = 600.0

@@ -58,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
         restart_window=values.restart_window,
         stall_timeout=values.stall_timeout,
         checkpoint_dir=values.checkpoint_dir,
+        chatty=values.chatty,
     )
     if values.dry_run:
         print("\n".join(map(_describe, job.plans)))
@@ -134,6 +135,14 @@ def _define_flags() -> flags.FlagValues:
             "Whether there is a chief; by default in a coordinator program.",
         ),
         ("evaluator", False, "Whether there is an evaluator."),
+        (
+            "chatty",
+            False,
+            "Show the output of all tasks. By default, where every task runs the "
+            "script and there is no ps, all print the same: only the first one's is "
+            "shown (the chief's, or else that of worker:0), and of the others, their "
+            "warnings and errors. The log files have everything.",
+        ),
     ):
         flags.DEFINE_boolean(name, asked, text, flag_values=values)
     for name, seconds, text in (

@@ -97,8 +97,8 @@ def make_job(
         environ: The environment in which the tasks will be started.
         gpus_per_worker: The GPUs of each worker; None shows all GPUs to all that train.
         checkpoint_dir: Where the program keeps its checkpoints.
-        **limits: The time-outs of `Job`, its `echo` and its `network`, and how often
-            it starts lost tasks again.
+        **limits: The time-outs of `Job`, its `echo`, `chatty` and `network`, and how
+            often it starts lost tasks again.
 
     Raises:
         PlanError: If the kind does not fit the cluster, or there are too few GPUs.

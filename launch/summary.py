@@ -30,8 +30,15 @@ class Phases:
     teardown: float
 
 
-def row(plan: TaskPlan, log: str, task: SupervisedTask | None) -> Row:
-    """What became of a task; None is one that was never started."""
+def row(plan: TaskPlan, log: str, task: SupervisedTask | None, note: str = "") -> Row:
+    """What became of a task; None is one that was never started.
+
+    Args:
+        plan: Of the task.
+        log: Its log file.
+        task: Its last process.
+        note: What else there is to say of it, in a word.
+    """
     if task is None:
         return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
     if task.exit is None:
@@ -43,6 +50,8 @@ def row(plan: TaskPlan, log: str, task: SupervisedTask | None) -> Row:
     ending = _describe_end(code, task.told_to_end)
     if task.restarts:
         ending += f", started {task.restarts + 1} times"
+    if note:
+        ending += f", {note}"
     return Row(plan.name, ending, status, task.wall, task.cpu, log)
 
 

@@ -152,11 +152,12 @@ class SupervisedTask:
         os.close(self.reports)
         self._log.close()
 
-    def tail(self) -> str:
-        """The last lines of the log, indented, under its path."""
+    def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:
+        """The last lines of the log, indented, under its path, but for hidden ones."""
         text = Path(self.log_path).read_bytes()[-_CHUNK:]
         splitter = LineSplitter()
-        lines = (splitter.feed(text) + splitter.close())[-_TAIL_LINES:]
+        lines = [*splitter.feed(text), *splitter.close()]
+        lines = [line for line in lines if not hidden(line)][-_TAIL_LINES:]
         if not lines:
             return f"{self.log_path} is empty"
         return "\n".join(

@@ -21,9 +21,10 @@ from itertools import pairwise
 from types import FrameType
 
 from launch import network, policy, processes, readiness
-from launch.chatter import LOG_LEVEL, hides
+from launch.cluster_watch import ClusterWatch
 from launch.console import Console
 from launch.job import Job
+from launch.output import Output
 from launch.plan import TaskPlan
 from launch.policy import Verdict
 from launch.recovery import names
@@ -73,6 +74,8 @@ class Supervisor:
             lambda: bool(self._signals or self._abandoned),
         )
         self._stopped = StoppedTasks(job.stall_timeout, console)
+        self._cluster = ClusterWatch(job.plans, console)
+        self._output = Output(job, console)
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
@@ -95,11 +98,19 @@ class Supervisor:
         self._kill_rest()
         marks += [time.monotonic()] * (4 - len(marks))
         phases = Phases(*(after - before for before, after in pairwise(marks)))
+        use = self._cluster.use
         rows = [
-            row(plan, self._job.log_path(plan), self._tasks.get(plan.task))
+            row(
+                plan,
+                self._job.log_path(plan),
+                self._tasks.get(plan.task),
+                use.note(plan.task, verdict.status),
+            )
             for plan in self._job.plans
         ]
         self._console.notice(summarize(rows, phases))
+        if conclusion := use.conclusion(verdict.status):
+            self._console.notice(conclusion)
         for each in self._restarts.recoveries:
             self._console.notice(each.line)
         return verdict.status
@@ -111,6 +122,7 @@ class Supervisor:
         servers = [plan for plan in self._job.plans if plan.is_server]
         others = [plan for plan in self._job.plans if not plan.is_server]
         self._console.notice(f"the logs are in {self._job.log_dir}")
+        self._console.notice(self._output.notice)
         verdict = self._protect()
         if servers and verdict is None:
             self._notice_start(servers)
@@ -272,9 +284,13 @@ class Supervisor:
         return policy.judge(self._job.kind, self._job.plans, self._exits)
 
     def _report(self, verdict: Verdict) -> None:
-        if verdict.reason:
-            self._console.notice(verdict.reason)
-            self._tell({"error": verdict.reason})
+        self._cluster.finish()
+        if not verdict.reason:
+            return
+        self._console.notice(verdict.reason)
+        self._tell({"error": verdict.reason})
+        if failed := next((task for task, code in self._exits.items() if code), None):
+            self._console.notice(self._output.last_words(self._tasks[failed]))
 
     def _end_gently(self) -> None:
         running = [task for task in self._tasks.values() if task.alive]
@@ -302,6 +318,7 @@ class Supervisor:
         self._wait(lambda: not any(map(self._is_open, tasks)), _DRAIN_TIMEOUT)
         for task in tasks:
             self._close(task)
+        self._output.close()
 
     def _is_open(self, task: SupervisedTask) -> bool:
         return task in self._selector.get_map()
@@ -315,28 +332,28 @@ class Supervisor:
 
     def _pump(self, timeout: float) -> None:
         """Handles the events that come within `timeout` seconds."""
-        if self._console.waiting:
+        if self._output.waiting:
             timeout = min(timeout, 1.0)
         if self._restarts.pending:
             timeout = min(timeout, _RECOVERY_INTERVAL)
-        timeout = min(timeout, self._stopped.interval)
+        timeout = min(timeout, self._stopped.interval, self._cluster.interval)
         for key, _ in self._selector.select(timeout):
             key.data()
         self._record(processes.reap())
         self._restarts.check()
         self._stopped.check(self._tasks.values())
-        self._console.tick()
+        self._cluster.check(self._tasks.values())
+        self._output.tick()
 
     def _read(self, task: SupervisedTask) -> None:
         if self._is_open(task) and not task.read():
             self._selector.unregister(task)
-        if task.plan.task == self._leader:
-            self._console.partial(task.plan.name, task.partial)
+        self._cluster.use.hear(task.plan.task, task.partial)
+        self._output.partial(task)
 
     def _show(self, plan: TaskPlan, line: str) -> None:
-        level = plan.env.get(LOG_LEVEL) or os.environ.get(LOG_LEVEL) or "2"
-        if not hides(level, line):
-            self._console.line(plan.name, line)
+        self._cluster.use.hear(plan.task, line)
+        self._output.line(plan, line)
 
     def _record(self, exits: list[processes.Exit]) -> None:
         tasks = {task.pid: task for task in self._tasks.values() if task.alive}

@@ -78,7 +78,7 @@ def test_every_task_program_waits_for_all_its_workers(launcher):
         print("done", index)
         """
     )
-    status, output, errors = launcher.run("--num_ps=0", script)
+    status, output, errors = launcher.run("--num_ps=0", "--chatty", script)
     assert status == 0
     assert output == "[worker:0] done 0\n[worker:1] done 1\n"
     assert "waiting up to 60 s for worker:1 to end" in errors

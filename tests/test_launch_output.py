@@ -167,6 +167,12 @@ def test_characters_that_the_terminal_lacks_become_escapes():
         ("WARNING: All log messages before absl::InitializeLog() is called", True),
         ("E0000 00:00:1795256423.505248   28863 cuda.cc:52] failed", False),
         ("I1121 10:11:12.131415 140737353 train.py:12] the user's own", False),
+        ("WARNING:tensorflow:not packing values due to the unknown or incons", True),
+        (
+            "W1122 13:34:41.1 28852 utils.py:7] not packing values due to the unknown s",
+            True,
+        ),
+        ("not packing values due to the unknown, says the user", False),
         ("Traceback (most recent call last):", False),
         ("WARNING: the user's own", False),
     ],
