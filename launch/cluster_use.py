@@ -6,22 +6,17 @@ Nothing fails, so nobody would notice. But every program that does use its clust
 connects to another task, or listens on its own port, before it trains.
 """
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from launch.keras_progress import is_training
 from launch.plan import TaskPlan, task_name
 from tf_config import Task
 
 PATIENCE_SECONDS, PATIENCE_CPU_SECONDS = 60.0, 30.0
 """How long TensorFlow computes without the cluster until that is worth a word."""
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Keras prints the first at the start of each of several epochs, and the second of steps.
-_TRAINING = re.compile(
-    r"Epoch \d+/\d+$|\s*\d+/(\d+|Unknown) .*\b\d+(us|ms|s)/(step|epoch)"
-)
 _MOST_NAMES = 4
 
 
@@ -65,17 +60,6 @@ def is_used(
                 return True
             ends[local, remote] = pid
     return False
-
-
-def is_training(line: str) -> bool:
-    r"""Whether Keras prints such a line while it trains, evaluates or predicts.
-
-    >>> is_training("Epoch 1/5"), is_training("1/5 \x1b[32m━━━\x1b[0m 0s 49ms/step")
-    (True, True)
-    >>> is_training("epochs: 5")
-    False
-    """
-    return _TRAINING.match(_ESCAPES.sub("", line)) is not None
 
 
 class ClusterUse:

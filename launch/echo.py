@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
+from launch.keras_progress import split_progress
 from launch.plan import EVERY_TASK, TaskPlan
 from launch.policy import leader
 
@@ -136,6 +137,7 @@ class _Reader:
             A traceback that it ends, or a warning that it begins: the lines indented
             below that will be in the same list.
         """
+        _, line = split_progress(line)
         indented = line[:1].isspace()
         if self._traceback:
             self._traceback.append(line)

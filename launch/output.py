@@ -6,6 +6,7 @@ from launch.chatter import LOG_LEVEL, hides
 from launch.console import Console
 from launch.echo import Echo, quiet_tasks
 from launch.job import Job
+from launch.keras_progress import split_progress
 from launch.plan import TaskPlan, task_name
 from launch.policy import leader
 from launch.supervised import SupervisedTask
@@ -48,7 +49,10 @@ class Output:
 
     def line(self, plan: TaskPlan, text: str) -> None:
         """Takes a line of a task."""
-        if not _is_chatter(plan, text):
+        progress, rest = split_progress(text)
+        if _is_chatter(plan, rest):
+            text = progress
+        if text or not rest:
             self._echo.line(plan.name, text)
 
     def partial(self, task: SupervisedTask) -> None:

@@ -12,9 +12,9 @@ from launch.cluster_use import (
     PATIENCE_SECONDS,
     ClusterUse,
     Socket,
-    is_training,
     is_used,
 )
+from launch.keras_progress import is_training
 from launch.plan import plan
 from tf_config import Task
 

@@ -126,6 +126,12 @@ def test_traceback_is_shown_whole():
     assert shown.after(2.0) == [("worker:1", line) for line in TRACEBACK]
 
 
+def test_traceback_after_an_unfinished_progress_bar_is_found():
+    shown = Shown()
+    shown.feed("worker:1", PROGRESS + TRACEBACK[0], *TRACEBACK[1:])
+    assert shown.after(2.0) == [("worker:1", line) for line in TRACEBACK]
+
+
 def test_tracebacks_that_differ_anywhere_are_two():
     shown = Shown()
     shown.feed("worker:0", *TRACEBACK)

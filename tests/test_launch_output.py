@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launch import Program, local_cluster, make_job
 from launch.chatter import hides
 from launch.console import Console
+from launch.keras_progress import split_progress
 from launch.lines import LineSplitter
+from launch.output import Output
 from launch.summary import Phases, Row, summarize
 
 pieces = st.lists(st.sampled_from([b"a", b"\xc3", b"\xa9", b"\n", b"\r", b"\b"]))
@@ -195,3 +198,45 @@ def test_summary_has_a_line_for_each_task_and_the_phases():
         "worker:0  ended by the launcher       -    19.5    3.9  logs/w.log",
         "startup 11.4 s, run 8.0 s, teardown 0.2 s",
     ]
+
+
+PROGRESS = "1/2 ━━━ 0s 9ms/step - loss: 0.08"
+CHATTER = "W0000 00:00:1795256414.158899   28852 port.cc:153] odd"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (PROGRESS, f"[worker:0] {PROGRESS}\n"),
+        (PROGRESS + CHATTER, f"[worker:0] {PROGRESS}\n"),
+        (f"{PROGRESS} - acc: nanhello", f"[worker:0] {PROGRESS} - acc: nanhello\n"),
+        (CHATTER, ""),
+        ("", "[worker:0] \n"),
+    ],
+)
+def test_chatter_goes_and_the_progress_before_it_stays(line, shown, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    out = Pipe()
+    job = make_job(local_cluster(0, 1, chief=False), Program("train.py"))
+    output = Output(job, Console(["worker:0"], out, None))
+    output.line(job.plans[0], line)
+    output.close()
+    assert out.getvalue() == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("1/2 ━━━ 0s 9ms/step - loss: 1.5e-05 - acc: nanhello", "hello"),
+        ("12/Unknown ━━━ 0s 9ms/step - loss: -infhello", "hello"),
+        (
+            "\x1b[1m1/2\x1b[0m \x1b[32m━\x1b[0m 1s/step - loss: 0.08/a.py:3: W",
+            "/a.py:3: W",
+        ),
+        ("10/10 - 1s - 97ms/epoch - 9ms/stephello", "hello"),
+        ("Epoch 1/2", "Epoch 1/2"),
+        ("3/4 of it", "3/4 of it"),
+    ],
+)
+def test_words_after_a_progress_bar_are_found(line, rest):
+    assert split_progress(line)[1] == rest
