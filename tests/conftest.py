@@ -1,7 +1,8 @@
 """The cluster that the tests share, and Python programs beside it.
 
 The process that runs pytest is the chief. A process coordinates one cluster, once,
-so every test that needs one uses the same two ps and two workers.
+so every test that needs one uses the same two ps and two workers. With `--strategy`,
+tests of features train on two workers and no ps.
 """
 
 import os
@@ -23,12 +24,28 @@ PROGRAM_TIMEOUT = 120.0  # seconds
 CASES_TIMEOUT = 280.0  # seconds
 
 
+STRATEGIES = {
+    "parameter_server": "ParameterServerStrategy",
+    "multi_worker": "MultiWorkerMirroredStrategy",
+    "ring": "RingStrategy",
+}
+
 MARKERS = (
-    "feature(name, works='yes', why=''): a row of the table of features; see "
-    "tests/feature_table.py",
+    "feature(name, works='yes', why='', *, synchronous, multi_worker, ring): a row of "
+    "the table of features; see tests/feature_table.py",
+    "parameter_server: a test that means nothing without ps",
     "sets_own_value(pattern, why): steps of this test may set variables of such names "
     "to a value computed from their own",
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strategy",
+        choices=STRATEGIES,
+        default="parameter_server",
+        help="what the tests of features train under (default: %(default)s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,21 +56,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launch.Servers]:
+def servers(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[launch.Servers]:
     log_dir = str(tmp_path_factory.mktemp("servers"))
-    with launch.servers(num_ps=2, num_workers=2, log_dir=log_dir) as servers:
+    num_ps = 2 if pytestconfig.getoption("strategy") == "parameter_server" else 0
+    with launch.servers(num_ps=num_ps, num_workers=2, log_dir=log_dir) as servers:
         processes = [psutil.Process(pid) for pid in servers.pids.values()]
         yield servers
     assert [process for process in processes if process.is_running()] == []
 
 
 @pytest.fixture(scope="session")
-def strategy(servers: launch.Servers):
+def strategy(request: pytest.FixtureRequest):
     import tfdist
 
+    name = request.config.getoption("strategy")
+    make = getattr(tfdist, STRATEGIES[name])
+    if name == "multi_worker":
+        return make()  # This process is a worker: see tests/features/in_step.py.
+    servers = request.getfixturevalue("servers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", servers.tf_config.to_json())
-        return tfdist.ParameterServerStrategy()
+        return make()
 
 
 @pytest.fixture(scope="session")

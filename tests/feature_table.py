@@ -6,12 +6,19 @@
 A row is a marker `@pytest.mark.feature(name, works, why)` of a test in
 `tests/features`; the table's parts are the modules, by their docstrings. The source is
 parsed and not imported, so that this needs no TensorFlow.
+
+A row says what holds under each strategy. Unless told, that is the same under all:
+
+    @pytest.mark.feature(name, "no", why, synchronous="yes")  # where workers keep step
+    @pytest.mark.feature(name, multi_worker=("no", why), ring="-")
+
+Of a test marked as `parameter_server`, and of a module, the others have no row.
 """
 
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +30,7 @@ PARTS = (
     "data",
     "models",
     "layers",
+    "tables",
     "optimizers",
     "metrics",
     "saving",
@@ -33,36 +41,58 @@ PARTS = (
     "no_lost_updates",
     "refusals",
 )
-WORKS = {"yes": "yes", "approximate": "approximately", "no": "no"}
-HEADINGS = "| Feature | Works | Test |\n| --- | --- | --- |\n"
+WORKS = {"yes": "yes", "approximate": "approximately", "no": "no", "-": "–"}
+STRATEGIES = {
+    "parameter_server": "Parameter servers",
+    "multi_worker": "Multi-worker",
+    "ring": "Ring",
+}
+COLUMNS = ("Feature", *STRATEGIES.values(), "Test")
+HEADINGS = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
 INTRODUCTION = """# Features
 
-On a cluster of two ps and two workers. Each row is a test, and `python
-tests/feature_table.py` makes the table from the tests. What works approximately, and
-why, is told in [training on parameter servers](parameter-servers.md).
+What works under `ParameterServerStrategy`, on two ps and two workers, and under
+`MultiWorkerMirroredStrategy` and `RingStrategy`, on two workers. Each row is a test,
+which runs under each strategy whose column is not empty (–: it would mean nothing
+there), and `python tests/feature_table.py` makes the table from the tests. Where
+workers keep step, it compares logs and weights with those of Keras in one process. What
+works approximately, and why, is told in
+[training on parameter servers](parameter-servers.md) and
+[on several workers at once](multi-worker.md).
 """
 BEGIN, END = "<!-- features:begin -->", "<!-- features:end -->"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A feature, whether it works, and the test that says so."""
+class Cell:
+    """Whether a feature works under a strategy, and if not quite, why."""
 
-    feature: str
-    test: str
     works: str = "yes"
     why: str = ""
 
+    def __str__(self) -> str:
+        return f"{WORKS[self.works]}: {self.why}" if self.why else WORKS[self.works]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A feature, whether it works under each strategy, and the test that says so."""
+
+    feature: str
+    test: str
+    cells: Mapping[str, Cell]
+
     def __post_init__(self) -> None:
-        if self.works not in WORKS:
-            raise ValueError(f"{self.test}: works is one of {', '.join(WORKS)}")
-        if (self.works == "yes") != (not self.why):
-            raise ValueError(f"{self.test}: what does not quite work says why")
+        for cell in self.cells.values():
+            if cell.works not in WORKS:
+                raise ValueError(f"{self.test}: works is one of {', '.join(WORKS)}")
+            if (cell.works in ("yes", "-")) != (not cell.why):
+                raise ValueError(f"{self.test}: what does not quite work says why")
 
     def markdown(self, to_tests: str) -> str:
         path, name = self.test.split("::")
-        works = f"{WORKS[self.works]}: {self.why}" if self.why else WORKS[self.works]
-        cells = (self.feature, works, f"[`{name}`]({to_tests}/{path})")
+        cells = [self.feature, *(str(self.cells[name]) for name in STRATEGIES)]
+        cells.append(f"[`{name}`]({to_tests}/{path})")
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
 
@@ -78,10 +108,16 @@ class Part:
 
     @property
     def summary(self) -> str:
-        counts = Counter(row.works for row in self.rows)
-        said = {"yes": "work", "approximate": "approximately", "no": "refused"}
-        return ", ".join(
-            f"{counts[w]} {words}" for w, words in said.items() if counts[w]
+        """The numbers of rows, of all strategies for which they are the same."""
+        of_each: dict[str, list[str]] = {}
+        for strategy, name in STRATEGIES.items():
+            counts = Counter(row.cells[strategy].works for row in self.rows)
+            said = {"yes": "work", "approximate": "approximately", "no": "refused"}
+            numbers = [f"{counts[w]} {said[w]}" for w in said if counts[w]]
+            if numbers:
+                of_each.setdefault(", ".join(numbers), []).append(name.lower())
+        return "; ".join(
+            f"{' and '.join(names)}: {numbers}" for numbers, names in of_each.items()
         )
 
 
@@ -99,22 +135,47 @@ def read(path: Path) -> Part:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    alone = "pytestmark" in lists and _is_of_ps(lists["pytestmark"])
     rows = [
-        Row(arguments[0], f"{path.name}::{name}", *arguments[1:])
+        _row(f"{path.name}::{name}", marker, alone or _is_of_ps(*node.decorator_list))
         for node in module.body
         if isinstance(node, ast.FunctionDef)
-        for name, arguments in _marked(node, lists)
+        for name, marker in _marked(node, lists)
     ]
     title = (ast.get_docstring(module) or path.stem).splitlines()[0].rstrip(".")
     return Part(title, tuple(rows))
 
 
+def _row(test: str, marker: ast.Call, is_of_ps: bool) -> Row:
+    name, *of_all = (ast.literal_eval(argument) for argument in marker.args)
+    told = {keyword.arg: ast.literal_eval(keyword.value) for keyword in marker.keywords}
+    unknown = set(told) - {"synchronous", *STRATEGIES}
+    if unknown:
+        raise ValueError(f"{test}: no strategy {', '.join(map(str, unknown))}")
+    others = "-" if is_of_ps else told.pop("synchronous", of_all)
+    statuses = dict.fromkeys(STRATEGIES, others)
+    statuses |= {"parameter_server": of_all, **told}
+    return Row(name, test, {name: _cell(each) for name, each in statuses.items()})
+
+
+def _cell(status: str | Sequence[str]) -> Cell:
+    return Cell(status) if isinstance(status, str) else Cell(*status)
+
+
+def _is_of_ps(*nodes: ast.AST) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "parameter_server"
+        for node in nodes
+    )
+
+
 def _marked(
     test: ast.FunctionDef, lists: dict[str, ast.expr]
-) -> Iterator[tuple[str, list[str]]]:
+) -> Iterator[tuple[str, ast.Call]]:
     for decorator in test.decorator_list:
         if _calls(decorator, "feature"):
-            yield test.name, _literals(decorator)
+            assert isinstance(decorator, ast.Call)
+            yield test.name, decorator
             continue
         sources: list[ast.AST] = [decorator]
         for node in ast.walk(decorator):
@@ -123,9 +184,9 @@ def _marked(
         for param in (n for source in sources for n in ast.walk(source)):
             if _calls(param, "param"):
                 yield from (
-                    (f"{test.name}[{_id(param)}]", _literals(node))
+                    (f"{test.name}[{_id(param)}]", node)
                     for node in ast.walk(param)
-                    if _calls(node, "feature")
+                    if isinstance(node, ast.Call) and _calls(node, "feature")
                 )
 
 
@@ -135,11 +196,6 @@ def _calls(node: ast.AST, name: str) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == name
     )
-
-
-def _literals(call: ast.AST) -> list[str]:
-    assert isinstance(call, ast.Call)
-    return [ast.literal_eval(argument) for argument in call.args]
 
 
 def _id(param: ast.AST) -> str:

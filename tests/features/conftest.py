@@ -1,6 +1,8 @@
 """What the tests of features share: proofs of where a step ran and what it wrote."""
 
 import contextlib
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,8 +17,42 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parent))
 
 import graph_audit  # noqa: E402
+import replicas  # noqa: E402
 
 SAMPLES = 64
+NOT_APPLICABLE = "-"
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    strategy = config.getoption("strategy")
+    left_out = [item for item in items if not _applies(item, strategy)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _applies(item: pytest.Item, strategy: str) -> bool:
+    if strategy == "parameter_server" or Path(__file__).parent not in item.path.parents:
+        return True
+    if item.get_closest_marker("parameter_server"):
+        return False
+    marker = item.get_closest_marker("feature")
+    status = {**{"synchronous": None}, **marker.kwargs} if marker else {}
+    return status.get(strategy, status.get("synchronous")) != NOT_APPLICABLE
+
+
+@pytest.fixture(scope="session")
+def is_synchronous(pytestconfig: pytest.Config) -> bool:
+    """Whether all replicas step together: not on parameter servers."""
+    return pytestconfig.getoption("strategy") != "parameter_server"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def strategy_comes_first(request: pytest.FixtureRequest, is_synchronous: bool) -> None:
+    """Has a worker join its cluster before it uses TensorFlow, as it has to."""
+    if is_synchronous:
+        request.getfixturevalue("strategy")
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +75,22 @@ def classes(regression) -> tuple[np.ndarray, np.ndarray]:
     return x, np.digitize(y[:, 0], [-2.0, 2.0]).astype("int32")
 
 
+@pytest.fixture(scope="session")
+def trained_models(strategy) -> Iterator[replicas.TrainedModels]:
+    """The models that synchronous strategies have trained in a test."""
+    trained = replicas.TrainedModels(strategy)
+    with pytest.MonkeyPatch.context() as patch:
+        make = keras.Model.make_train_function
+        patch.setattr(keras.Model, "make_train_function", trained.note(make))
+        yield trained
+
+
 @pytest.fixture
-def runs_on_workers(strategy) -> Callable[[int], Any]:
-    """Asserts that the workers themselves counted so many training steps."""
+def runs_on_workers(request, strategy, is_synchronous) -> Callable[[int], Any]:
+    """Asserts that the workers themselves counted so many training steps.
+
+    On parameter servers all workers together take them; others take each of them.
+    """
 
     @contextlib.contextmanager
     def counted(steps: int) -> Iterator[None]:
@@ -49,28 +98,132 @@ def runs_on_workers(strategy) -> Callable[[int], Any]:
         yield
         assert sum(strategy.worker_report().steps) - before == steps
 
-    return counted
+    @contextlib.contextmanager
+    def counted_by_each(steps: int) -> Iterator[None]:
+        counter = request.getfixturevalue("trained_models").counter
+        before = counter.total()
+        yield
+        assert counter.total() - before == steps
+        if steps:
+            assert counter.devices == set(strategy.extended.worker_devices)
+
+    return counted_by_each if is_synchronous else counted
+
+
+@pytest.fixture
+def lives_on_cluster(strategy, is_synchronous) -> Callable[[keras.Model], None]:
+    """Asserts that the variables are on the ps, or each has a copy on each replica."""
+
+    def check(model: keras.Model) -> None:
+        if not is_synchronous:
+            assert all(v.value.device.startswith("/job:ps") for v in model.variables)
+            return
+        devices = set(strategy.extended.worker_devices)
+        for variable in model.variables:
+            assert isinstance(variable.value, tf.distribute.DistributedValues)
+            assert {copy.device for copy in replicas.copies(variable)} == devices
+
+    return check
 
 
 class CallCounter(keras.layers.Layer):
     """Counts, in a variable of each worker, how often the worker ran this layer."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, strategy: Any, is_synchronous: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.count = tf.Variable(0, dtype=tf.int64, per_worker_variable=True)
+        if is_synchronous:
+            self.counter = replicas.ReplicaCounter(strategy)
+        else:
+            self.count = tf.Variable(0, dtype=tf.int64, per_worker_variable=True)
 
     def call(self, x: Any) -> Any:
-        self.count.assign_add(1)
+        if hasattr(self, "counter"):
+            self.counter.add_one()
+        else:
+            self.count.assign_add(1)
         return x
 
     def total(self) -> int:
+        """The number of steps: all workers' together, or each of them's."""
+        if hasattr(self, "counter"):
+            return self.counter.total()
         return int(sum(self.count.read_all()))
 
 
 @pytest.fixture
-def call_counter(strategy) -> CallCounter:
+def call_counter(strategy, is_synchronous) -> CallCounter:
     with strategy.scope():
-        return CallCounter()
+        return CallCounter(strategy, is_synchronous)
+
+
+@pytest.fixture(scope="session")
+def wait_for_chief(strategy) -> Callable[[], None]:
+    """Waits until the chief, which alone writes files, has come as far."""
+    return getattr(strategy, "barrier", lambda: None)
+
+
+@pytest.fixture(scope="session")
+def make_directory(tmp_path_factory) -> Callable[[str], Path]:
+    """Makes a directory, the same on all workers that run the tests."""
+    shared = os.environ.get("FEATURES_DIRECTORY")
+
+    def make(name: str) -> Path:
+        if shared is None:
+            return tmp_path_factory.mktemp(name)
+        path = Path(shared, "files", name)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def tmp_path(request, make_directory) -> Path:
+    return make_directory(re.sub(r"\W+", "-", request.node.name)[:60])
+
+
+@pytest.fixture
+def own_directory(strategy, tmp_path) -> Path:
+    """A directory of this process, for what every worker writes."""
+    index = getattr(strategy.extended, "worker_index", 0)
+    path = tmp_path / str(index)
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def trains(strategy, is_synchronous, runs_on_workers) -> Callable[..., Any]:
+    """Trains a model on the workers, and returns it and its logs.
+
+    Where all replicas step together, asserts that one process gets the same logs and
+    weights, unless the model draws, or computes, something else on each replica.
+    """
+
+    def train(build, *data, steps, exact=True, rtol=2e-4, **fit):
+        fit = {"batch_size": 8, "shuffle": False, "verbose": 0, **fit}
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = build()
+        with runs_on_workers(steps):
+            history = model.fit(*data, **fit).history
+        if is_synchronous and exact:
+            keras.utils.set_random_seed(0)
+            plain = build()
+            expected = plain.fit(*data, **fit).history
+            assert history.keys() == expected.keys()
+            for name in history:
+                np.testing.assert_allclose(
+                    history[name], expected[name], rtol=rtol, err_msg=name
+                )
+            assert_close(model.get_weights(), plain.get_weights(), rtol)
+        return model, history
+
+    return train
+
+
+def assert_close(weights: Any, expected: Any, rtol: float) -> None:
+    for ours, theirs in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol / 10)
 
 
 @dataclass
@@ -105,11 +258,28 @@ def sent(request, strategy, monkeypatch) -> Sent:
 
 
 @pytest.fixture(autouse=True)
-def no_step_can_lose_an_update(request) -> Iterator[None]:
-    """Audits the graph of every step of every test."""
-    if "strategy" not in request.fixturenames:
+def no_step_can_lose_an_update(request, is_synchronous) -> Iterator[None]:
+    """Audits the graph of every step of every test on parameter servers."""
+    if "strategy" not in request.fixturenames or is_synchronous:
         yield
         return
     sent = request.getfixturevalue("sent")
     yield
     assert sent.problems == []
+
+
+@pytest.fixture(autouse=True)
+def copies_stay_equal(request, is_synchronous) -> Iterator[None]:
+    """Compares the copies of every variable, after every test, bit by bit.
+
+    Those of other processes are compared by who runs the tests there: see in_step.py.
+    """
+    if not is_synchronous:
+        yield
+        return
+    trained = request.getfixturevalue("trained_models")
+    trained.forget()
+    yield
+    variables = trained.variables()
+    replicas.assert_copies_are_equal(variables)
+    request.node.user_properties.append(("variables", replicas.digest(variables)))

@@ -87,7 +87,7 @@ def test_learning_rate_scheduler(strategy, regression):
 
 
 @pytest.mark.feature("`ModelCheckpoint` each epoch, and the best")
-def test_model_checkpoint_each_epoch(strategy, regression, tmp_path):
+def test_model_checkpoint_each_epoch(strategy, regression, tmp_path, wait_for_chief):
     with strategy.scope():
         model = mlp()
     callbacks = [
@@ -99,6 +99,7 @@ def test_model_checkpoint_each_epoch(strategy, regression, tmp_path):
     losses = model.fit(
         *regression, validation_data=regression, epochs=3, callbacks=callbacks, **FIT
     ).history["val_loss"]
+    wait_for_chief()
     for epoch, loss in enumerate(losses, start=1):
         saved = keras.models.load_model(tmp_path / f"epoch-{epoch}.keras")
         assert saved.evaluate(*regression, verbose=0) == pytest.approx(loss, rel=1e-5)
@@ -109,7 +110,7 @@ def test_model_checkpoint_each_epoch(strategy, regression, tmp_path):
 @pytest.mark.feature("`ModelCheckpoint(save_freq=int)`")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_model_checkpoint_each_few_steps(
-    strategy, regression, tmp_path, steps_per_execution
+    strategy, regression, tmp_path, wait_for_chief, steps_per_execution
 ):
     with strategy.scope():
         model = mlp(steps_per_execution=steps_per_execution)
@@ -117,6 +118,7 @@ def test_model_checkpoint_each_few_steps(
         tmp_path / "{epoch}-{batch}.keras", save_freq=3
     )
     model.fit(*regression, epochs=2, callbacks=[checkpoint], **FIT)
+    wait_for_chief()
     for path in tmp_path.iterdir():
         epoch, batch = map(int, path.stem.split("-"))
         steps = (epoch - 1) * STEPS + min(batch, STEPS)
@@ -157,6 +159,7 @@ class Slow(keras.layers.Layer):
             return tf.identity(x)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A save in a callback of one's own waits for the steps so far")
 @pytest.mark.parametrize("save", SAVES)
 def test_save_in_a_callback(strategy, regression, tmp_path, save):
@@ -175,7 +178,7 @@ def test_save_in_a_callback(strategy, regression, tmp_path, save):
 
 
 @pytest.fixture
-def interrupted_and_resumed(strategy, regression, tmp_path):
+def interrupted_and_resumed(strategy, regression, tmp_path, wait_for_chief):
     """Runs a `fit` of 4 epochs that a callback interrupts, and the same again."""
 
     def fit(save_freq, *callbacks):
@@ -193,6 +196,7 @@ def interrupted_and_resumed(strategy, regression, tmp_path):
         with pytest.raises(Interrupted):
             fit(save_freq, interrupt)
         model, history = fit(save_freq)
+        wait_for_chief()
         assert not (tmp_path / "backup").exists()
         return history.epoch, int(model.optimizer.iterations)
 
@@ -215,11 +219,12 @@ def test_backup_and_restore_each_few_steps(interrupted_and_resumed, runs_on_work
 
 
 @pytest.mark.feature("`CSVLogger`")
-def test_csv_logger(strategy, regression, tmp_path):
+def test_csv_logger(strategy, regression, tmp_path, wait_for_chief):
     with strategy.scope():
         model = mlp(metrics=["mae"])
     logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     history = model.fit(*regression, epochs=3, callbacks=[logger], **FIT).history
+    wait_for_chief()
     rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [float(row["loss"]) for row in rows] == pytest.approx(history["loss"])
     assert [float(row["mae"]) for row in rows] == pytest.approx(history["mae"])
@@ -227,7 +232,7 @@ def test_csv_logger(strategy, regression, tmp_path):
 
 @pytest.mark.feature("`TensorBoard`")
 @pytest.mark.parametrize("update_freq", ["epoch", "batch"])
-def test_tensorboard(strategy, regression, tmp_path, update_freq):
+def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq):
     with strategy.scope():
         model = mlp()
     board = keras.callbacks.TensorBoard(
@@ -236,6 +241,7 @@ def test_tensorboard(strategy, regression, tmp_path, update_freq):
     history = model.fit(
         *regression, validation_data=regression, epochs=2, callbacks=[board], **FIT
     ).history
+    wait_for_chief()
     losses, tags = {}, set()
     for path in tmp_path.rglob("events.out*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
@@ -249,21 +255,33 @@ def test_tensorboard(strategy, regression, tmp_path, update_freq):
 
 
 @pytest.mark.feature(
-    "Logs at the end of a batch", "approximate", "those of a step that ended before"
+    "Logs at the end of a batch",
+    "approximate",
+    "those of a step that ended before",
+    synchronous="yes",
 )
-def test_batch_logs(strategy, regression):
+def test_batch_logs(strategy, regression, is_synchronous):
+    def fit(model):
+        seen = []
+        callback = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append((batch, dict(logs)))
+        )
+        options = {"callbacks": [callback], "shuffle": False, **FIT}
+        return model.fit(*regression, **options).history, seen
+
     with strategy.scope():
         model = mlp(metrics=["mae"])
-    seen = []
-    callback = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: seen.append((batch, dict(logs)))
-    )
-    history = model.fit(*regression, callbacks=[callback], **FIT).history
+    plain = mlp(metrics=["mae"])
+    plain.set_weights(model.get_weights())
+    history, seen = fit(model)
     assert [batch for batch, _ in seen] == list(range(STEPS))
     assert all(logs.keys() == {"loss", "mae"} for _, logs in seen)
     assert all(np.isfinite(logs["loss"]) for _, logs in seen)
     at_end = {name: float(value) for name, value in model.get_metrics_result().items()}
     assert {name: value[0] for name, value in history.items()} == at_end
+    if is_synchronous:
+        for (_, logs), (_, expected) in zip(seen, fit(plain)[1], strict=True):
+            assert logs == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.feature("Callbacks of `evaluate` and `predict`")

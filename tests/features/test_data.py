@@ -64,7 +64,17 @@ def test_finite_dataset(fits_once, samples):
 
 
 @pytest.mark.feature("`tf.data` shuffles each epoch anew")
-def test_each_epoch_is_shuffled_anew(strategy, samples):
+def test_each_epoch_is_shuffled_anew(strategy, samples, is_synchronous, trains):
+    if is_synchronous:
+
+        def build():
+            return compiled(keras.layers.Dense(1), optimizer=keras.optimizers.SGD(0.01))
+
+        # As those of one process, the two epochs of a seed differ.
+        data = dataset(samples).shuffle(SAMPLES, seed=1).batch(3)
+        trains(build, data, batch_size=None, epochs=2, steps=2 * SAMPLES // 3)
+        return
+
     class Ordered(keras.Sequential):
         def train_step(self, data):
             return {**super().train_step(data), "order": data[1][:, 0]}
@@ -79,6 +89,7 @@ def test_each_epoch_is_shuffled_anew(strategy, samples):
     assert not np.array_equal(one, other)
 
 
+@pytest.mark.parameter_server
 def test_nothing_is_traced_at_the_end_of_an_epoch(model, samples, monkeypatch):
     # Every task would have to answer then, one that was just cut off too.
     traced = []
@@ -291,6 +302,7 @@ print(sum(strategy.worker_report().steps))
 """
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A dataset made before the strategy")
 def test_dataset_made_before_the_strategy(run_python, tmp_path):
     with launch.servers(num_ps=1, num_workers=1, log_dir=str(tmp_path)) as servers:

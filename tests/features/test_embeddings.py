@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import tfdist
 
+pytestmark = pytest.mark.parameter_server
+
 layers = keras.layers
 
 ROWS, DIM, BAGS, SIZE = 23, 4, 32, 6

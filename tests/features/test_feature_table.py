@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parameter_server
+
 TESTS = Path(__file__).resolve().parent.parent
 
 

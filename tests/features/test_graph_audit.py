@@ -4,6 +4,8 @@ import graph_audit
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.parameter_server
+
 
 @pytest.fixture
 def variable(strategy):

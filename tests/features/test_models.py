@@ -11,16 +11,14 @@ STEPS = 8
 
 
 @pytest.fixture
-def fits(runs_on_workers):
-    """Asserts that the workers train the model, and that its loss falls."""
+def fits(trains):
+    """Asserts that the workers train a model, and that its loss falls."""
 
-    def fit(model, *data, epochs=6, **options):
-        with runs_on_workers(epochs * STEPS):
-            history = model.fit(
-                *data, epochs=epochs, batch_size=8, verbose=0, **options
-            ).history
+    def fit(build, *data, epochs=6, **options):
+        steps = epochs * STEPS
+        model, history = trains(build, *data, epochs=epochs, steps=steps, **options)
         assert history["loss"][-1] < history["loss"][0]
-        return history
+        return model, history
 
     return fit
 
@@ -41,19 +39,21 @@ TWO_LOSSES = {
 
 
 @pytest.mark.feature("Several inputs and outputs, a loss and metrics for each")
-def test_several_inputs_and_outputs(strategy, regression, classes, fits):
+def test_several_inputs_and_outputs(regression, classes, fits):
     x, y = regression
     inputs = {"left": x[:, :2], "right": x[:, 2:]}
     targets = {"value": y, "kind": classes[1]}
-    with strategy.scope():
+
+    def build():
         model = keras.Model(*two_towers())
         model.compile("adam", **TWO_LOSSES)
-    history = fits(model, inputs, targets)
+        return model
+
+    model, history = fits(build, inputs, targets)
     names = {"loss", "value_loss", "kind_loss", "value_mae", "kind_accuracy"}
     assert history.keys() == names
 
-    plain = keras.Model(*two_towers())
-    plain.compile("adam", **TWO_LOSSES)
+    plain = build()
     plain.set_weights(model.get_weights())
     results, expected = (
         each.evaluate(inputs, targets, verbose=0, return_dict=True)
@@ -71,36 +71,42 @@ def test_several_inputs_and_outputs(strategy, regression, classes, fits):
 
 
 @pytest.mark.feature("Lists of inputs and outputs")
-def test_lists_of_inputs_and_outputs(strategy, regression, fits):
+def test_lists_of_inputs_and_outputs(regression, fits):
     x, y = regression
-    with strategy.scope():
+
+    def build():
         inputs, outputs = two_towers()
         model = keras.Model(inputs, [outputs["value"], outputs["value"]])
         model.compile("adam", loss=["mse", "mae"])
-    history = fits(model, [x[:, :2], x[:, 2:]], [y, y])
+        return model
+
+    model, history = fits(build, [x[:, :2], x[:, 2:]], [y, y])
     assert len(history["loss"]) == 6
     one, other = model.predict([x[:, :2], x[:, 2:]], verbose=0)
     np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.feature("Shared layers, and a model inside of a model")
-def test_shared_layers(strategy, regression, fits):
+def test_shared_layers(regression, fits):
     x, y = regression
-    with strategy.scope():
+
+    def build():
         tower = keras.Sequential([layers.Dense(4, "tanh"), layers.Dense(4)])
         left, right = keras.Input((2,)), keras.Input((2,))
         joined = layers.Concatenate()([tower(left), tower(right)])
         model = keras.Model([left, right], layers.Dense(1)(joined))
         model.compile(keras.optimizers.Adam(0.01), "mse")
-    fits(model, [x[:, :2], x[:, 2:]], y)
+        return model
+
+    model, _ = fits(build, [x[:, :2], x[:, 2:]], y)
     assert len(model.trainable_variables) == 6
 
 
 class Subclassed(keras.Model):
-    def __init__(self):
+    def __init__(self, dropout=0.0):
         super().__init__()
         self.hidden = layers.Dense(8, "tanh")
-        self.dropout = layers.Dropout(0.1)
+        self.dropout = layers.Dropout(dropout)
         self.out = layers.Dense(1)
 
     def call(self, x, training=False):
@@ -108,26 +114,32 @@ class Subclassed(keras.Model):
 
 
 @pytest.mark.feature("A subclassed model, built by its first batch")
-def test_subclassed(strategy, regression, fits):
-    with strategy.scope():
-        model = Subclassed()
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_subclassed(regression, fits, lives_on_cluster, dropout):
+    def build():
+        model = Subclassed(dropout)
         model.compile("adam", "mse", metrics=["mae"])
-    assert not model.built
-    fits(model, *regression)
-    assert all(v.value.device.startswith("/job:ps") for v in model.variables)
+        assert not model.built
+        return model
+
+    # Each replica of a synchronous strategy draws a mask of its own.
+    model, _ = fits(build, *regression, exact=dropout == 0)
+    lives_on_cluster(model)
 
 
 @pytest.mark.feature("A `Sequential` model without an input shape")
-def test_deferred_sequential(strategy, regression, fits):
-    with strategy.scope():
+def test_deferred_sequential(regression, fits, lives_on_cluster):
+    def build():
         model = keras.Sequential([layers.Dense(8, "tanh"), layers.Dense(1)])
         model.compile("adam", "mse")
-    fits(model, *regression)
-    assert all(v.value.device.startswith("/job:ps") for v in model.variables)
+        return model
+
+    model, _ = fits(build, *regression)
+    lives_on_cluster(model)
 
 
 @pytest.mark.feature("`add_loss`, `compute_loss`")
-def test_losses_of_the_model(strategy, regression, fits):
+def test_losses_of_the_model(regression, fits):
     class Activity(layers.Layer):
         def call(self, x):
             self.add_loss(tf.constant(2.0))
@@ -137,10 +149,12 @@ def test_losses_of_the_model(strategy, regression, fits):
         def compute_loss(self, *args, **kwargs):
             return 3.0 * super().compute_loss(*args, **kwargs)
 
-    with strategy.scope():
+    def build():
         model = Doubled([keras.Input((4,)), Activity(), layers.Dense(1)])
         model.compile("sgd", "mse")
-    fits(model, *regression)
+        return model
+
+    model, _ = fits(build, *regression)
     x, y = regression
     squared_error = np.mean((model.predict(x, verbose=0) - y) ** 2)
     assert model.evaluate(x, y, verbose=0) == pytest.approx(
@@ -149,13 +163,16 @@ def test_losses_of_the_model(strategy, regression, fits):
 
 
 class CustomStep(keras.Model):
-    """The train step and test step that the Keras guide writes out."""
+    """A train step and a test step of one's own, with the metrics of `compile`."""
+
+    def loss_of(self, y, y_pred):
+        return self.compute_loss(y=y, y_pred=y_pred)
 
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
-            loss = self.compute_loss(y=y, y_pred=y_pred)
+            loss = self.loss_of(y, y_pred)
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
         for metric in self.metrics:
@@ -176,15 +193,108 @@ class CustomStep(keras.Model):
         return {m.name: m.result() for m in self.metrics}
 
 
-@pytest.mark.feature("A `train_step` of your own")
+class OwnLoss(CustomStep):
+    """A loss that no class of Keras has seen."""
+
+    def loss_of(self, y, y_pred):
+        return tf.reduce_mean((y - y_pred) ** 2)
+
+
+class LossObject(CustomStep):
+    def loss_of(self, y, y_pred):
+        return keras.losses.MeanSquaredError()(y, y_pred)
+
+
+class BothLosses(CustomStep):
+    """The sum of a loss of Keras and of one's own, as of a variational autoencoder."""
+
+    def loss_of(self, y, y_pred):
+        error = keras.losses.MeanSquaredError()(y, y_pred)
+        return error + 0.1 * tf.reduce_mean(tf.abs(y_pred))
+
+
+STEPS_OF_OWN = [
+    pytest.param(
+        CustomStep,
+        id="compute_loss",
+        marks=pytest.mark.feature("A `train_step` of your own: `compute_loss`"),
+    ),
+    pytest.param(
+        LossObject,
+        id="loss-object",
+        marks=pytest.mark.feature("A `train_step` of your own: a loss object of Keras"),
+    ),
+    pytest.param(
+        OwnLoss,
+        id="own-loss",
+        marks=pytest.mark.feature("A `train_step` of your own: `tf.reduce_mean`"),
+    ),
+    pytest.param(
+        BothLosses,
+        id="both-losses",
+        marks=pytest.mark.feature("A `train_step` of your own: the sum of both"),
+    ),
+]
+
+
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
-def test_train_step(strategy, regression, fits, steps_per_execution):
-    with strategy.scope():
+@pytest.mark.parametrize("model_class", STEPS_OF_OWN)
+def test_train_step(regression, fits, model_class, steps_per_execution):
+    def build():
         x = keras.Input((4,))
-        model = CustomStep(x, layers.Dense(1)(x))
+        model = model_class(x, layers.Dense(1)(x))
         model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
-    fits(model, *regression)
+        return model
+
+    x, y = regression
+    model, history = fits(build, x, y)
     assert model.optimizer.iterations == 6 * STEPS
+    # Of one batch of all the data, what is logged is the loss before the step.
+    y_pred = model.predict(x, verbose=0)
+    history = model.fit(x, y, batch_size=64, verbose=0).history
+    logged = model_class.loss_of(model, tf.constant(y), tf.constant(y_pred))
+    assert history["loss"][0] == pytest.approx(float(logged), rel=1e-4)
+
+
+class MeanOfLoss(keras.Model):
+    """Logs its loss in a `Mean`, and a metric, both its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+        self.loss_tracker = keras.metrics.Mean(name="loss")
+        self.error = keras.metrics.MeanAbsoluteError(name="mae")
+
+    @property
+    def metrics(self):
+        return [self.loss_tracker, self.error]
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = keras.losses.mean_squared_error(y, y_pred)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(
+            zip(gradients, self.trainable_weights, strict=True)
+        )
+        self.loss_tracker.update_state(loss)
+        self.error.update_state(y, y_pred)
+        return {m.name: m.result() for m in self.metrics}
+
+
+@pytest.mark.feature("A `train_step` that logs its loss in a `Mean` of its own")
+def test_mean_of_loss(regression, fits):
+    def build():
+        model = MeanOfLoss()
+        model.compile(keras.optimizers.SGD(0.001))
+        return model
+
+    _, history = fits(build, *regression)
+    assert history.keys() == {"loss", "mae"}
 
 
 @pytest.mark.feature("A `test_step` of your own")
@@ -196,6 +306,24 @@ def test_test_step(strategy, regression):
     assert model.evaluate(*regression, verbose=0) == 100.0
     history = model.fit(*regression, validation_data=regression, verbose=0).history
     assert history["val_loss"] == [100.0]
+
+
+@pytest.mark.feature("Nested logs: `{m.name: m.result() for m in self.metrics}`")
+def test_nested_logs(regression, fits):
+    class Nested(keras.Model):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            assert logs.keys() == {"loss", "mae"}
+            return {m.name: m.result() for m in self.metrics}
+
+    def build():
+        x = keras.Input((4,))
+        model = Nested(x, layers.Dense(1)(x))
+        model.compile("sgd", "mse", metrics=["mae"])
+        return model
+
+    _, history = fits(build, *regression)
+    assert history.keys() == {"loss", "mae"}
 
 
 class ExtraLogs(keras.Sequential):
@@ -243,17 +371,21 @@ def test_logs_of_no_fixed_shape(strategy, regression):
 
 
 class GAN(keras.Model):
-    """A generator and a discriminator with an optimizer each, as in the Keras guide."""
+    """A generator and a discriminator with an optimizer each, and no `call`.
 
-    def __init__(self):
+    Each sample of noise is made of the real one beside it, unless the model is random:
+    then all batches and replicas draw another.
+    """
+
+    def __init__(self, is_random):
         super().__init__()
         self.generator = keras.Sequential([keras.Input((3,)), layers.Dense(4)])
         self.discriminator = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+        self.is_random = is_random
         self.seed_generator = keras.random.SeedGenerator(1)
         self.d_loss = keras.metrics.Mean(name="d_loss")
         self.g_loss = keras.metrics.Mean(name="g_loss")
         self.samples = SampleCount()
-        self.built = True
 
     @property
     def metrics(self):
@@ -264,20 +396,21 @@ class GAN(keras.Model):
         self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
         self.loss_fn = loss_fn
 
+    def noise(self, real):
+        if not self.is_random:
+            return tf.sin(100.0 * real[:, :3])
+        return keras.random.normal((tf.shape(real)[0], 3), seed=self.seed_generator)
+
     def train_step(self, real):
         count = tf.shape(real)[0]
-
-        def noise():
-            return keras.random.normal((count, 3), seed=self.seed_generator)
-
-        both = tf.concat([self.generator(noise()), real], 0)
+        both = tf.concat([self.generator(self.noise(real)), real], 0)
         labels = tf.concat([tf.ones((count, 1)), tf.zeros((count, 1))], 0)
         with tf.GradientTape() as tape:
             d_loss = self.loss_fn(labels, self.discriminator(both))
         weights = self.discriminator.trainable_weights
         self.d_optimizer.apply(tape.gradient(d_loss, weights), weights)
         with tf.GradientTape() as tape:
-            judged = self.discriminator(self.generator(noise()))
+            judged = self.discriminator(self.generator(self.noise(real)))
             g_loss = self.loss_fn(tf.zeros((count, 1)), judged)
         weights = self.generator.trainable_weights
         self.g_optimizer.apply(tape.gradient(g_loss, weights), weights)
@@ -287,38 +420,46 @@ class GAN(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
-@pytest.mark.feature("Two optimizers (a GAN)")
-def test_gan(strategy, regression, runs_on_workers):
-    with strategy.scope():
-        gan = GAN()
+@pytest.mark.feature("A GAN: two optimizers, and no `call`")
+@pytest.mark.parametrize("is_random", [False, True])
+def test_gan(regression, trains, is_random):
+    starts = []
+
+    def build():
+        gan = GAN(is_random)
         gan.compile(
             keras.optimizers.Adam(0.01),
             keras.optimizers.SGD(0.01),
             keras.losses.BinaryCrossentropy(from_logits=True),
         )
-    before = [v.numpy() for v in gan.trainable_variables]
-    with runs_on_workers(3 * STEPS):
-        history = gan.fit(regression[0], epochs=3, batch_size=8, verbose=0).history
+        starts.append([v.numpy() for v in gan.trainable_variables])
+        return gan
+
+    gan, history = trains(
+        build, regression[0], epochs=3, steps=3 * STEPS, exact=not is_random
+    )
     assert history["samples"] == [64, 64, 64]
     assert np.isfinite(history["d_loss"]).all()
     assert np.isfinite(history["g_loss"]).all()
     assert gan.d_optimizer.iterations == gan.g_optimizer.iterations == 3 * STEPS
-    for old, variable in zip(before, gan.trainable_variables, strict=True):
+    for old, variable in zip(starts[0], gan.trainable_variables, strict=True):
         assert not np.array_equal(old, variable.numpy())
 
 
 @pytest.mark.feature("A gradient that is None (an unused layer)")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_unused_layer(strategy, regression, fits):
+def test_unused_layer(regression, fits):
     class Unused(Subclassed):
         def build(self, shape):
             super().build(shape)
-            self.extra = self.add_weight(shape=(2,), name="extra")
+            self.extra = self.add_weight(shape=(2,), initializer="ones", name="extra")
 
-    with strategy.scope():
+    def build():
         model = Unused()
         model.compile("adam", "mse")
-    fits(model, *regression)
+        return model
+
+    fits(build, *regression)
 
 
 @pytest.mark.feature("Two models of one strategy, in turns")
@@ -333,8 +474,10 @@ def test_two_models(strategy, regression, runs_on_workers):
 
 
 @pytest.mark.feature("`keras.models.clone_model` in the scope")
-def test_clone(strategy, regression, fits):
-    with strategy.scope():
+def test_clone(regression, fits):
+    def build():
         model = keras.models.clone_model(mlp())
         model.compile("sgd", "mse")
-    fits(model, *regression)
+        return model
+
+    fits(build, *regression)

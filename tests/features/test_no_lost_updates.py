@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from models import Seen
 
+pytestmark = pytest.mark.parameter_server
+
 layers = keras.layers
 
 RUNS = 5

@@ -11,6 +11,8 @@ from models import compiled
 
 import tfdist
 
+pytestmark = pytest.mark.parameter_server
+
 layers = keras.layers
 HALVES = tfdist.FixedShardsPartitioner(2)
 

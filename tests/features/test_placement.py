@@ -10,6 +10,8 @@ from models import compiled, mlp
 import launch
 import tfdist
 
+pytestmark = pytest.mark.parameter_server
+
 layers = keras.layers
 
 

@@ -1,4 +1,4 @@
-"""Misuse: refused before the first step, with what to do instead."""
+"""Misuse, and what a strategy cannot do: refused before the first step."""
 
 import keras
 import numpy as np
@@ -17,120 +17,186 @@ CHIEF = tf_config.Task("chief", 0)
 
 
 @pytest.fixture
-def refused(runs_on_workers):
+def refused(strategy, runs_on_workers):
     """Asserts that `fit` raises these words, and that no step runs."""
 
-    def refuse(model, data, words, error=ValueError):
+    def refuse(build, data, words, error=ValueError):
+        with strategy.scope():
+            model = build()
         with runs_on_workers(0), pytest.raises(error, match=words):
             model.fit(*data, batch_size=8, verbose=0)
 
     return refuse
 
 
+@pytest.fixture
+def refused_on_ps(request, is_synchronous, trains):
+    """Asserts that ps refuse a model, and that workers in step train it as one does."""
+
+    def refuse(build, data, words, **options):
+        if is_synchronous:
+            trains(build, *data, epochs=2, steps=16, **options)
+        else:
+            request.getfixturevalue("refused")(build, data, words)
+
+    return refuse
+
+
 @pytest.mark.feature(
-    "`gradient_accumulation_steps`", "no", "workers would clear each other's sums"
+    "`gradient_accumulation_steps`",
+    "no",
+    "workers would clear each other's sums",
+    synchronous="yes",
 )
-def test_gradient_accumulation(strategy, regression, refused):
-    with strategy.scope():
-        model = mlp(optimizer=optimizers.SGD(gradient_accumulation_steps=2))
-    refused(
-        model,
+def test_gradient_accumulation(regression, refused_on_ps):
+    refused_on_ps(
+        lambda: mlp(optimizer=optimizers.SGD(gradient_accumulation_steps=2)),
         regression,
         "(?s)SGD has gradient_accumulation_steps=2.*lost or counted twice.*larger batch",
     )
 
 
-@pytest.mark.feature("`run_eagerly=True`", "no", "it would run on the chief")
-def test_run_eagerly(strategy, regression, refused):
-    with strategy.scope():
-        model = mlp(run_eagerly=True)
-    refused(model, regression, "run_eagerly=True would run every step on the chief")
-
-
-@pytest.mark.feature("`jit_compile=True`", "no", "a step spans several devices")
-def test_jit_compile(strategy, regression, refused):
-    with strategy.scope():
-        model = mlp(jit_compile=True)
-    refused(model, regression, "jit_compile=True.*jit_compile=False")
+@pytest.mark.feature(
+    "`run_eagerly=True`", "no", "it would run on the chief", synchronous="yes"
+)
+def test_run_eagerly(regression, refused_on_ps):
+    words = "run_eagerly=True would run every step on the chief"
+    refused_on_ps(lambda: mlp(run_eagerly=True), regression, words)
 
 
 @pytest.mark.feature(
-    "`LossScaleOptimizer`", "no", "workers could make the scale 0; use mixed_bfloat16"
+    "`jit_compile=True`",
+    "no",
+    "a step spans several devices",
+    synchronous=("approximate", "trains, and XLA compiles nothing"),
 )
-def test_loss_scale_optimizer(strategy, regression, refused):
-    with strategy.scope():
-        model = mlp(optimizer=optimizers.LossScaleOptimizer(optimizers.SGD()))
-    refused(model, regression, "LossScaleOptimizer.*mixed_bfloat16")
+def test_jit_compile(regression, refused_on_ps):
+    words = "jit_compile=True.*jit_compile=False"
+    refused_on_ps(lambda: mlp(jit_compile=True), regression, words)
 
 
-@pytest.mark.feature("`mixed_float16`", "no", "Keras trains it by `LossScaleOptimizer`")
-def test_mixed_float16(strategy, regression, refused):
-    with strategy.scope():
+@pytest.mark.feature(
+    "`LossScaleOptimizer`",
+    "no",
+    "workers could make the scale 0; use mixed_bfloat16",
+    synchronous="yes",
+)
+def test_loss_scale_optimizer(regression, refused_on_ps):
+    refused_on_ps(
+        lambda: mlp(optimizer=optimizers.LossScaleOptimizer(optimizers.SGD())),
+        regression,
+        "LossScaleOptimizer.*mixed_bfloat16",
+    )
+
+
+@pytest.mark.feature(
+    "`mixed_float16`",
+    "no",
+    "Keras trains it by `LossScaleOptimizer`",
+    synchronous="yes",
+)
+def test_mixed_float16(regression, refused_on_ps):
+    def build():
         dense = layers.Dense(1, dtype="mixed_float16")
         model = keras.Sequential([keras.Input((4,)), dense], name="half")
         model.dtype_policy = keras.DTypePolicy("mixed_float16")
-        model.compile("sgd", "mse")
-    refused(model, regression, "LossScaleOptimizer.*mixed_bfloat16")
+        model.compile(optimizers.SGD(0.001), "mse")
+        return model
+
+    # float16 keeps 11 bits.
+    words = "LossScaleOptimizer.*mixed_bfloat16"
+    refused_on_ps(build, regression, words, rtol=0.01)
 
 
 @pytest.mark.feature(
-    "`ema_overwrite_frequency`", "no", "it would erase other workers' updates"
+    "`ema_overwrite_frequency`",
+    "no",
+    "it would erase other workers' updates",
+    synchronous="yes",
 )
-def test_ema_overwrite_frequency(strategy, regression, refused):
-    with strategy.scope():
-        model = mlp(optimizer=optimizers.SGD(use_ema=True, ema_overwrite_frequency=3))
-    refused(model, regression, "ema_overwrite_frequency=3.*Set it to None")
+def test_ema_overwrite_frequency(regression, refused_on_ps):
+    refused_on_ps(
+        lambda: mlp(optimizer=optimizers.SGD(use_ema=True, ema_overwrite_frequency=3)),
+        regression,
+        "ema_overwrite_frequency=3.*Set it to None",
+    )
 
 
 @pytest.mark.feature(
-    "`ScheduleFreeAdamW`", "no", "it needs two variables of one moment"
+    "`ScheduleFreeAdamW`",
+    "no",
+    "it needs two variables of one moment",
+    synchronous="yes",
 )
 @pytest.mark.skipif(
     not hasattr(optimizers, "ScheduleFreeAdamW"), reason="Keras has it since 3.14"
 )
-def test_schedule_free_adamw(strategy, regression, refused):
-    with strategy.scope():
+def test_schedule_free_adamw(regression, refused_on_ps):
+    def build():
         model = mlp(optimizer=optimizers.ScheduleFreeAdamW())
-    refused(model, regression, "ScheduleFreeAdamW.*Use AdamW")
+        # In a step, Keras alone would begin its averages with zeros.
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    refused_on_ps(build, regression, "ScheduleFreeAdamW.*Use AdamW")
 
 
-def test_second_optimizer_is_checked(strategy, regression, refused):
-    with strategy.scope():
+@pytest.mark.parameter_server
+def test_second_optimizer_is_checked(regression, refused):
+    def build():
         model = mlp()
         model.another = optimizers.Adam(gradient_accumulation_steps=4)
-    refused(model, regression, "Adam has gradient_accumulation_steps=4")
+        return model
+
+    refused(build, regression, "Adam has gradient_accumulation_steps=4")
 
 
 @pytest.mark.feature(
-    "Stateful recurrent layers", "no", "workers would overwrite the state"
+    "Stateful recurrent layers",
+    "no",
+    "workers would overwrite the state",
+    synchronous="yes",
 )
-def test_stateful_rnn(strategy, regression, refused):
-    with strategy.scope():
+def test_stateful_rnn(regression, refused_on_ps):
+    def build():
         inputs = keras.Input(batch_shape=(8, 4))
         hidden = layers.LSTM(3, stateful=True, name="memory")(
             layers.Reshape((2, 2))(inputs)
         )
         model = keras.Model(inputs, layers.Dense(1)(hidden))
         model.compile("sgd", "mse")
-    refused(model, regression, "'memory' has stateful=True.*Use stateful=False")
+        return model
+
+    words = "'memory' has stateful=True.*Use stateful=False"
+    refused_on_ps(build, regression, words)
 
 
 @pytest.mark.feature(
-    "`SpectralNormalization`", "no", "it would erase other workers' gradients"
+    "`SpectralNormalization`",
+    "no",
+    "it would erase other workers' gradients",
+    synchronous="yes",
 )
-def test_spectral_normalization(strategy, regression, refused):
-    with strategy.scope():
-        model = compiled(layers.SpectralNormalization(layers.Dense(1)))
-    refused(model, regression, "SpectralNormalization.*MaxNorm")
+def test_spectral_normalization(regression, refused_on_ps):
+    refused_on_ps(
+        lambda: compiled(layers.SpectralNormalization(layers.Dense(1))),
+        regression,
+        "SpectralNormalization.*MaxNorm",
+    )
 
 
-@pytest.mark.feature("float8", "no", "its scales follow the order of the steps")
-def test_float8(strategy, regression, refused):
-    with strategy.scope():
+@pytest.mark.feature(
+    "float8", "no", "its scales follow the order of the steps", synchronous="yes"
+)
+def test_float8(regression, refused_on_ps):
+    def build():
         model = mlp()
         model.quantize("float8")
         model.compile("sgd", "mse")
-    refused(model, regression, "float8.*mixed_bfloat16")
+        return model
+
+    # float8 keeps 4 bits, and each replica scales by its own examples.
+    refused_on_ps(build, regression, "float8.*mixed_bfloat16", rtol=0.2)
 
 
 class Largest(keras.metrics.Metric):
@@ -148,32 +214,31 @@ class Largest(keras.metrics.Metric):
 @pytest.mark.feature(
     "A metric that sets a variable to its maximum", "no", "it is no sum over workers"
 )
-def test_metric_that_is_no_sum(strategy, regression, refused):
-    with strategy.scope():
-        model = mlp(metrics=[Largest()])
-    refused(model, regression, r"sums over the workers.*maximum.*assign_add")
+def test_metric_that_is_no_sum(regression, refused):
+    words = r"sums over the workers.*maximum.*assign_add"
+    refused(lambda: mlp(metrics=[Largest()]), regression, words)
 
 
 @pytest.mark.feature(
-    "A metric built outside of the scope", "no", "it would lose updates"
+    "A metric built outside of the scope",
+    "no",
+    "it would lose updates",
+    synchronous="yes",
 )
-def test_metric_outside(strategy, regression, refused):
-    metric = keras.metrics.MeanAbsoluteError(name="elsewhere")
-    with strategy.scope():
-        model = mlp(metrics=[metric])
-    refused(
-        model,
+def test_metric_outside(regression, refused_on_ps):
+    metrics = [keras.metrics.MeanAbsoluteError(name="elsewhere") for _ in range(2)]
+    refused_on_ps(
+        lambda: mlp(metrics=[metrics.pop()]),
         regression,
         r"outside of the strategy's scope: elsewhere/.*with strategy.scope\(\)",
     )
 
 
 @pytest.mark.feature("An optimizer built outside of the scope", "no", "as a metric")
-def test_optimizer_outside(strategy, regression, refused):
+def test_optimizer_outside(regression, refused):
     optimizer = optimizers.SGD()
-    with strategy.scope():
-        model = mlp(optimizer=optimizer)
-    refused(model, regression, "optimizer SGD was created outside of .* scope")
+    words = "optimizer SGD was created outside of .* scope"
+    refused(lambda: mlp(optimizer=optimizer), regression, words)
 
 
 @pytest.mark.feature("`compile` outside of the scope", "no", "as a metric")
@@ -181,9 +246,10 @@ def test_compile_outside(strategy, regression, refused):
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
     model.compile("sgd", "mse")
-    refused(model, regression, r"call model.compile\(...\), inside")
+    refused(lambda: model, regression, r"call model.compile\(...\), inside")
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature(
     "A step of one's own outside of `strategy.run`", "no", "says how to schedule it"
 )
@@ -203,16 +269,15 @@ def test_step_outside_of_run(strategy, regression):
 
 
 @pytest.mark.feature("A layer built outside of the scope", "no", "as a metric")
-def test_layer_outside(strategy, regression, refused):
+def test_layer_outside(regression, refused):
     layer = layers.Dense(1, name="elsewhere")
     layer.build((None, 4))
-    with strategy.scope():
-        model = compiled(layer)
-    refused(model, regression, "outside of the strategy's scope: .*elsewhere/kernel")
+    words = "outside of the strategy's scope: .*elsewhere/kernel"
+    refused(lambda: compiled(layer), regression, words)
 
 
 @pytest.mark.feature("A `tf.Variable` made outside of the scope", "no", "as a metric")
-def test_variable_outside(strategy, regression, refused):
+def test_variable_outside(regression, refused):
     count = tf.Variable(0.0, name="mine")
 
     class Counting(keras.Sequential):
@@ -220,12 +285,15 @@ def test_variable_outside(strategy, regression, refused):
             count.assign_add(1.0)
             return super().train_step(data)
 
-    with strategy.scope():
+    def build():
         model = Counting([keras.Input((4,)), layers.Dense(1)])
         model.compile("sgd", "mse")
-    refused(model, regression, "outside of the strategy's scope: mine")
+        return model
+
+    refused(build, regression, "outside of the strategy's scope: mine")
 
 
+@pytest.mark.parameter_server
 def test_metric_outside_is_refused_by_evaluate(strategy, regression):
     metric = keras.metrics.MeanAbsoluteError(name="elsewhere")
     with strategy.scope():
@@ -240,7 +308,9 @@ CALLS = ("fit", "evaluate", "predict", "train_on_batch", "predict_on_batch")
 # What is raised where nobody can catch it is printed, in full.
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", CALLS)
-def test_error_on_a_worker_is_raised(strategy, regression, runs_on_workers, call):
+def test_error_on_a_worker_is_raised(
+    strategy, regression, is_synchronous, runs_on_workers, call
+):
     """Once, in a few words; and the cluster trains on."""
     x, y = regression
     with strategy.scope():
@@ -248,7 +318,8 @@ def test_error_on_a_worker_is_raised(strategy, regression, runs_on_workers, call
     bad = np.full((64, 4), 9)
     data = (bad,) if call.startswith("predict") else (bad, y)
     options = {} if call.endswith("batch") else {"batch_size": 8, "verbose": 0}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to 3") as raised:
+    words = r"is not in \[0, 4\)" if is_synchronous else "from 0 to 3"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words) as raised:
         getattr(model, call)(*data, **options)
     assert raised.value.message.startswith("a step failed on worker")
     assert raised.value.message.count("\n") <= 1
@@ -272,6 +343,7 @@ def test_error_of_a_batch_that_was_not_waited_for_is_not_kept(strategy, regressi
     model.fit(np.zeros((64, 4)), regression[1], batch_size=8, verbose=0)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature(
     "A second strategy in one process", "no", "TensorFlow connects once"
 )
@@ -287,6 +359,7 @@ def config_of(task, **jobs):
     return tf_config.TFConfig(tf_config.Cluster.from_hosts(**jobs), task)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("No TF_CONFIG", "no", "says how to start a cluster")
 def test_no_tf_config(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -294,6 +367,7 @@ def test_no_tf_config(monkeypatch):
         tfdist.ParameterServerStrategy()
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A strategy on a ps or a worker", "no", "it is the chief's")
 @pytest.mark.parametrize("task", ["ps:0", "worker:0"])
 def test_strategy_on_a_server(task):
@@ -303,6 +377,7 @@ def test_strategy_on_a_server(task):
         tfdist.ParameterServerStrategy(config)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature(
     "A cluster without a ps", "no", "there is nowhere to put variables"
 )
@@ -313,6 +388,7 @@ def test_cluster_without_ps():
         tfdist.ParameterServerStrategy(config)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A `tf.train.ClusterSpec` for a cluster", "no", "names no task")
 def test_cluster_of_another_type():
     spec = tf.train.ClusterSpec({"ps": ["a:1"]})
@@ -320,12 +396,14 @@ def test_cluster_of_another_type():
         tfdist.ParameterServerStrategy(spec)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A placement that is none", "no", "it has no method `place`")
 def test_placement_without_place():
     with pytest.raises(TypeError, match="has a method place.*received 'round_robin'"):
         tfdist.ParameterServerStrategy(placement="round_robin")
 
 
+@pytest.mark.parameter_server
 def test_placement_that_is_a_class():
     with pytest.raises(TypeError, match=r"an object, not a class.*RoundRobin\(\)"):
         tfdist.ParameterServerStrategy(placement=tfdist.RoundRobin)
@@ -340,6 +418,7 @@ except tfdist.StartupTimeoutError as error:
 """
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A ps that was never started", "no", "named after a deadline")
 def test_ps_that_was_never_started(run_python):
     cluster = launch.local_cluster(num_ps=1, num_workers=1)

@@ -18,6 +18,8 @@ from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
 from tfdist.keras.resume import CheckpointMismatchError
 
+pytestmark = pytest.mark.parameter_server
+
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
 DEADLINE = 30.0  # seconds

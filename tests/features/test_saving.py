@@ -40,14 +40,16 @@ def trained(strategy, samples):
 
 
 @pytest.fixture(scope="module")
-def saved(trained, tmp_path_factory) -> Path:
+def saved(strategy, trained, make_directory, wait_for_chief) -> Path:
     """The trained model in every format."""
-    path = tmp_path_factory.mktemp("saved")
+    path = make_directory("saved")
     trained.save(path / "model.keras")
     trained.save(path / "model.h5")
     trained.save_weights(path / "model.weights.h5")
-    tf.train.Checkpoint(model=trained).save(str(path / "checkpoint" / "step"))
+    if getattr(strategy, "is_chief", True):  # TensorFlow writes wherever it is called.
+        tf.train.Checkpoint(model=trained).save(str(path / "checkpoint" / "step"))
     trained.export(path / "exported", verbose=False)
+    wait_for_chief()
     return path
 
 
@@ -132,12 +134,14 @@ def test_optimizer_is_loaded_alone(trained, alone):
 
 
 @pytest.mark.feature("`.keras`, loaded in the scope to train on")
-def test_load_model_in_the_scope(strategy, trained, saved, samples, runs_on_workers):
+def test_load_model_in_the_scope(
+    strategy, trained, saved, samples, runs_on_workers, lives_on_cluster
+):
     with strategy.scope():
         model = keras.models.load_model(saved / "model.keras")
     assert_equal(model.get_weights(), trained.get_weights())
     assert_equal(optimizer_state(model), optimizer_state(trained))
-    assert all(v.value.device.startswith("/job:ps") for v in model.variables)
+    lives_on_cluster(model)
     with runs_on_workers(STEPS):
         model.fit(*samples, batch_size=8, verbose=0)
     assert model.optimizer.iterations == 2 * STEPS
@@ -155,10 +159,10 @@ def test_load_weights_in_the_scope(strategy, trained, saved, samples):
 
 @pytest.mark.feature("`tf.train.Checkpoint`, restored in the scope, with the optimizer")
 def test_restore_checkpoint_in_the_scope(
-    strategy, trained, tmp_path, samples, runs_on_workers
+    strategy, trained, own_directory, samples, runs_on_workers
 ):
     checkpoint = tf.train.Checkpoint(model=trained, optimizer=trained.optimizer)
-    path = checkpoint.save(str(tmp_path / "step"))
+    path = checkpoint.save(str(own_directory / "step"))
     with strategy.scope():
         model = adam_mlp()
         model.optimizer.build(model.trainable_variables)
@@ -172,11 +176,11 @@ def test_restore_checkpoint_in_the_scope(
 
 
 @pytest.mark.feature("`tf.train.CheckpointManager`")
-def test_checkpoint_manager(strategy, tmp_path):
+def test_checkpoint_manager(strategy, own_directory):
     with strategy.scope():
         model = mlp()
     manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(model=model), str(tmp_path), max_to_keep=2
+        tf.train.Checkpoint(model=model), str(own_directory), max_to_keep=2
     )
     for _ in range(3):
         manager.save()
@@ -188,12 +192,12 @@ def test_checkpoint_manager(strategy, tmp_path):
 
 
 @pytest.mark.feature("Weights of plain Keras, loaded in the scope")
-def test_plain_weights_are_loaded(strategy, samples, tmp_path):
+def test_plain_weights_are_loaded(strategy, samples, own_directory):
     plain = adam_mlp()
-    plain.fit(*samples, batch_size=8, verbose=0)
-    plain.save(tmp_path / "plain.keras")
+    plain.fit(*samples, batch_size=8, shuffle=False, verbose=0)
+    plain.save(own_directory / "plain.keras")
     with strategy.scope():
-        model = keras.models.load_model(tmp_path / "plain.keras")
+        model = keras.models.load_model(own_directory / "plain.keras")
     assert_equal(model.get_weights(), plain.get_weights())
     expected = plain.predict(samples[0], verbose=0)
     np.testing.assert_allclose(
@@ -212,3 +216,22 @@ def test_set_weights(strategy, samples):
     np.testing.assert_allclose(
         model.predict(samples[0], verbose=0), expected, rtol=1e-5
     )
+
+
+@pytest.mark.feature("Training and saving inside of the scope")
+def test_saving_inside_of_the_scope(strategy, samples, tmp_path, wait_for_chief):
+    with strategy.scope():
+        model = adam_mlp()
+        checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
+        model.fit(*samples, batch_size=8, epochs=2, callbacks=[checkpoint], verbose=0)
+        model.save(tmp_path / "model.keras")
+        model.save_weights(tmp_path / "model.weights.h5")
+        model.export(tmp_path / "exported", verbose=False)
+        wait_for_chief()
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    names = {"1.keras", "2.keras", "model.keras", "model.weights.h5", "exported"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    plain = keras.models.load_model(tmp_path / "2.keras")
+    for each in (loaded, plain):
+        assert_equal(each.get_weights(), model.get_weights())
+        assert_equal(optimizer_state(each), optimizer_state(model))

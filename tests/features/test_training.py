@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from models import SampleCount, classifier, compiled, mlp
 
+import tfdist
+
 BATCH_SIZE, STEPS = 8, 8
 
 
@@ -21,20 +23,19 @@ def same_outside(model, build, **compile):
 
 
 @pytest.mark.feature("`fit`")
-def test_fit(strategy, regression, runs_on_workers):
-    with strategy.scope():
-        model = mlp(optimizer=keras.optimizers.Adam(0.05), metrics=["mae"])
-    with runs_on_workers(10 * STEPS):
-        history = model.fit(
-            *regression, batch_size=BATCH_SIZE, epochs=10, verbose=0
-        ).history
+def test_fit(regression, trains, lives_on_cluster):
+    def build():
+        return mlp(optimizer=keras.optimizers.Adam(0.05), metrics=["mae"])
+
+    model, history = trains(build, *regression, epochs=10, steps=10 * STEPS)
     assert history.keys() == {"loss", "mae"}
     assert len(history["loss"]) == 10
     assert history["loss"][-1] < 0.5 * history["loss"][0]
     assert model.optimizer.iterations == 10 * STEPS
-    assert all(v.value.device.startswith("/job:ps") for v in model.variables)
+    lives_on_cluster(model)
 
 
+@pytest.mark.parameter_server
 def test_both_workers_train(strategy, regression):
     before = strategy.worker_report().steps
     with strategy.scope():
@@ -142,31 +143,32 @@ def test_validation_split(strategy, regression, runs_on_workers):
 
 @pytest.mark.feature("`steps_per_execution`")
 @pytest.mark.parametrize("steps_per_execution", [2, 3, 8, 20])
-def test_steps_per_execution(
-    strategy, regression, runs_on_workers, sent, steps_per_execution
-):
+def test_steps_per_execution(regression, trains, steps_per_execution):
+    def build():
+        return mlp(metrics=[SampleCount()], steps_per_execution=steps_per_execution)
+
     x, y = regression
-    with strategy.scope():
-        model = mlp(metrics=[SampleCount()], steps_per_execution=steps_per_execution)
-    with runs_on_workers(2 * STEPS):
-        history = model.fit(x[:60], y[:60], batch_size=8, epochs=2, verbose=0).history
+    model, history = trains(build, x[:60], y[:60], epochs=2, steps=2 * STEPS)
     assert history["samples"] == [60, 60]
     assert model.optimizer.iterations == 2 * STEPS
     assert history["loss"][1] < history["loss"][0]
     assert model.evaluate(x[:60], y[:60], batch_size=8, verbose=0)[1] == 60
-    assert len(sent.functions) == 2
+
+
+@pytest.mark.parameter_server
+def test_one_function_is_sent_for_all_steps(strategy, regression, sent):
+    with strategy.scope():
+        model = mlp(steps_per_execution=3)
+    model.fit(*regression, batch_size=8, epochs=2, verbose=0)
+    assert len(sent.functions) == 1
 
 
 @pytest.mark.feature("`initial_epoch`, `steps_per_epoch` of a finite dataset")
-def test_initial_epoch(strategy, regression, runs_on_workers):
+def test_initial_epoch(regression, trains):
     data = tf.data.Dataset.from_tensor_slices(regression).batch(8)
-    with strategy.scope():
-        model = mlp()
-    with runs_on_workers(2 * 4):
-        history = model.fit(
-            data, initial_epoch=1, epochs=3, steps_per_epoch=4, verbose=0
-        )
-    assert history.epoch == [1, 2]
+    fit = {"initial_epoch": 1, "epochs": 3, "steps_per_epoch": 4}
+    model, _ = trains(mlp, data, batch_size=None, steps=2 * 4, **fit)
+    assert model.history.epoch == [1, 2]
 
 
 @pytest.mark.feature("`class_weight`")
@@ -255,6 +257,7 @@ def test_freezing(strategy, regression):
     assert not np.array_equal(moving[0], model.layers[1].get_weights()[0])
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A loop of your own over a `ClusterCoordinator`")
 def test_custom_loop(strategy):
     with strategy.scope():
@@ -274,15 +277,24 @@ def test_custom_loop(strategy):
     assert weight.numpy() == 20.0
 
 
-@pytest.mark.feature("A model outside of the scope trains on the chief, as always")
-def test_plain_keras_is_as_before(strategy, regression, runs_on_workers):
+@pytest.mark.feature(
+    "A model outside of the scope trains on the chief, as always",
+    multi_worker=("approximate", "each worker trains its own, and a warning says so"),
+)
+def test_plain_keras_is_as_before(strategy, regression, runs_on_workers, caplog):
     model = mlp()
     with runs_on_workers(0):
         history = model.fit(*regression, batch_size=8, epochs=3, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
-    assert all("/job:chief" in v.value.device for v in model.variables)
+    for variable in model.variables:
+        assert not isinstance(variable.value, tf.distribute.DistributedValues)
+    if isinstance(strategy, tfdist.MultiWorkerMirroredStrategy):
+        assert "this process trains it alone" in caplog.text
+    else:
+        assert all("/job:chief" in v.value.device for v in model.variables)
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("An exception leaves no step under way")
 def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
     x, y = regression
@@ -306,6 +318,7 @@ def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
 GUIDE = Path(__file__).parents[2] / "docs" / "parameter-servers.md"
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("A training loop of one's own, as the guide has it")
 def test_the_loop_of_the_guide(strategy, regression, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
@@ -319,6 +332,7 @@ def test_the_loop_of_the_guide(strategy, regression, capsys):
     assert names["optimizer"].iterations == 3 * STEPS
 
 
+@pytest.mark.parameter_server
 @pytest.mark.feature("The others go on while a worker is slow, or stopped for a while")
 def test_straggler(strategy, servers, regression):
     """It goes on only after the other one has run nearly all the steps."""

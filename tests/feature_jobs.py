@@ -1,0 +1,145 @@
+"""Runs tests of features under a strategy whose replicas step together.
+
+    python tests/feature_jobs.py multi_worker [TEST...]     # all, unless told
+
+A job of several processes goes on until a test fails, and any job until one hangs:
+what its workers wait for then, nobody knows. Another job runs the rest.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FEATURES = ROOT / "tests" / "features"
+PROGRAM = FEATURES / "in_step.py"
+WORKERS = {"multi_worker": 2, "ring": 1}
+"""The strategies, and how many processes run the tests under each."""
+# Seconds: a test has a deadline of its own, and this is for what comes before it.
+TIMEOUT = 900.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a test of a row: `passed`, `skipped` or `failed`, and words."""
+
+    row: str
+    outcome: str
+    words: str = ""
+    seconds: float = 0.0
+
+
+def run(
+    strategy: str, directory: Path, tests: Sequence[str] = ()
+) -> dict[str, Outcome]:
+    """Runs tests of features, and returns what came out of each, by its node id.
+
+    Args:
+        strategy: A key of `WORKERS`.
+        directory: An empty one, for files and logs.
+        tests: Paths of modules, or node ids; all that apply unless given.
+    """
+    outcomes: dict[str, Outcome] = {}
+    left = list(tests) or [str(FEATURES)]
+    while left:
+        job = directory / f"job-{len(outcomes)}"
+        job.mkdir(parents=True)
+        log = _run_job(strategy, job, left)
+        collected = _collected(job)
+        if not collected:
+            raise RuntimeError(f"no test ran under {strategy}: {log[-4000:]}")
+        found = dict(_outcomes(job, collected, WORKERS[strategy], log))
+        outcomes |= found
+        left = [f"{ROOT}/{test}" for test in collected if test not in found]
+    return outcomes
+
+
+def _collected(job: Path) -> dict[str, str]:
+    path = job / "tests.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _run_job(strategy: str, job: Path, tests: Sequence[str]) -> str:
+    command = [sys.executable]
+    if WORKERS[strategy] > 1:
+        command += ["-m", "launch.local", "--num_ps=0", f"--log_dir={job}/logs"]
+        command += [f"--num_workers={WORKERS[strategy]}"]
+    command += [str(PROGRAM), str(job), f"--strategy={strategy}", *tests]
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # Of the pytest that runs this one.
+    env = {name: env[name] for name in env if not name.startswith("PYTEST_")}
+    env.pop("TF_CONFIG", None)
+    with (job / "log").open("w") as log:
+        subprocess.run(
+            command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=TIMEOUT
+        )
+    return (job / "log").read_text()
+
+
+def _outcomes(
+    job: Path, tests: Mapping[str, str], workers: int, log: str
+) -> Iterator[tuple[str, Outcome]]:
+    """The outcomes up to the test that ended the job."""
+    found = [_read(job / f"outcomes-{i}.jsonl") for i in range(workers)]
+    for test, row in tests.items():
+        of_workers = [each.get(test) for each in found]
+        there = [each for each in of_workers if each]
+        differ = _differences(of_workers)
+        words = "\n".join([*(each["words"] for each in there), *differ]).strip()
+        seconds = max((each["seconds"] for each in there), default=0.0)
+        failed = differ or there[0]["outcome"] == "failed"
+        if failed and len(there) < workers:
+            words += f"\n{log[-6000:]}"
+        outcome = "failed" if failed else there[0]["outcome"]
+        yield test, Outcome(row, outcome, words, seconds)
+        if differ or (failed and workers > 1):
+            return
+
+
+def _differences(of_workers: Sequence[dict[str, Any] | None]) -> list[str]:
+    """In what the workers ended a test differently."""
+    missing = [i for i, found in enumerate(of_workers) if found is None]
+    if missing:
+        return [f"no outcome on worker {', '.join(map(str, missing))}"]
+    values = {
+        key: [found[key] for found in of_workers if found]
+        for key in ("outcome", "variables")
+    }
+    return [
+        f"{key} of the workers: {each}"
+        for key, each in values.items()
+        if any(value != each[0] for value in each)
+    ]
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {found["test"]: found for found in map(json.loads, lines)}
+
+
+def main(strategy: str, *tests: str) -> int:
+    """Prints what came out of each test, and returns the exit status."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        outcomes = run(strategy, Path(directory), tests)
+    for test, found in outcomes.items():
+        print(f"{found.outcome:8} {found.seconds:6.2f} s  {test}")
+        if found.outcome == "failed":
+            print(found.words)
+    failed = [test for test in outcomes if outcomes[test].outcome == "failed"]
+    print(
+        f"{strategy}: {len(outcomes)} tests, {len(failed)} failed, "
+        f"{time.monotonic() - began:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

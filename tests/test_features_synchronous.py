@@ -1,0 +1,59 @@
+"""What the table says of strategies whose replicas keep step: each row, on two workers.
+
+The tests of `tests/features` that the rows name run in one job a strategy; see
+feature_jobs.py. `-k multi_worker`, or the name of a test, has the job run no others.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import feature_jobs  # noqa: E402
+import feature_table  # noqa: E402
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+ROWS = [
+    pytest.param(strategy, row, id=f"{strategy}-{row.test}")
+    for strategy in feature_jobs.WORKERS
+    for part in feature_table.parts()
+    for row in part.rows
+    if row.cells[strategy].works != "-"
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, tmp_path_factory):
+    """What came out of the tests, by strategy and node id; a job runs when asked for."""
+    found = {}
+
+    def of(strategy):
+        if strategy not in found:
+            directory = tmp_path_factory.mktemp(strategy)
+            found[strategy] = feature_jobs.run(strategy, directory, tests(strategy))
+        return found[strategy]
+
+    def tests(strategy):
+        chosen = [
+            item.callspec.params["row"].test.split("[")[0]
+            for item in request.session.items
+            if item.path == Path(__file__)
+            and item.callspec.params["strategy"] == strategy
+        ]
+        return [f"{feature_jobs.FEATURES}/{test}" for test in dict.fromkeys(chosen)]
+
+    return of
+
+
+@pytest.mark.parametrize(("strategy", "row"), ROWS)
+def test_row(outcomes, strategy, row):
+    """All tests of the row passed, which assert what its cell says."""
+    of_row = [each for each in outcomes(strategy).values() if each.row == row.feature]
+    assert of_row, f"{row.test} did not run"
+    words = [each.words for each in of_row if each.outcome == "failed"]
+    assert not words, "\n".join(words)
+    # On all workers, for want of something that this version of Keras has not.
+    if all(each.outcome == "skipped" for each in of_row):
+        pytest.skip("skipped under the strategy")
