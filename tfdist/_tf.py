@@ -6,6 +6,7 @@ this file imports from `tensorflow.python` or `keras.src`.
 """
 
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,7 +99,11 @@ __all__ = [
     "watch",
     # Keeps the generator that `keras.random` makes for whoever gives no seed. Made in a
     # graph to throw away, it would be of no use after.
+    "global_seed_generator",
     "global_seed_generator_kept",
+    "set_global_seed_generator",
+    # Keras creates the variables of a stateless scope when it is left.
+    "variables_to_initialize",
     # A `CrossDeviceOps` is public, and so is that it may be written; what it returns,
     # where it is asked to reduce to, and a gather are not.
     "devices_of",
@@ -118,6 +123,11 @@ __all__ = [
     # The functions that every public way to save a model with Keras ends in.
     "saving_lib",
     "legacy_h5_format",
+    # What a resource is: a variable, a table, a writer. Only its text tells.
+    "resource_type",
+    # The graphs of the functions that an operation calls; `as_graph_def` has them
+    # without the lines of the program that made them.
+    "inputs_of_functions",
     # Keras shuffles arrays with operations that have no seed, on each worker in
     # another order. `tf.random.set_seed` cannot be taken back.
     "seeded",
@@ -146,6 +156,21 @@ def global_seed_generator_kept() -> Iterator[None]:
         yield
     finally:
         global_state.set_global_attribute(name, kept)
+
+
+def global_seed_generator() -> Any:
+    """Returns what `keras.random` draws from without a seed, or None."""
+    return global_state.get_global_attribute("global_seed_generator")
+
+
+def set_global_seed_generator(generator: Any) -> None:
+    """Sets what `keras.random` draws from without a seed; None to have one made."""
+    global_state.set_global_attribute("global_seed_generator", generator)
+
+
+def variables_to_initialize() -> list[Any]:
+    """Returns the Keras variables that are still to be created."""
+    return list(global_state.get_global_attribute("uninitialized_variables") or ())
 
 
 def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
@@ -370,6 +395,28 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         eager._seed, eager._rng = kept
+
+
+def resource_type(handle: tf.Tensor) -> str:
+    """Returns the C++ type of an eager resource, "tensorflow::Var" say, or ""."""
+    found = re.search(r'type="([^"]*)"', str(handle))
+    return found[1] if found else ""
+
+
+def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Returns what functions that an operation calls have in place of its input.
+
+    Args:
+        op: A call, a branch, a loop, or one that calls nothing.
+        tensor: One of its inputs.
+    """
+    skipped = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
+    for value in op.node_def.attr.values():
+        for called in [value.func, *value.list.func]:
+            function = op.graph._get_function(called.name) if called.name else None
+            for i, given in enumerate(op.inputs):
+                if function is not None and given is tensor:
+                    yield function.graph.inputs[i - skipped]
 
 
 def shard_files(dataset: tf.data.Dataset, shards: int, index: int) -> tf.data.Dataset:

@@ -38,7 +38,7 @@ def problems(function: Any, allowed: Sequence[str] = ()) -> list[str]:
     captured: dict[str, Origins] = {}
     found = []
     for outside, inside in function.graph.captures:
-        if outside.dtype != tf.resource:
+        if outside.dtype != tf.resource or "SummaryWriter" in str(outside):
             continue
         name = names.get(id(outside), inside.op.name)
         captured[inside.op.name] = frozenset([name])

@@ -6,9 +6,9 @@ Each is refused before the first step, with the reason and what to do instead.
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras import captures
 from tfdist.parameter_server.partitioned import PartitionedVariable
 
 # The norm of a weight, its rows' and columns' means, its orthogonal factor.
@@ -148,7 +148,7 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def check_captures(function: Any, model: Any) -> None:
-    """Checks that a traced step uses no variable of the chief.
+    """Checks that a traced step uses no variable, table or the like of the chief.
 
     Args:
         function: The step, a `ConcreteFunction`.
@@ -157,27 +157,20 @@ def check_captures(function: Any, model: Any) -> None:
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.
     """
-    outside = [
-        handle
-        for handle, _ in function.graph.captures
-        if handle.dtype == tf.resource
-        and tf.DeviceSpec.from_string(handle.device).job not in ("ps", "worker")
-    ]
-    if not outside:
-        return
-    names = {
-        id(variable.value.handle): variable.path
-        for variable in (
-            *model.variables,
-            *model.metrics_variables,
-            *getattr(model.optimizer, "variables", ()),
+    variables, others = captures.of_the_chief(function, model)
+    if variables:
+        why = (
+            "Such a variable lives on the chief, where workers lose each other's "
+            "updates. Create the model, its metrics and its optimizer inside"
         )
-    }
-    for variable in function.graph.variables:
-        names.setdefault(id(variable.handle), variable.name)
-    listed = ", ".join(names.get(id(handle), "an unnamed one") for handle in outside)
+    elif others:
+        why = (
+            "The chief alone has it. What every worker has a copy of is a "
+            "tf.lookup.StaticHashTable that is created inside"
+        )
+    else:
+        return
     raise AsynchronousTrainingError(
-        f"created outside of the strategy's scope: {listed}. Such a variable lives on "
-        "the chief, where workers lose each other's updates. Create the model, its "
-        "metrics and its optimizer inside `with strategy.scope():`"
+        f"created outside of the strategy's scope: {', '.join(variables + others)}. "
+        f"{why} `with strategy.scope():`"
     )

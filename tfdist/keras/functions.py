@@ -15,6 +15,7 @@ from tfdist.activity import DATA
 from tfdist.keras.checks import check_captures
 from tfdist.keras.feed import BatchLayout, FedBatch, Feed, as_tensors
 from tfdist.keras.logs import StepLogs
+from tfdist.keras.tables import give_to_workers
 from tfdist.keras.worker_function import trace_steps, trace_steps_reading
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class StepFunction:
 
     def _traced_once(self, key: Any, trace: Callable[[Callable[..., Any]], Any]) -> Any:
         if key not in self._traced:
+            give_to_workers(self._model)
             function = trace(lambda batch: self._logs.pack(self._step(batch)))
             check_captures(function, self._model)
             self._traced[key] = function
@@ -155,6 +157,7 @@ class PredictFunction:
     def _submit(self, layout: BatchLayout, row: tf.Tensor) -> Any:
         if layout.key not in self._traced:
             self._build(layout)
+            give_to_workers(self._model)
             function = trace_steps(
                 self._strategy, self._model.predict_step, layout, steps=1
             )

@@ -123,3 +123,11 @@ def print_records_once() -> None:
     for handler in tf.get_logger().handlers:
         if not any(isinstance(each, OfTensorFlowAlone) for each in handler.filters):
             handler.addFilter(OfTensorFlowAlone(handler))
+
+
+def user_line(op: tf.Operation) -> str:
+    """Says in which line of the program an operation was made: ", made in ..."."""
+    frames = [frame for frame in op.traceback if not _is_of_a_library(frame.filename)]
+    return (
+        f", made in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    )

@@ -1,0 +1,102 @@
+"""What a traced step uses of the chief, by the name that a user has for it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.step_error import user_line
+
+# Workers may write by the chief's writer: each write is an operation of its own there.
+_ALLOWED = "tensorflow::SummaryWriterInterface"
+_IN_THE_CLUSTER = ("ps", "worker")
+
+
+def of_the_chief(function: Any, model: keras.Model) -> tuple[list[str], list[str]]:
+    """Names the variables, and the other resources, that a step uses of the chief.
+
+    Args:
+        function: The step, a `ConcreteFunction`.
+        model: The Keras model whose step it is.
+
+    Returns:
+        The variables and the rest: tables, generators, iterators. The writer of
+        `tf.summary` is none of them.
+    """
+    variables, others = [], []
+    names = _names(function, model)
+    for handle, inside in function.graph.captures:
+        if handle.dtype != tf.resource or _is_in_the_cluster(handle):
+            continue
+        kind = _tf.resource_type(handle)
+        if kind == "tensorflow::Var":
+            variables.append(names.get(id(handle)) or _by_use(inside, "a variable"))
+        elif kind != _ALLOWED:
+            others.append(names.get(id(handle)) or _by_use(inside, "a resource"))
+    return variables, others
+
+
+def _is_in_the_cluster(handle: tf.Tensor) -> bool:
+    return tf.DeviceSpec.from_string(handle.device).job in _IN_THE_CLUSTER
+
+
+def _names(function: Any, model: keras.Model) -> dict[int, str]:
+    """The names of resources, by the identity of their handles."""
+    names = {id(each.handle): each.name for each in function.graph.variables}
+    for owner in _owners(model):
+        path = getattr(owner, "path", None) or owner.name
+        for name, value in vars(owner).items():
+            for each in _elements(value):
+                handle = _handle(each)
+                if handle is not None:
+                    names[id(handle)] = f"{path}.{name} ({type(each).__name__})"
+    for variable in (
+        *model.variables,
+        *model.metrics_variables,
+        *getattr(model.optimizer, "variables", ()),
+    ):
+        names[id(variable.value.handle)] = variable.path
+    return names
+
+
+def _owners(model: keras.Model) -> Iterator[Any]:
+    yield model
+    yield from _tf.flatten_layers(model)
+    yield from model.metrics
+    if model.optimizer is not None:
+        yield model.optimizer
+
+
+def _elements(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _handle(value: Any) -> tf.Tensor | None:
+    if isinstance(value, tf.Variable):
+        return value.handle
+    if isinstance(value, tf.random.Generator):
+        return value.state.handle
+    if isinstance(value, tf.saved_model.experimental.TrackableResource):
+        return value.resource_handle
+    return None
+
+
+def _by_use(tensor: tf.Tensor, what: str) -> str:
+    """Names a resource by the first operation of the step that uses it."""
+    for op in _uses(tensor):
+        return f"{what} that {op.type} uses{user_line(op)}"
+    return what
+
+
+def _uses(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+    """The operations that use a tensor, those in functions that it is given to too."""
+    for op in tensor.consumers():
+        inner = list(_tf.inputs_of_functions(op, tensor))
+        if not inner:
+            yield op
+        for each in inner:
+            yield from _uses(each)
