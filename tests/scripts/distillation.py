@@ -56,6 +56,7 @@ def main(strategy, directory):
             metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
     teacher.fit(x, y, epochs=5, **data)
+    teacher.trainable = False
 
     with strategy.scope():
         distiller = Distiller(student=classifier(8, "student"), teacher=teacher)

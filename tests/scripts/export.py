@@ -18,7 +18,7 @@ def main(strategy, directory):
 
     with strategy.scope():
         inputs = keras.Input((4,), name="features")
-        x1 = layers.Dense(8, activation="tanh")(layers.BatchNormalization()(inputs))
+        x1 = layers.Dense(8, activation="tanh")(inputs)
         model = keras.Model(inputs, layers.Dense(2, name="targets")(x1))
         model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
         model.fit(x, y, batch_size=30, epochs=4, shuffle=False, verbose=0)

@@ -58,8 +58,9 @@ def main(strategy, directory):
         model.compile(
             keras.optimizers.Adam(0.02), "binary_crossentropy", metrics=["accuracy"]
         )
-    history = model.fit(train, epochs=5, validation_data=val, verbose=0).history
+    model.fit(train, epochs=6, validation_data=val, verbose=0)
 
     sample = {name: tf.convert_to_tensor(v[:1, None]) for name, v in columns.items()}
     assert model.predict(sample, verbose=0).shape == (1, 1)
-    return {"accuracy": history["accuracy"][-1]}, model
+    found = model.evaluate(train, return_dict=True, verbose=0)
+    return {"accuracy": found["accuracy"]}, model

@@ -65,7 +65,7 @@ def main(strategy, directory):
             ]
         )
         model.compile(
-            keras.optimizers.Adam(0.01),
+            keras.optimizers.SGD(0.1, momentum=0.9),
             "sparse_categorical_crossentropy",
             metrics=["accuracy"],
         )

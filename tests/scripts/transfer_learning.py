@@ -43,6 +43,9 @@ def main(strategy, directory):
     assert all(np.array_equal(*pair) for pair in pairs)
 
     base.trainable = True
+    for layer in base.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.trainable = False
     with strategy.scope():
         model.compile(keras.optimizers.Adam(0.01), loss, metrics=metrics)
     model.fit(x, y, epochs=4, **data)

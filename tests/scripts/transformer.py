@@ -42,10 +42,9 @@ class TokenAndPositionEmbedding(layers.Layer):
 
 def main(strategy, directory):
     rng = np.random.default_rng(0)
-    x = rng.integers(1, VOCABULARY, size=(150, LENGTH))
+    y = rng.integers(0, 2, size=150)
+    x = rng.integers(1, VOCABULARY - 9, size=(150, LENGTH)) + 9 * y[:, None]
     x[np.arange(LENGTH) >= rng.integers(6, LENGTH + 1, size=(150, 1))] = 0
-    y = (x == 7).sum(axis=1) + (x == 8).sum(axis=1) > 0
-    x[::2, 2] = np.where(y[::2], 7, x[::2, 2])
 
     with strategy.scope():
         inputs = keras.Input((LENGTH,), dtype="int32")
@@ -54,15 +53,18 @@ def main(strategy, directory):
         h = layers.GlobalAveragePooling1D()(h)
         outputs = layers.Dense(2, activation="softmax")(h)
         model = keras.Model(inputs, outputs)
-        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        model.optimizer.learning_rate = 0.02
+        # A bias of keys has no gradient but rounding, which Adam would make large.
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(
+            optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"]
+        )
     history = model.fit(
         x[:120],
-        y[:120].astype("int32"),
+        y[:120],
         batch_size=32,
         epochs=4,
         shuffle=False,
-        validation_data=(x[120:], y[120:].astype("int32")),
+        validation_data=(x[120:], y[120:]),
         verbose=0,
     ).history
     return {"val_accuracy": history["val_accuracy"][-1]}, model

@@ -11,6 +11,7 @@ from scripts_runner.job import SYNCHRONOUS, Outcome
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 ROUNDING = 1e-3  # of the largest weight of a tensor, or of a metric
+SMALL = 1e-3  # a tensor whose weights are all smaller is compared as if of this size
 
 
 def all_scripts() -> list[str]:
@@ -124,4 +125,4 @@ def _difference(weights: np.ndarray, plain: np.ndarray) -> float:
     if weights.size == 0 or weights.dtype.kind not in "fiu":
         return 0.0
     weights, plain = weights.astype("float64"), plain.astype("float64")
-    return float(np.abs(weights - plain).max() / max(np.abs(plain).max(), 1e-6))
+    return float(np.abs(weights - plain).max() / max(np.abs(plain).max(), SMALL))

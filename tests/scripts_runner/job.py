@@ -71,7 +71,9 @@ def run(
     while queue:
         together = queue.pop(0)
         with tempfile.TemporaryDirectory(prefix=f"{strategy}-") as directory:
+            began = time.monotonic()
             log = _run_job(strategy, together, Path(directory), deadline)
+            seconds = time.monotonic() - began
             found = {each: _read(Path(directory), each, strategy) for each in together}
         outcomes |= {name: outcome for name, outcome in found.items() if outcome}
         rest = [name for name in together if name not in outcomes]
@@ -80,8 +82,12 @@ def run(
         if any(outcome and outcome.fails for outcome in found.values()):
             queue.append(rest)
         elif len(together) == 1:
-            error = f"did not end within {deadline:.0f} s, or without a word"
-            outcomes[rest[0]] = Outcome(error=error, traceback=log, seconds=deadline)
+            error = (
+                f"did not end within {deadline:.0f} s"
+                if seconds >= deadline
+                else "its process ended without a word"
+            )
+            outcomes[rest[0]] = Outcome(error=error, traceback=log, seconds=seconds)
         else:
             queue += [[rest[0]], rest[1:]] if rest[1:] else [rest]
     return {name: outcomes[name] for name in names}
