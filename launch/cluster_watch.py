@@ -73,7 +73,7 @@ def _computing(tasks: Iterable[SupervisedTask]) -> dict[Task, float]:
     """The tasks in which TensorFlow has run, and their processor time in seconds."""
     found = {}
     for task in tasks:
-        if not task.plan.is_server and _has_computed(task.pid):
+        if not task.plan.is_server and has_computed(task.pid):
             try:
                 times = psutil.Process(task.pid).cpu_times()
             except psutil.Error:
@@ -82,7 +82,7 @@ def _computing(tasks: Iterable[SupervisedTask]) -> dict[Task, float]:
     return found
 
 
-def _has_computed(pid: int) -> bool:
+def has_computed(pid: int) -> bool:
     """Whether TensorFlow has started its threads, as it does for the first operation.
 
     Importing it starts none.

@@ -14,6 +14,7 @@ from launch.cluster_use import (
     Socket,
     is_used,
 )
+from launch.cluster_watch import has_computed
 from launch.keras_progress import is_training
 from launch.plan import plan
 from tf_config import Task
@@ -224,13 +225,15 @@ def test_warning_comes_while_the_program_trains(launcher):
         """
         import os, time
         print("1/9 --- 1s 9ms/step", end="", flush=True)
-        while not os.path.exists("warned"):
+        end = time.monotonic() + 20
+        while not os.path.exists("warned") and time.monotonic() < end:
             time.sleep(0.05)
         """
     )
     process = launcher.start(script)
-    while "WARNING: the 2 ps and 2 workers are idle" not in process.stderr.readline():
-        assert process.poll() is None
+    warning = "WARNING: the 2 ps and 2 workers are idle: chief trains"
+    said = iter(process.stderr.readline, "")
+    assert any(warning in line for line in said), "it ended without a warning"
     (launcher.directory / "warned").touch()
     _, table = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
@@ -261,6 +264,22 @@ def test_short_program_is_told_in_the_table_alone(launcher):
 def test_program_that_trains_nothing_hears_nothing(launcher):
     _, _, errors = launcher.run(launcher.script("print('hello')"))
     assert "idle" not in errors
+
+
+def test_tensorflow_that_has_computed_is_known_by_its_threads():
+    with subprocess.Popen(
+        [sys.executable, PROGRAMS / "compute.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        for word, expected in (("imported", False), ("computed", True)):
+            assert process.stdout.readline().strip() == word
+            assert has_computed(process.pid) is expected
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert not has_computed(process.pid)
 
 
 def launched(directory, *args):
