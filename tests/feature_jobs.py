@@ -22,8 +22,8 @@ FEATURES = ROOT / "tests" / "features"
 PROGRAM = FEATURES / "in_step.py"
 WORKERS = {"multi_worker": 2, "ring": 1}
 """The strategies, and how many processes run the tests under each."""
-# Seconds: a test has a deadline of its own, and this is for what comes before it.
-TIMEOUT = 900.0
+# Seconds: each test has a deadline of its own.
+JOB_TIMEOUT = 1200.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def run(
-    strategy: str, directory: Path, tests: Sequence[str] = ()
+    strategy: str, directory: Path, tests: Sequence[str] = (), timeout: float = 60.0
 ) -> dict[str, Outcome]:
     """Runs tests of features, and returns what came out of each, by its node id.
 
@@ -45,13 +45,17 @@ def run(
         strategy: A key of `WORKERS`.
         directory: An empty one, for files and logs.
         tests: Paths of modules, or node ids; all that apply unless given.
+        timeout: What a test may take, in seconds.
+
+    Raises:
+        RuntimeError: If no test runs.
     """
     outcomes: dict[str, Outcome] = {}
     left = list(tests) or [str(FEATURES)]
     while left:
         job = directory / f"job-{len(outcomes)}"
         job.mkdir(parents=True)
-        log = _run_job(strategy, job, left)
+        log = _run_job(strategy, job, left, timeout)
         collected = _collected(job)
         if not collected:
             raise RuntimeError(f"no test ran under {strategy}: {log[-4000:]}")
@@ -66,19 +70,20 @@ def _collected(job: Path) -> dict[str, str]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def _run_job(strategy: str, job: Path, tests: Sequence[str]) -> str:
+def _run_job(strategy: str, job: Path, tests: Sequence[str], timeout: float) -> str:
     command = [sys.executable]
     if WORKERS[strategy] > 1:
         command += ["-m", "launch.local", "--num_ps=0", f"--log_dir={job}/logs"]
         command += [f"--num_workers={WORKERS[strategy]}"]
-    command += [str(PROGRAM), str(job), f"--strategy={strategy}", *tests]
+    command += [str(PROGRAM), str(job), str(timeout)]
+    command += [f"--strategy={strategy}", *tests]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     # Of the pytest that runs this one.
     env = {name: env[name] for name in env if not name.startswith("PYTEST_")}
     env.pop("TF_CONFIG", None)
     with (job / "log").open("w") as log:
         subprocess.run(
-            command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=TIMEOUT
+            command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=JOB_TIMEOUT
         )
     return (job / "log").read_text()
 

@@ -1,11 +1,12 @@
 """Runs tests of features on every worker of a cluster, in step.
 
     python -m launch.local --num_ps=0 --num_workers=2 tests/features/in_step.py \
-        DIRECTORY --strategy=multi_worker TEST...
-    python tests/features/in_step.py DIRECTORY --strategy=ring TEST...
+        DIRECTORY SECONDS --strategy=multi_worker TEST...
+    python tests/features/in_step.py DIRECTORY SECONDS --strategy=ring TEST...
 
-The tests to run are written to DIRECTORY/tests.json, with the rows of the table that
-they prove, and what came out of each to DIRECTORY/outcomes-INDEX.jsonl. A test passes if it passes on every worker, and leaves
+SECONDS is what a test may take. The tests to run are written to DIRECTORY/tests.json,
+with the rows of the table that they prove, and what came out of each to
+DIRECTORY/outcomes-INDEX.jsonl. A test passes if it passes on every worker, and leaves
 them with the same variables. Once one failed, nobody knows what the other workers wait
 for: the job ends, and another one has to run the rest; see tests/feature_jobs.py.
 """
@@ -23,8 +24,6 @@ import pytest
 import tf_config
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 60.0
-"""How long a test may take, and a worker be behind the others, in seconds."""
 
 
 class InStep:
@@ -34,10 +33,13 @@ class InStep:
         directory: Where the outcomes are.
         index: This worker's.
         workers: How many run the tests.
+        timeout: How far a worker may be behind the others, in seconds.
     """
 
-    def __init__(self, directory: Path, index: int, workers: int) -> None:
-        self._directory, self._index = directory, index
+    def __init__(
+        self, directory: Path, index: int, workers: int, timeout: float
+    ) -> None:
+        self._directory, self._index, self._timeout = directory, index, timeout
         self._files = [directory / f"outcomes-{i}.jsonl" for i in range(workers)]
         self._ran = 0
         self._phases: list[Any] = []
@@ -74,7 +76,7 @@ class InStep:
 
     def _outcomes(self) -> Iterator[dict[str, Any]]:
         """What came out of this test on each worker, unless it takes too long."""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + self._timeout
         for file in self._files:
             while time.monotonic() < deadline:
                 lines = file.read_text().splitlines(True) if file.exists() else []
@@ -95,7 +97,7 @@ def _same(outcomes: list[dict[str, Any]], workers: int) -> bool:
     return len(outcomes) == workers and len(kinds) == 1 and "failed" not in kinds.pop()
 
 
-def main(directory: str, *args: str) -> int:
+def main(directory: str, timeout: str, *args: str) -> int:
     """Runs pytest with these arguments, and returns its exit status."""
     index, workers = 0, 1
     if "--strategy=multi_worker" in args:
@@ -106,10 +108,9 @@ def main(directory: str, *args: str) -> int:
     options = ["-q", "-c", f"{ROOT}/setup.cfg", f"--rootdir={ROOT}", "-p", "no:xdist"]
     options += ["-p", "no:cacheprovider", "-p", "no:randomly"]
     options += [f"--basetemp={directory}/tmp-{index}"]
-    options += [f"--timeout={TIMEOUT}", "--timeout-method=thread"]
-    return int(
-        pytest.main([*options, *args], [InStep(Path(directory), index, workers)])
-    )
+    options += [f"--timeout={timeout}", "--timeout-method=thread"]
+    in_step = InStep(Path(directory), index, workers, float(timeout))
+    return int(pytest.main([*options, *args], [in_step]))
 
 
 if __name__ == "__main__":
