@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.checkpoint.variables import in_a_function
-from tfdist.keras import checks
+from tfdist.keras import building, checks
 from tfdist.keras.export import in_one_piece
 from tfdist.keras.feed import BatchLayout, FedDataset
 from tfdist.keras.functions import PredictFunction, StepFunction
@@ -53,6 +53,7 @@ def install() -> None:
         _tf.TensorFlowTrainer.fit = _resuming(_tf.TensorFlowTrainer.fit)
         for name in ("fit", "evaluate", "predict"):
             _settle_on_error(_tf.TensorFlowTrainer, name)
+        building.install()
         join_before_saving()
         keras.Model.export = _exporting_whole_variables(keras.Model.export)
         _replace(_tf.TFEpochIterator, "_get_iterator", _get_iterator)
@@ -108,7 +109,7 @@ def _settle_on_error(owner: type, name: str) -> None:
             # Whoever saves or counts in `except` shall not do so while workers write.
             strategy.in_flight.settle()
             if lost := lost_ps.explained(error, strategy.servers):
-                raise lost from None
+                raise lost.with_traceback(error.__traceback__) from None
             raise
 
     setattr(owner, name, method)
@@ -168,8 +169,8 @@ def _maybe_symbolic_build(
         # Keras would take a batch for this, and a generator would not give it back.
         spec = _dataset_of(iterator).element_spec
         data_batch = BatchLayout(spec).structure
-    with model.distribute_strategy.scope():
-        model._symbolic_build(data_batch=data_batch)
+    step = model.train_step if building.stage() == building.TRAIN else model.test_step
+    building.build(model, model.distribute_strategy, data_batch, step)
 
 
 def _dataset_of(epoch_iterator: Any) -> tf.data.Dataset:

@@ -80,18 +80,7 @@ class PackedLogs:
         """
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
         for value in values:
-            is_number = value.dtype.is_floating or value.dtype.is_integer
-            if not (is_number or value.dtype.is_bool):
-                raise ValueError(
-                    "train_step and test_step return numbers, whose latest values "
-                    f"the chief shows; received {value.dtype.name} in {logs}"
-                )
-            if not value.shape.is_fully_defined():
-                raise ValueError(
-                    "train_step and test_step return values of a fixed shape; "
-                    f"received the shape {value.shape} in {logs}. Reduce it over the "
-                    "batch first, for example with tf.reduce_mean"
-                )
+            check_is_a_log(value)
         self._structure = tf.nest.map_structure(lambda _: None, logs)
         self._shapes = [tuple(value.shape) for value in values]
         flat = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values]
@@ -106,3 +95,23 @@ class PackedLogs:
             for part, shape in zip(parts, self._shapes, strict=True)
         ]
         return tf.nest.pack_sequence_as(self._structure, values)
+
+
+def check_is_a_log(value: tf.Tensor) -> None:
+    """Checks what a step returns in its logs.
+
+    Raises:
+        ValueError: If it has no fixed shape, or is not a number.
+    """
+    is_number = value.dtype.is_floating or value.dtype.is_integer
+    if not (is_number or value.dtype.is_bool):
+        raise ValueError(
+            "train_step and test_step must return numbers in their logs; received a "
+            f"{value.dtype.name}: {value}"
+        )
+    if not value.shape.is_fully_defined():
+        raise ValueError(
+            "train_step and test_step must return logs of a fixed shape; received the "
+            f"shape {value.shape}: {value}. Reduce it over the batch first, for example "
+            "with tf.reduce_mean"
+        )

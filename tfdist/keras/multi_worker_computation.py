@@ -5,29 +5,123 @@ Each replaced function behaves as before unless a step of ours is being traced: 
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.multi_worker_exchange import reduce_gradients
-from tfdist.keras.multi_worker_replica import current_step
+from tfdist.keras.loss_kind import CONSTANTS, IndivisibleLossError, Kind
+from tfdist.keras.multi_worker_exchange import of_last_replica, reduce_gradients
+from tfdist.keras.multi_worker_replica import ReplicaStep, current_step
+from tfdist.keras.whole_batch import exchanged, part_of, weighed_targets
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
 
 def hook_computation() -> None:
-    """Replaces what Keras does with gradients, variables, seeds and losses."""
+    """Replaces what Keras does with losses, gradients, variables and seeds."""
+    _hook_gradients()
     _hook_optimizers()
     _hook_variables()
     _hook_seeds()
-    _weigh_by_examples("scale_loss_for_distribution", is_scaled=True)
-    _weigh_by_examples("unscale_loss_for_distribution", is_scaled=False)
+    _hook_losses()
+
+
+def _hook_gradients() -> None:
+    """Has a tape return the gradient of the whole batch's loss.
+
+    Whatever a `train_step` does with it then, clip it or measure its norm, it does with
+    what one process would have.
+    """
+    owner = tf.GradientTape
+    tape_gradient = owner.gradient
+
+    @functools.wraps(tape_gradient)
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        unconnected = unconnected_gradients
+        step = current_step()
+        if step is None:
+            _check_not_across_replicas(tf.nest.flatten(sources))
+        if step is None or step.is_differentiating or target is None:
+            return tape_gradient(self, target, sources, output_gradients, unconnected)
+        targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
+        given = tf.nest.flatten(output_gradients) if output_gradients else None
+        tensors, weights = weighed_targets(
+            step, targets, given or [None] * len(targets)
+        )
+        # Recomputed layers differentiate parts of themselves meanwhile.
+        step.is_differentiating = True
+        try:
+            gradients = tape_gradient(
+                self, tensors, sources, _all_or_none(tensors, weights), unconnected
+            )
+        finally:
+            step.is_differentiating = False
+        return _of_whole_batch(step, sources, gradients)
+
+    owner.gradient = gradient
+
+
+def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
+    if all(weight is None for weight in weights):
+        return None
+    return [
+        tf.ones_like(tensor) if weight is None else weight
+        for tensor, weight in zip(tensors, weights, strict=True)
+    ]
+
+
+def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
+    """Adds up the gradients of variables; those of a replica's tensors are its own."""
+    flat = tf.nest.flatten(gradients)
+    places = [
+        i for i, each in enumerate(tf.nest.flatten(sources)) if _is_variable(each)
+    ]
+    counted = [None if flat[i] is None else step.counted(flat[i]) for i in places]
+    if step.is_rehearsal:
+        summed = counted
+    else:
+        options = tf.distribute.get_strategy().extended.communication_options
+        summed = reduce_gradients(counted, options)
+    step.is_same([each for each in summed if each is not None])
+    for place, total in zip(places, summed, strict=True):
+        flat[place] = total
+    return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, keras.Variable | tf.Variable)
+
+
+def _check_not_across_replicas(sources: list[Any]) -> None:
+    strategy = tf.distribute.get_strategy()
+    if (
+        isinstance(strategy, SynchronousStrategy)
+        and tf.distribute.in_cross_replica_context()
+        and any(_is_variable(each) for each in sources)
+    ):
+        raise RuntimeError(
+            "a gradient was computed in the scope of the strategy, and outside of "
+            f"strategy.run. {_OWN_LOOP}"
+        )
+
+
+_OWN_LOOP = (
+    "Put the step into a function, and call strategy.run(step, args=(batch,)) on each "
+    "batch of strategy.experimental_distribute_dataset(dataset), in a tf.function"
+)
 
 
 def _hook_optimizers() -> None:
-    _reduce_before(keras.optimizers.Optimizer)
-    _reduce_before(keras.optimizers.LossScaleOptimizer)
+    _apply_as_it_is(keras.optimizers.Optimizer)
+    _apply_as_it_is(keras.optimizers.LossScaleOptimizer)
     owner = keras.optimizers.Optimizer
     keras_reduce = owner._all_reduce_sum_gradients
 
@@ -40,37 +134,85 @@ def _hook_optimizers() -> None:
     owner._all_reduce_sum_gradients = reduce
 
 
-def _reduce_before(owner: Any) -> None:
-    """Adds up the gradients before anything is done with them.
-
-    Keras clips a replica's gradients, accumulates them and looks for infinities in
-    them first, and adds up what results.
-    """
+def _apply_as_it_is(owner: Any) -> None:
+    """Applies gradients that have been added up already."""
     keras_apply = owner.apply
 
     @functools.wraps(keras_apply)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         step = current_step()
+        if step is None:
+            _check_is_on_replica(self)
         if step is None or step.is_updating:
             return keras_apply(self, grads, trainable_variables)
-        options = tf.distribute.get_strategy().extended.communication_options
-        counted = [None if each is None else step.counted(each) for each in grads]
-        summed = reduce_gradients(counted, options)
+        variables = trainable_variables or self._trainable_variables
+        grads = [
+            _checked(step, each, variable)
+            for each, variable in zip(grads, variables, strict=True)
+        ]
         with step.updating():
-            return keras_apply(self, summed, trainable_variables)
+            return keras_apply(self, grads, trainable_variables)
 
     owner.apply = apply
+
+
+def _checked(step: ReplicaStep, gradient: Any, variable: Any) -> Any:
+    """The gradient, which has to be the same on every replica.
+
+    Raises:
+        IndivisibleLossError: If it was computed from this replica's examples otherwise
+            than by a tape.
+    """
+    if gradient is None:
+        return None
+    leaves = tf.nest.flatten(gradient, expand_composites=True)
+    kinds = {step.kind_of(tf.convert_to_tensor(each)) for each in leaves}
+    if kinds <= {Kind.SAME}:
+        return gradient
+    if kinds <= CONSTANTS:
+        # Noise: all replicas take that of one of them.
+        dense = tf.convert_to_tensor(gradient)
+        return exchanged(step, [of_last_replica(step, dense)])[0]
+    raise IndivisibleLossError(
+        f"{variable.path} was given a gradient that depends on one replica's part of "
+        "the batch. Compute gradients by tf.GradientTape.gradient, which adds up those "
+        "of all replicas; tf.gradients and jacobians do not"
+    )
+
+
+def _check_is_on_replica(optimizer: Any) -> None:
+    strategy = optimizer._distribution_strategy
+    if isinstance(strategy, SynchronousStrategy) and (
+        tf.distribute.get_strategy() is not strategy
+        or tf.distribute.in_cross_replica_context()
+    ):
+        raise RuntimeError(
+            f"an optimizer of {type(strategy).__name__} was applied outside of "
+            f"strategy.run. {_OWN_LOOP}"
+        )
 
 
 def _hook_variables() -> None:
     owner = _tf.KerasVariable
     keras_assign, keras_map = owner._direct_assign, owner._map_aggregation
+    keras_add = owner.assign_add
 
     @functools.wraps(keras_assign)
     def direct_assign(self: Any, value: Any) -> None:
         keras_assign(self, value)
-        if step := current_step():
-            step.wrote(self)
+        step = current_step()
+        # What is summed when it is read, a metric's state, may differ.
+        if step and self.synchronization != "on_read":
+            step.wrote(self, tf.convert_to_tensor(value))
+
+    @functools.wraps(keras_add)
+    def assign_add(self: Any, value: Any) -> Any:
+        step = current_step()
+        if step and not step.is_updating and self.synchronization == "on_read":
+            value = tf.cast(tf.convert_to_tensor(value), self._dtype)
+            if step.kind_of(value) is not Kind.UNKNOWN:
+                value = part_of(step, value)
+        return keras_add(self, value)
 
     # Of an optimizer, and the same on every replica. To have TensorFlow see to that,
     # the replicas would have to meet at each of them.
@@ -82,6 +224,22 @@ def _hook_variables() -> None:
         return keras_map(self, aggregation)
 
     owner._direct_assign, owner._map_aggregation = direct_assign, map_aggregation
+    owner.assign_add = assign_add
+    for name, number in (("__int__", int), ("__float__", float)):
+        setattr(owner, name, _of_a_copy(getattr(owner, name), number))
+
+
+def _of_a_copy(
+    convert: Callable[[Any], Any], number: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Converts a scalar variable, which TensorFlow cannot if it has several copies."""
+
+    @functools.wraps(convert)
+    def method(self: Any) -> Any:
+        is_mirrored = isinstance(self._value, tf.distribute.DistributedValues)
+        return number(self.numpy()) if is_mirrored and not self.ndim else convert(self)
+
+    return method
 
 
 def _hook_seeds() -> None:
@@ -102,17 +260,34 @@ def _hook_seeds() -> None:
     owner.next = next_seed
 
 
-def _weigh_by_examples(name: str, is_scaled: bool) -> None:
-    """Weighs a replica's loss by its part of the examples, not of the replicas."""
+def _hook_losses() -> None:
+    """Leaves a replica's losses as they are: its gradients are weighed, not they."""
     module = _tf.keras_loss
-    keras_function = getattr(module, name)
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        setattr(module, name, _as_it_is(getattr(module, name)))
+    keras_mask = module.apply_mask
 
+    @functools.wraps(keras_mask)
+    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        step = current_step()
+        if step is None or mask is None or reduction not in _MEANS:
+            return keras_mask(sample_weight, mask, dtype, reduction)
+        # A mean over what is not masked, of all replicas.
+        weights = keras_mask(sample_weight, mask, dtype, "sum")
+        mask = tf.cast(tf.convert_to_tensor(mask), dtype)
+        sums = [tf.reduce_sum(tf.ones_like(mask)), tf.reduce_sum(mask)]
+        size, valid = exchanged(step, [step.counted(each) for each in sums])
+        return weights * tf.math.divide_no_nan(size, valid)
+
+    module.apply_mask = apply_mask
+
+
+_MEANS = ("mean", "sum_over_batch_size")
+
+
+def _as_it_is(keras_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(keras_function)
     def function(value: Any) -> Any:
-        step = current_step()
-        if step is None:
-            return keras_function(value)
-        value = tf.convert_to_tensor(value)
-        return step.scaled(value) if is_scaled else step.unscaled(value)
+        return keras_function(value) if current_step() is None else value
 
-    setattr(module, name, function)
+    return function

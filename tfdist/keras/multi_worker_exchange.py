@@ -57,29 +57,16 @@ def _sum_by_dtype(values: Sequence[Any], options: Any) -> list[Any]:
     return sums
 
 
-def settle_written(step: ReplicaStep) -> None:
-    """Gives every replica the same value of each variable that a step has written.
-
-    Batch normalization is why: each replica computes the statistics of its own
-    examples. A float variable becomes the mean over all examples of the step, any
-    other the value that the first replica has given it.
-    """
-    variables = [each for each in step.written if each.synchronization != "on_read"]
-    if not variables:
-        return
-    parts = [
-        step.scaled(value) if value.dtype.is_floating else of_first_replica(value)
-        for value in (tf.convert_to_tensor(each.value) for each in variables)
-    ]
-    with step.updating():
-        for variable, total in zip(variables, sum_tensors(parts), strict=True):
-            variable.assign(total)
-
-
 def of_first_replica(value: tf.Tensor) -> tf.Tensor:
     """The value on the first replica, zeros on the others: their sum is the value."""
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return tf.where(replica == 0, value, tf.zeros_like(value))
+
+
+def of_last_replica(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
+    """The same of the last one, which has examples of a batch if any has."""
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    return tf.where(step.replica == replicas - 1, value, tf.zeros_like(value))
 
 
 def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], None]:
@@ -92,6 +79,8 @@ def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], No
     Returns:
         What to call after the step.
     """
+    if step.is_rehearsal:
+        return lambda: None
     before = [tf.identity(each.value) for each in variables]
 
     def undo() -> None:

@@ -15,10 +15,12 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.keras import building
 from tfdist.keras import multi_worker_callbacks as callbacks
 from tfdist.keras.multi_worker_computation import hook_computation
-from tfdist.keras.multi_worker_input import ShardedData
+from tfdist.keras.multi_worker_input import BatchStructure, ShardedData
 from tfdist.keras.multi_worker_step import PredictFunction, StepFunction
+from tfdist.keras.scope import outside_of_scope
 from tfdist.multi_worker.peers import explained
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
@@ -48,6 +50,7 @@ def install() -> None:
         _hook_epoch_iterator()
         _hook_fit()
         _hook_saving()
+        building.install()
         hook_computation()
         _installed = True
 
@@ -112,8 +115,18 @@ def _maybe_symbolic_build(
         )
     if iterator is not None:
         data_batch = iterator._distributed_dataset.element_spec
-    with strategy.scope():
-        model._symbolic_build(data_batch=data_batch)
+    structure = BatchStructure(data_batch)
+    is_training = building.stage() == building.TRAIN
+    step = StepFunction(
+        model, strategy, model.train_step if is_training else model.test_step
+    )
+
+    def rehearse(batch: Any) -> None:
+        step.rehearse(structure, batch)
+
+    building.build(
+        model, strategy, structure.specs, rehearse, always=bool(model.run_eagerly)
+    )
 
 
 def _get_iterator(epoch_iterator: Any) -> Any:
@@ -194,18 +207,43 @@ def _bind_fit(
 
 
 def _hook_saving() -> None:
+    """Has the chief alone write files, and Keras read and write them out of the scope.
+
+    Keras makes an optimizer to compare with as it saves. In the scope, its variables
+    would be made on all workers, and the others do not save.
+    """
     for name in ("save", "save_weights", "export"):
-        _write_on_chief_alone(name)
+        _write_on_chief_alone(keras.Model, name)
+    _write_on_chief_alone(_tf.saving_lib, "save_model")
+    _write_on_chief_alone(_tf.saving_lib, "save_weights_only")
+    _write_on_chief_alone(_tf.legacy_h5_format, "save_model_to_hdf5")
+    load = _tf.saving_lib.load_weights_only
+
+    @functools.wraps(load)
+    def load_weights_only(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(_saved_by(model), SynchronousStrategy):
+            return load(model, *args, **kwargs)
+        with outside_of_scope():
+            return load(model, *args, **kwargs)
+
+    _tf.saving_lib.load_weights_only = load_weights_only
 
 
-def _write_on_chief_alone(name: str) -> None:
-    keras_method = getattr(keras.Model, name)
+def _write_on_chief_alone(owner: Any, name: str) -> None:
+    keras_function = getattr(owner, name)
 
-    @functools.wraps(keras_method)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = getattr(self, "distribute_strategy", None)
-        if isinstance(strategy, SynchronousStrategy) and not strategy.is_chief:
+    @functools.wraps(keras_function)
+    def function(model: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = _saved_by(model)
+        if not isinstance(strategy, SynchronousStrategy):
+            return keras_function(model, *args, **kwargs)
+        if not strategy.is_chief:
             return None
-        return keras_method(self, *args, **kwargs)
+        with outside_of_scope():
+            return keras_function(model, *args, **kwargs)
 
-    setattr(keras.Model, name, method)
+    setattr(owner, name, function)
+
+
+def _saved_by(model: Any) -> Any:
+    return getattr(model, "distribute_strategy", None)

@@ -46,6 +46,11 @@ class BatchStructure:
         """The type specs of what a batch holds."""
         return tuple(spec for spec in self._leaves if spec is not None)
 
+    @property
+    def has_varying_rows(self) -> bool:
+        """Whether it holds values whose number is no multiple of the examples'."""
+        return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
+
     def flatten(self, batch: Any) -> tuple[Any, ...]:
         """What the batch holds, without what is None."""
         pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)
@@ -267,7 +272,10 @@ def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
 
 
 def _whole(present: tuple[Any, ...]) -> tuple[tf.Tensor, tf.Tensor, tuple[Any, ...]]:
-    return row_count(present[0]), _int64(_TO_BE_SUMMED), present
+    # Sliced, a batch of a known size has the rows of unknown number that all others have.
+    count = row_count(present[0])
+    rows = tuple(_slice(value, _int64(0), count) for value in present)
+    return count, _int64(_TO_BE_SUMMED), rows
 
 
 def _without_end(shares: tf.data.Dataset, repeat_last: bool) -> tf.data.Dataset:

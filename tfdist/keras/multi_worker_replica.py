@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.keras.loss_kind import Kind, KindReader
+
 _current: ContextVar["ReplicaStep | None"] = ContextVar("replica_step", default=None)
 
 
@@ -20,15 +22,36 @@ class ReplicaStep:
         count: The number of examples of this replica, a scalar; 0 if those that it
             has stand in for none.
         total: The number of examples of all replicas, a scalar.
-        written: The Keras variables that the replica has set to a value of its own.
+        has_varying_rows: Whether the batch holds ragged or sparse values.
+        known_kinds: The kinds that `kind_of` finds, in the order in which it is asked,
+            where the step is not traced but run eagerly.
+        is_rehearsal: Whether there are no other replicas to exchange anything with.
+        written: The Keras variables that the replica has set to a value of its own,
+            and that value.
+        kinds: The kinds that `kind_of` has found.
         is_updating: Whether what is written is the same on every replica anyhow.
+        is_differentiating: Whether a gradient is being computed.
     """
 
     replica: tf.Tensor
     count: tf.Tensor
     total: tf.Tensor
-    written: list[Any] = field(default_factory=list)
+    has_varying_rows: bool = False
+    known_kinds: tuple[Kind, ...] | None = None
+    is_rehearsal: bool = False
+    written: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    kinds: list[Kind] = field(default_factory=list)
     is_updating: bool = False
+    is_differentiating: bool = False
+
+    def __post_init__(self) -> None:
+        self._same: set[Any] = set()
+        self._kinds_of_written: dict[int, Kind] = {}
+        self.reader = KindReader(
+            lambda tensor: tensor.ref() in self._same,
+            lambda handle: self._kinds_of_written.get(id(handle), Kind.SAME),
+            self.has_varying_rows,
+        )
 
     @property
     def share(self) -> tf.Tensor:
@@ -56,10 +79,34 @@ class ReplicaStep:
             self.count > 0, lambda: gradient, lambda: tf.zeros_like(gradient)
         )
 
-    def wrote(self, variable: Any) -> None:
+    def kind_of(self, tensor: tf.Tensor) -> Kind:
+        """What a number of this replica is to that of the whole batch."""
+        if self.known_kinds is None:
+            kind = self.reader.kind_of(tensor)
+        elif len(self.kinds) < len(self.known_kinds):
+            kind = self.known_kinds[len(self.kinds)]
+        else:
+            kind = Kind.UNKNOWN
+        self.kinds.append(kind)
+        return kind
+
+    def is_same(self, values: Any) -> None:
+        """Notes that tensors are the same on every replica."""
+        for each in tf.nest.flatten(values, expand_composites=True):
+            if tf.is_tensor(each):
+                self._same.add(each.ref())
+
+    def wrote(self, variable: Any, value: Any) -> None:
         """Notes that the replica has set a Keras variable to a value of its own."""
-        if not self.is_updating and all(variable is not each for each in self.written):
-            self.written.append(variable)
+        if self.is_updating:
+            return
+        # Run eagerly, it is not known; most such values are means, as moving ones are.
+        is_eager = self.known_kinds is not None
+        kind = Kind.MEAN if is_eager else self.kind_of(value)
+        if kind is not Kind.SAME or id(variable) in self.written:
+            self.written[id(variable)] = variable, value
+            # What is read of it from now on is this replica's own too.
+            self._kinds_of_written[id(variable.value.handle)] = kind
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:

@@ -1,16 +1,19 @@
 """The functions that Keras's `fit`, `evaluate` and `predict` call for each step."""
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist.keras.logs import check_is_a_log
+from tfdist.keras.loss_kind import Kind
+from tfdist.keras.metric_results import MetricResults, flat_logs
 from tfdist.keras.multi_worker_exchange import (
     gather_rows,
     of_first_replica,
-    settle_written,
     sum_tensors,
     undo_if_idle,
 )
@@ -21,9 +24,15 @@ from tfdist.keras.multi_worker_input import (
     slice_rows,
 )
 from tfdist.keras.multi_worker_replica import ReplicaStep, replica_step
+from tfdist.keras.whole_batch import part_of, settle_written
 from tfdist.multi_worker.peers import explained
 
 _as_written = tf.autograph.experimental.do_not_convert
+_Kinds = tuple[Kind, ...] | None
+_rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, _Kinds]]" = (
+    weakref.WeakKeyDictionary()
+)
+"""The kinds of what the steps of a model compute, by the name of the step."""
 
 
 class StepFunction:
@@ -60,6 +69,31 @@ class StepFunction:
                 raise StopIteration
             return logs
 
+    def rehearse(self, structure: BatchStructure, batch: Any) -> None:
+        """Traces one replica's step on a symbolic batch, as if there were no other.
+
+        Raises:
+            Exception: What the step raises.
+        """
+        rows = row_count(structure.flatten(batch)[0])
+        step = ReplicaStep(
+            tf.zeros([], tf.int64),
+            rows,
+            rows,
+            structure.has_varying_rows,
+            is_rehearsal=True,
+        )
+        with MetricResults(self._model) as self._results, replica_step(step):
+            self._run(step, batch)
+        _rehearsed.setdefault(self._model, {})[self._step.__name__] = tuple(step.kinds)
+
+    @property
+    def _kinds(self) -> _Kinds:
+        """What a rehearsal found; None if the step is traced and tells itself."""
+        if not self._model.run_eagerly:
+            return None
+        return _rehearsed[self._model][self._step.__name__]
+
     def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
         attempt = ShareFunction(
             self._model,
@@ -67,13 +101,15 @@ class StepFunction:
             shares.structure,
             shares.knows_totals,
             self._run,
+            self._kinds,
         )
 
         @_as_written
         def execute(values: Any) -> tuple[tf.Tensor, Any]:
-            ran, outputs = attempt(values)
-            if self._model.steps_per_execution > 1:
-                ran, outputs = self._repeat(attempt, values, ran, outputs)
+            with MetricResults(self._model) as self._results:
+                ran, outputs = attempt(values)
+                if self._model.steps_per_execution > 1:
+                    ran, outputs = self._repeat(attempt, values, ran, outputs)
             return ran, self._logs(outputs)
 
         return self._function(
@@ -102,7 +138,11 @@ class StepFunction:
 
         @_as_written
         def execute(*present: Any) -> Any:
-            return self._logs(on_batch(self._strategy, structure, present, self._run))
+            with MetricResults(self._model) as self._results:
+                outputs = on_batch(
+                    self._strategy, structure, present, self._run, self._kinds
+                )
+            return self._logs(outputs)
 
         function = self._function(repr(structure.specs), execute, structure.present)
         return function(*structure.flatten(batch))
@@ -117,20 +157,21 @@ class StepFunction:
         return self._traced[key]
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
-        """One replica's step; returns the part of the logs that is not of metrics."""
+        """One replica's step; returns its parts of the logs that are not of metrics."""
         undo = undo_if_idle(step, self._model.metrics_variables)
-        logs = self._step(batch)
+        logs = flat_logs(self._step(batch))
         settle_written(step)
         undo()
-        self._names = tuple(logs)
-        others = set(logs) - set(self._model.get_metrics_result())
+        self._sources = {n: self._results.source_of(log) for n, log in logs.items()}
         return {
-            name: step.scaled(_as_float(logs[name])) for name in logs if name in others
+            name: part_of(step, _as_float(logs[name]))
+            for name, source in self._sources.items()
+            if source is None
         }
 
     @_as_written
     def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
-        """The logs of all replicas: metrics of all examples, means of the others."""
+        """The logs of all replicas: metrics of all examples, and sums of parts."""
         variables = self._model.metrics_variables
         others = sorted(outputs)
 
@@ -141,12 +182,14 @@ class StepFunction:
         sums = self._strategy.run(add_up, args=(outputs,))
         sums = [self._strategy.experimental_local_results(each)[0] for each in sums]
         states = sums[: len(variables)]
+        totals = dict(zip(others, sums[len(variables) :], strict=True))
         with keras.StatelessScope(
             state_mapping=list(zip(variables, states, strict=True))
         ):
-            results = self._model.get_metrics_result()
-        results |= dict(zip(others, sums[len(variables) :], strict=True))
-        return {name: results[name] for name in self._names}
+            return {
+                name: totals[name] if source is None else source.result()
+                for name, source in self._sources.items()
+            }
 
 
 class PredictFunction:
@@ -233,6 +276,7 @@ class ShareFunction:
         structure: Of the batches.
         knows_totals: As of `ShardedIterator`.
         run: A replica's step.
+        kinds: Of what it computes, if it is run eagerly.
     """
 
     def __init__(
@@ -242,11 +286,13 @@ class ShareFunction:
         structure: BatchStructure,
         knows_totals: bool,
         run: Callable[[ReplicaStep, Any], Any],
+        kinds: _Kinds = None,
     ) -> None:
         self._strategy = strategy
         self._structure = structure
         self._knows_totals = knows_totals
         self._run = run
+        self._kinds = kinds
 
     @_as_written
     def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
@@ -286,7 +332,8 @@ class ShareFunction:
     def _on_replicas(self, count: Any, total: tf.Tensor, present: Any) -> Any:
         @_as_written
         def on_replica(count: tf.Tensor, present: Any) -> Any:
-            with replica_step(_this_step(count, total)) as step:
+            this = _this_step(self._structure, count, total, self._kinds)
+            with replica_step(this) as step:
                 return self._run(step, self._structure.pack(present))
 
         return self._strategy.run(on_replica, args=(count, present))
@@ -297,6 +344,7 @@ def on_batch(
     structure: BatchStructure,
     present: tuple[Any, ...],
     run: Callable[[ReplicaStep, Any], Any],
+    kinds: _Kinds = None,
 ) -> Any:
     """Runs a step on a batch that every worker was given in full."""
 
@@ -307,15 +355,19 @@ def on_batch(
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
         replicas = context.num_replicas_in_sync
         count, total, rows = slice_rows(present, total, replicas, replica)
-        with replica_step(_this_step(count, total)) as step:
+        with replica_step(_this_step(structure, count, total, kinds)) as step:
             return run(step, structure.pack(rows))
 
     return strategy.run(on_replica, args=(present,))
 
 
-def _this_step(count: tf.Tensor, total: tf.Tensor) -> ReplicaStep:
+def _this_step(
+    structure: BatchStructure, count: tf.Tensor, total: tf.Tensor, kinds: _Kinds
+) -> ReplicaStep:
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return ReplicaStep(tf.cast(replica, tf.int64), count, total)
+    return ReplicaStep(
+        tf.cast(replica, tf.int64), count, total, structure.has_varying_rows, kinds
+    )
 
 
 def _state(variable: Any) -> tf.Tensor:
@@ -330,7 +382,13 @@ def _state(variable: Any) -> tf.Tensor:
 
 
 def _as_float(value: Any) -> tf.Tensor:
+    """A log, to be added up over the replicas.
+
+    Raises:
+        ValueError: If it is no number, or has no fixed shape.
+    """
     value = tf.convert_to_tensor(value)
+    check_is_a_log(value)
     return value if value.dtype.is_floating else tf.cast(value, tf.float32)
 
 

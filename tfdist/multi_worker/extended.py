@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import tf_config
 from tfdist import _tf
 from tfdist.connect import wait_for
 from tfdist.keras.multi_worker_replica import current_step
+from tfdist.keras.seeds import with_this_generator
 from tfdist.multi_worker.peers import PeerWatch, explained
 
 # Beyond those that TensorFlow numbers from 1.
@@ -212,11 +213,18 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 "all have as many as the one with the fewest"
             )
 
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
+
     # Keras's optimizers ask it. A step of `fit` has reduced its gradients by then, and
     # what is left is the same on every replica: they need not meet. A meeting cannot
     # take place inside of a condition, such as of accumulated gradients.
     def _use_merge_call(self) -> bool:
-        return current_step() is None and super()._use_merge_call()
+        step = current_step()
+        is_step = step is not None and not step.is_rehearsal
+        return not is_step and super()._use_merge_call()
 
 
 def _is_of_task(device: str, task: tf.DeviceSpec) -> bool:

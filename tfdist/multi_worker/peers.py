@@ -114,10 +114,13 @@ def explained(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         if lost := lost_peers():
-            raise PeerLostError(
+            problem: Exception = PeerLostError(
                 f"{', '.join(lost)} ended or does not answer. {WHAT_TO_DO}"
-            ) from None
-        raise shortened(error) from None
+            )
+        else:
+            problem = shortened(error)
+        # With the user's own frames: a callback may have failed.
+        raise problem.with_traceback(error.__traceback__) from None
 
 
 def unanswered(

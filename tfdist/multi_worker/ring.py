@@ -1,6 +1,7 @@
 """`RingStrategy`: one program, a copy of the model on every worker, and a ring of them."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from tfdist import _tf, status
 from tfdist.all_reduce.cross_device_ops import AllReduce
 from tfdist.connect import wait_for
 from tfdist.keras.multi_worker_replica import current_step
-from tfdist.membership import MEMBERSHIP, config_of
+from tfdist.keras.seeds import with_this_generator
+from tfdist.membership import MEMBERSHIP, check_eager, config_of, resolver_of
 from tfdist.multi_worker.extended import UnequalDevicesError
 from tfdist.multi_worker.last_resort import LastResort
 from tfdist.multi_worker.peers import WHAT_TO_DO, PeerWatch
@@ -55,7 +57,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         StartupTimeoutError: If a worker does not answer in time.
         UnequalDevicesError: If the workers have unequal numbers of GPUs.
         TypeError: If `cross_device_ops` is not a `tf.distribute.CrossDeviceOps`.
-        RuntimeError: If this process has such a strategy already.
+        RuntimeError: If this process has such a strategy already, or in graph mode.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
                 "cross_device_ops is an object such as tfdist.RingAllReduce(); "
                 f"received {ops!r}"
             )
+        check_eager("RingStrategy")
         config = _chief_of(cluster)
         MEMBERSHIP.check_none()
         workers = [each for each in config.cluster.tasks() if each.job == "worker"]
@@ -88,11 +91,18 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         )
         MEMBERSHIP.joined(self)
         status.publish_here(config)
+        self._resolver = resolver_of(config)
         # The base class would make an extension of its own, for local devices.
         tf.distribute.Strategy.__init__(
             self, RingExtended(self, addresses, ops, peer_timeout)
         )
+        weakref.finalize(self, self.extended.stop_watching).atexit = False
         multi_worker_hooks.install()
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """The cluster, and this process's task in it."""
+        return self._resolver
 
     @property
     def num_workers(self) -> int:
@@ -168,6 +178,10 @@ class RingExtended(_tf.MirroredExtended):
         """Asks the workers, and returns those that do not answer."""
         return self._watch.lost()
 
+    def stop_watching(self) -> None:
+        """Asks the workers no longer."""
+        self._watch.stop()
+
     def call(self) -> contextlib.AbstractContextManager[None]:
         """A call that needs the workers: without one, it fails or the process ends."""
         return self._last_resort.call()
@@ -182,10 +196,17 @@ class RingExtended(_tf.MirroredExtended):
         if problem:
             raise tf.errors.UnavailableError(None, None, problem)
 
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
+
     # A step of `fit` has added up its gradients before the optimizer asks, and what is
     # left is the same on every replica: they need not meet.
     def _use_merge_call(self) -> bool:
-        return current_step() is None and super()._use_merge_call()
+        step = current_step()
+        is_step = step is not None and not step.is_rehearsal
+        return not is_step and super()._use_merge_call()
 
 
 def _devices(workers: list[str]) -> tuple[str, ...]:

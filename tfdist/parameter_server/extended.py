@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import update
 from tfdist.parameter_server.creation import (
     requested,
@@ -205,7 +206,9 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        return super()._call_for_each_replica(update.tracing_a_step(fn), args, kwargs)
+        return super()._call_for_each_replica(
+            with_this_generator(update.tracing_a_step(fn)), args, kwargs
+        )
 
     def _use_merge_call(self) -> bool:
         # An optimizer asks, and then merges the calls of the replicas.

@@ -1,0 +1,207 @@
+"""What a loss is made of, read from its graph alone: means, sums, or neither."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tfdist.keras.loss_kind import IndivisibleLossError, Kind, KindReader
+
+WEIGHT = tf.Variable(tf.ones([3, 3]))
+CASES = {}
+
+
+def case(kind):
+    def register(function):
+        CASES[function.__name__] = (kind, function)
+        return function
+
+    return register
+
+
+def kind_of(function, **options):
+    found = []
+
+    def trace(x, y):
+        reader = KindReader(**options)
+        found.append(reader.kind_of(tf.convert_to_tensor(function(x, y))))
+
+    spec = tf.TensorSpec([None, 3])
+    tf.function(trace, autograph=False).get_concrete_function(spec, spec)
+    return found[0]
+
+
+@case(Kind.MEAN)
+def mean(x, y):
+    return tf.reduce_mean(tf.square(x - y))
+
+
+@case(Kind.MEAN)
+def mean_of_sums_by_example(x, y):
+    return tf.reduce_mean(tf.reduce_sum(x * y, axis=1))
+
+
+@case(Kind.MEAN)
+def keras_loss(x, y):
+    return keras.losses.MeanSquaredError()(x, y)
+
+
+@case(Kind.MEAN)
+def keras_loss_of_a_dynamic_shape(x, y):
+    length = tf.random.uniform([], 1, 4, tf.int32)
+    return keras.losses.MeanAbsoluteError()(x[:, :length, None], y[:, :length, None])
+
+
+@case(Kind.SUM)
+def keras_sum(x, y):
+    return keras.losses.MeanSquaredError(reduction="sum")(x, y)
+
+
+@case(Kind.ROWS)
+def keras_loss_by_example(x, y):
+    return keras.losses.MeanSquaredError(reduction=None)(x, y)
+
+
+@case(Kind.MEAN)
+def several_means_and_a_regularizer(x, y):
+    regularizer = keras.regularizers.L2(0.1)(WEIGHT)
+    terms = [keras.losses.MeanSquaredError()(x, y), regularizer, 0.5 * mean(x, y)]
+    return sum(terms) / 2.0 + keras.ops.sum(terms)
+
+
+@case(Kind.MEAN)
+def mean_times_a_weight(x, y):
+    return mean(x, y) * tf.exp(WEIGHT[0, 0])
+
+
+@case(Kind.SUM)
+def sum_of_squares(x, y):
+    return 0.5 * tf.reduce_sum((x - y) ** 2) + tf.nn.l2_loss(x)
+
+
+@case(Kind.SUM)
+def sum_by_product(x, y):
+    return tf.einsum("ij,ij->", x, y)
+
+
+@case(Kind.MEAN)
+def sum_over_the_number_of_examples(x, y):
+    n = tf.cast(tf.shape(x)[0], tf.float32)
+    return tf.reduce_sum(x * y) / tf.maximum(n, 1.0) + tf.reduce_sum(x) / tf.cast(
+        tf.size(x), tf.float32
+    )
+
+
+@case(Kind.SUM)
+def mean_times_the_number_of_examples(x, y):
+    return mean(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
+
+
+@case(Kind.OTHER)
+def sum_over_a_sum(x, y):
+    return tf.reduce_sum(x * y) / tf.reduce_sum(y)
+
+
+@case(Kind.OTHER)
+def mean_and_sum(x, y):
+    return tf.reduce_mean(x) + tf.reduce_sum(y)
+
+
+@case(Kind.OTHER)
+def root_of_a_mean(x, y):
+    return tf.sqrt(mean(x, y))
+
+
+@case(Kind.OTHER)
+def sum_over_those_selected(x, y):
+    chosen = tf.boolean_mask(x, y[:, 0] > 0)
+    return tf.reduce_sum(chosen) / tf.cast(tf.shape(chosen)[0], tf.float32)
+
+
+@case(Kind.UNKNOWN)
+def greatest(x, y):
+    return tf.reduce_max(x)
+
+
+@case(Kind.UNKNOWN)
+def first_example(x, y):
+    return x[0, 0]
+
+
+@case(Kind.SAME)
+def regularizer(x, y):
+    return tf.reduce_sum(WEIGHT**2)
+
+
+@case(Kind.DRAWN)
+def noise(x, y):
+    return tf.reduce_sum(WEIGHT * tf.random.normal([3, 3]))
+
+
+@case(Kind.SAME)
+def length_of_an_example(x, y):
+    return tf.shape(x)[1]
+
+
+@case(Kind.SAME)
+def weights_by_place(x, y):
+    places = tf.range(tf.shape(x[:, : tf.cast(WEIGHT[0, 0], tf.int32)])[1])
+    return tf.reduce_sum(tf.cast(places, tf.float32))
+
+
+@case(Kind.ROWS)
+def noise_for_each_example(x, y):
+    return tf.random.normal(tf.shape(x))
+
+
+@case(Kind.COUNT)
+def number_of_values(x, y):
+    return tf.reduce_prod(tf.shape(x[:, :2]))
+
+
+@case(Kind.MEAN)
+def in_a_branch(x, y):
+    loss = tf.reduce_mean(x)
+    found = []
+
+    def branch():
+        found.append(KindReader().kind_of(loss * 2.0))
+        return loss
+
+    tf.cond(WEIGHT[0, 0] > 0, branch, lambda: loss)
+    assert found == [Kind.MEAN]
+    return loss
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kind(name):
+    kind, function = CASES[name]
+    assert kind_of(function) is kind
+
+
+def test_lengths_of_ragged_values_are_no_multiples_of_the_examples():
+    assert kind_of(number_of_values, has_varying_rows=True) is Kind.SUM
+
+
+def test_pairs_on_the_first_axis_are_refused_by_the_line_that_takes_them():
+    def trace(x):
+        loss = tf.reduce_mean(tf.square(x[0] - x[1]) @ WEIGHT)
+        with pytest.raises(
+            IndivisibleLossError, match=r"StridedSlice.*made in .*\(anchors, positives\)"
+        ):
+            KindReader().parts_of(loss)
+
+    spec = tf.TensorSpec([None, None, 3])
+    tf.function(trace, autograph=False).get_concrete_function(spec)
+
+
+def test_what_cannot_be_taken_apart_is_named_with_its_line():
+    def trace(x):
+        loss = tf.reduce_mean(x) * tf.reduce_max(x)
+        with pytest.raises(
+            IndivisibleLossError,
+            match=r"Max \(Max\), made in .*test_loss_kind.py, line",
+        ):
+            KindReader().parts_of(loss)
+
+    spec = tf.TensorSpec([None, 3])
+    tf.function(trace, autograph=False).get_concrete_function(spec)

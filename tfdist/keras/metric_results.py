@@ -1,0 +1,90 @@
+"""Which metric a log of a step is the result of.
+
+A replica's metric has seen its own examples. A log that a `train_step` took from a metric
+has to be taken again once the states of all replicas are together, whatever its name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import keras
+
+
+@dataclass(frozen=True)
+class Source:
+    """The metric that a log comes from.
+
+    Attributes:
+        metric: The metric.
+        keys: Where the log is in its result, if that is a dict, or one of dicts.
+    """
+
+    metric: keras.metrics.Metric
+    keys: tuple[str, ...] = ()
+
+    def result(self) -> Any:
+        """Computes the log again, from the metric's state of now."""
+        result = self.metric.result()
+        for key in self.keys:
+            result = result[key]
+        return result
+
+
+class MetricResults:
+    """Notes what the metrics of a model return while this context is open.
+
+    Args:
+        model: The Keras model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._metrics = list(model.metrics)
+        self._returned: list[tuple[Any, Source]] = []
+
+    def __enter__(self) -> "MetricResults":
+        for metric in self._metrics:
+            # An attribute of the object comes before the method of its class.
+            vars(metric)["result"] = self._noting(metric, metric.result)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for metric in self._metrics:
+            vars(metric).pop("result", None)
+
+    def source_of(self, log: Any) -> Source | None:
+        """The metric that has returned this very object, or None."""
+        return next((source for value, source in self._returned if value is log), None)
+
+    def _noting(self, metric: Any, compute: Any) -> Any:
+        def result() -> Any:
+            returned = compute()
+            self._note(returned, Source(metric))
+            return returned
+
+        return result
+
+    def _note(self, returned: Any, source: Source) -> None:
+        if isinstance(returned, Mapping):
+            for key, value in returned.items():
+                self._note(value, Source(source.metric, (*source.keys, key)))
+        else:
+            self._returned.append((returned, source))
+
+
+def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs without their nesting, as Keras shows them.
+
+    >>> flat_logs({"loss": 1.0, "compile_metrics": {"mae": 2.0}})
+    {'loss': 1.0, 'mae': 2.0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(flat_logs(value) if isinstance(value, Mapping) else {name: value})
+    return flat
