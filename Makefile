@@ -5,19 +5,20 @@ VENV := .venv
 BIN := $(abspath $(VENV))/bin
 CHECK := build/check
 # The tests of a file share a process, and so those of a cluster.
-IN_TWO := -n 2 --dist loadfile -m "not namespaces"
+IN_TWO := -n 2 --dist loadfile -m "not namespaces and not thorough"
 # What these change, they share with the whole machine.
 ALONE := -m namespaces
 ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test check lint types wheel clean
+.PHONY: help mnist test check features lint types wheel clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
+	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -33,6 +34,9 @@ check: lint types wheel
 	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(ALONE) ../../tests
 	$(ON_WHEEL) -c /dev/null --rootdir=. --doctest-modules \
 		--ignore-glob='*/__main__.py' site/tf_config site/launch site/tfdist
+
+features: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features tests/test_features_synchronous.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -2,6 +2,8 @@
 
 The tests of `tests/features` that the rows name run in one job a strategy; see
 feature_jobs.py. `-k multi_worker`, or the name of a test, has the job run no others.
+Most of the code is that of both strategies: `make check` has each of these parts under
+one of them, and `make features` has all.
 """
 
 import sys
@@ -15,8 +17,21 @@ import feature_table  # noqa: E402
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
+IN_CHECK = {
+    "multi_worker": {"test_models.py", "test_saving.py", "test_refusals.py"},
+    "ring": {"test_training.py", "test_callbacks.py", "test_data.py"},
+}
+
+
+def marks(strategy, row):
+    module = row.test.split("::")[0]
+    return [] if module in IN_CHECK[strategy] else [pytest.mark.thorough]
+
+
 ROWS = [
-    pytest.param(strategy, row, id=f"{strategy}-{row.test}")
+    pytest.param(
+        strategy, row, id=f"{strategy}-{row.test}", marks=marks(strategy, row)
+    )
     for strategy in feature_jobs.WORKERS
     for part in feature_table.parts()
     for row in part.rows
