@@ -3,10 +3,30 @@
 import os
 import weakref
 from collections.abc import Callable
+from typing import Any, Self
 
 import tensorflow as tf
 
 import tf_config
+
+
+def check_eager(strategy: str) -> None:
+    """Checks that this program is one of TensorFlow 2, which Keras trains in.
+
+    Args:
+        strategy: The class that is being constructed.
+
+    Raises:
+        RuntimeError: In graph mode, in a `tf.Graph`, or in a `tf.function`.
+    """
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            f"tfdist.{strategy} trains in eager mode, and this is graph mode: after "
+            "tf.compat.v1.disable_eager_execution(), within tf.Graph().as_default(), or "
+            "in a tf.function. Construct it outside of them, before anything else. A "
+            "program in TensorFlow 1 style trains by tfdist.estimator, or by "
+            "tf.compat.v1.train as in docs/low-level.md"
+        )
 
 
 def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFConfig:
@@ -40,12 +60,52 @@ def resolver_of(
     config: tf_config.TFConfig,
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Returns what TensorFlow reads a cluster and a task from."""
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+    return Resolver(
         tf.train.ClusterSpec(config.cluster.cluster_spec()),
         task_type=config.task.job,
         task_id=config.task.index,
         rpc_layer="grpc",
     )
+
+
+class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
+    """A cluster and a task, and the accelerators that the task has."""
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> dict[str, int]:
+        """Counts a task's devices that are no CPUs: `{"GPU": 2}`; {} if it has none.
+
+        Args:
+            task_type: Its job; this process's unless given.
+            task_id: Its index; this process's unless given.
+            config_proto: As TensorFlow's resolvers take it.
+        """
+        # The class between, which is told its cluster, wants to be told these too.
+        return dict(
+            tf.distribute.cluster_resolver.ClusterResolver.num_accelerators(
+                self,
+                self.task_type if task_type is None else task_type,
+                self.task_id if task_id is None else task_id,
+                config_proto,
+            )
+        )
+
+
+class JoinsOnce:
+    """A strategy's part in a membership: copies of it are the strategy itself.
+
+    A process joins a cluster once, so that it can have no second one.
+    """
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 class Membership:

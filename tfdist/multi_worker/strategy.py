@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_config
 from tfdist import status
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
-from tfdist.membership import MEMBERSHIP, config_of, resolver_of
+from tfdist.membership import MEMBERSHIP, check_eager, config_of, resolver_of
 from tfdist.multi_worker.extended import MultiWorkerExtended
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 
@@ -42,7 +42,7 @@ class MultiWorkerMirroredStrategy(
         StartupTimeoutError: If another task does not answer in time.
         UnequalDevicesError: If the workers have unequal numbers of devices.
         RuntimeError: If this process has such a strategy already, or has used
-            TensorFlow before.
+            TensorFlow before, or in graph mode.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class MultiWorkerMirroredStrategy(
         # Imported late: the hooks have to know this class.
         from tfdist.keras import multi_worker_hooks
 
+        check_eager("MultiWorkerMirroredStrategy")
         config = _task_of(cluster)
         MEMBERSHIP.check_none()
         options = communication_options or _default_options()

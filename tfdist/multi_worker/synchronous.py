@@ -5,8 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.membership import JoinsOnce
 
-class SynchronousStrategy(tf.distribute.Strategy):
+
+class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     """A strategy under which all replicas compute parts of the same batch.
 
     Its `extended` answers:

@@ -1,6 +1,7 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,13 @@ from tfdist import _tf, status
 from tfdist.activity import Activity
 from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
 from tfdist.keras.patience import Patience
-from tfdist.membership import MEMBERSHIP, config_of, resolver_of
+from tfdist.membership import (
+    MEMBERSHIP,
+    JoinsOnce,
+    check_eager,
+    config_of,
+    resolver_of,
+)
 from tfdist.parameter_server import connect
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.placement import (
@@ -34,7 +41,7 @@ _STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
 """The variables by which a launcher names the directory, and says how long to wait."""
 
 
-class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
+class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     """Trains on a cluster of parameter servers and workers, from the chief.
 
     Variables created in `scope()` live on the ps that `placement` chooses. A Keras 3
@@ -79,7 +86,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         StartupTimeoutError: If a ps or a worker does not answer in time.
         TypeError: If `placement` has no method `place`.
         RuntimeError: If this process has such a strategy already, or a worker has
-            more than one GPU.
+            more than one GPU, or in graph mode.
     """
 
     def __init__(
@@ -98,6 +105,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         # Imported late: the hooks have to know this class.
         from tfdist.keras import hooks
 
+        check_eager("ParameterServerStrategy")
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
         if stall_timeout is None:
@@ -112,6 +120,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.activity = Activity(len(config.cluster.worker))
         self.servers = connect.servers_of(config.cluster)
         self.watchdog = Watchdog(self.servers, self.activity, stall_timeout, on_stall)
+        # While the process ends, somebody has to watch.
+        weakref.finalize(self, self.watchdog.stop).atexit = False
         with self.activity.call():
             super().__init__(resolver_of(config), variable_partitioner=partitioner)
             status.publish_here(config)
@@ -144,6 +154,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.resumable_fit: ResumableFit | None = None
         self._fits = 0
         hooks.install()
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """The cluster, and this process's task in it."""
+        return self._cluster_resolver
 
     @property
     def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
