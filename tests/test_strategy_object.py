@@ -12,7 +12,9 @@ import tensorflow as tf
 
 import tfdist
 
-from .launch_programs.launcher import DEADLINE, PROGRAMS
+from .launch_programs.launcher import PROGRAMS
+
+TIMEOUT = 200.0  # seconds
 
 STRATEGIES = {
     "ParameterServerStrategy": ["--num_ps=1", "--num_workers=1"],
@@ -26,20 +28,31 @@ PROCESSES = {
 }
 
 
+def launch(name, directory, program, *args):
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.local", *STRATEGIES[name]]
+        + [f"--log_dir={directory}/logs", str(PROGRAMS / program), *args],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.cluster
+def test_table_made_before_the_strategy(tmp_path):
+    said = launch("ParameterServerStrategy", tmp_path, "table_before_strategy.py")
+    assert "early.lookup_table was made before the strategy, and lost" in said
+    assert "Construct the strategy first" in said
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_object(tmp_path, name):
     """Copies are the strategy itself, and its threads end with it."""
-    program = str(PROGRAMS / "dropped_strategy.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.local", *STRATEGIES[name]]
-        + [f"--log_dir={tmp_path}/logs", program, name, str(tmp_path)],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    launch(name, tmp_path, "dropped_strategy.py", name, str(tmp_path))
     found = {
         path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")
     }
