@@ -264,7 +264,7 @@ def test_step_outside_of_run(strategy, regression):
         weights = model.trainable_variables
         model.optimizer.apply(tape.gradient(loss, weights), weights)
 
-    with pytest.raises(RuntimeError, match=r"calls strategy\.run\(step"):
+    with pytest.raises(RuntimeError, match=r"called by strategy\.run\(step"):
         strategy.coordinator.schedule(step, args=(tf.constant(regression[0]),))
 
 

@@ -18,8 +18,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.own_loop import check_optimizer_is_on_replica
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
+from tfdist.membership import MEMBERSHIP
 
 _log = logging.getLogger("tfdist")
 
@@ -183,6 +185,9 @@ def _apply_later(owner: Any) -> None:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         applied = _applied.get()
         if applied is None:
+            strategy = self._distribution_strategy
+            if strategy is MEMBERSHIP.strategy:
+                check_optimizer_is_on_replica(strategy)
             return keras_apply(self, grads, trainable_variables)
         if trainable_variables is not None:
             applied.append((self, list(trainable_variables)))

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.loss_kind import inputs_of, is_symbolic
 from tfdist.keras.step_error import user_line
 
 # Workers may write by the chief's writer: each write is an operation of its own there.
@@ -14,11 +15,11 @@ _ALLOWED = "tensorflow::SummaryWriterInterface"
 _IN_THE_CLUSTER = ("ps", "worker")
 
 
-def of_the_chief(function: Any, model: keras.Model) -> tuple[list[str], list[str]]:
+def of_the_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
     """Names the variables, and the other resources, that a step uses of the chief.
 
     Args:
-        function: The step, a `ConcreteFunction`.
+        graph: The `FuncGraph` of the step.
         model: The Keras model whose step it is.
 
     Returns:
@@ -26,8 +27,9 @@ def of_the_chief(function: Any, model: keras.Model) -> tuple[list[str], list[str
         `tf.summary` is none of them.
     """
     variables, others = [], []
-    names = _names(function, model)
-    for handle, inside in function.graph.captures:
+    names = _names(graph, model)
+    for outside, inside in graph.captures:
+        handle = _outermost(outside)
         if handle.dtype != tf.resource or _is_in_the_cluster(handle):
             continue
         kind = _tf.resource_type(handle)
@@ -42,9 +44,16 @@ def _is_in_the_cluster(handle: tf.Tensor) -> bool:
     return tf.DeviceSpec.from_string(handle.device).job in _IN_THE_CLUSTER
 
 
-def _names(function: Any, model: keras.Model) -> dict[int, str]:
+def _outermost(handle: tf.Tensor) -> tf.Tensor:
+    """The handle itself, where a graph has it from the graph around it."""
+    while is_symbolic(handle) and (outer := inputs_of(handle)):
+        handle = outer[0]
+    return handle
+
+
+def _names(graph: Any, model: keras.Model) -> dict[int, str]:
     """The names of resources, by the identity of their handles."""
-    names = {id(each.handle): each.name for each in function.graph.variables}
+    names = {id(each.handle): each.name for each in graph.variables}
     for owner in _owners(model):
         path = getattr(owner, "path", None) or owner.name
         for name, value in vars(owner).items():

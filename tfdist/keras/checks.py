@@ -157,7 +157,7 @@ def check_captures(function: Any, model: Any) -> None:
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.
     """
-    variables, others = captures.of_the_chief(function, model)
+    variables, others = captures.of_the_chief(function.graph, model)
     if variables:
         why = (
             "Such a variable lives on the chief, where workers lose each other's "

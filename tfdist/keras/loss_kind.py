@@ -30,6 +30,7 @@ class Kind(enum.Enum):
         SHAPE: A shape, whose first element is a COUNT.
         OTHER: A function of these that is none of them.
         UNKNOWN: Computed from the examples by something that is no sum over them.
+        TAKEN: Of examples that were taken out of the batch by their place in it.
     """
 
     SAME = enum.auto()
@@ -42,12 +43,14 @@ class Kind(enum.Enum):
     SHAPE = enum.auto()
     OTHER = enum.auto()
     UNKNOWN = enum.auto()
+    TAKEN = enum.auto()
 
 
 CONSTANTS = frozenset({Kind.SAME, Kind.DRAWN})
 WEIGHED = CONSTANTS | {Kind.MEAN}
 """The kinds whose value for the batch is the mean of the replicas', by their shares."""
 
+INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN})
 ADDED_UP = frozenset({Kind.ROWS, Kind.SUM, Kind.COUNT})
 """The kinds whose value for the batch is the sum of the replicas'."""
 
@@ -155,7 +158,7 @@ class KindReader:
             that function.
 
         Raises:
-            IndivisibleLossError: If a part is of kind UNKNOWN.
+            IndivisibleLossError: If a part is of kind UNKNOWN or TAKEN.
         """
         parts: dict[Any, Any] = {}
         operations: dict[tf.Operation, None] = {}
@@ -163,7 +166,7 @@ class KindReader:
         while pending:
             each = pending.pop()
             kind = self.kind_of(each)
-            if kind is Kind.UNKNOWN or (
+            if kind in INDIVISIBLE or (
                 kind is Kind.OTHER and _FUNCTIONS.search(each.op.type)
             ):
                 raise _indivisible(self._origin(each).op)
@@ -175,9 +178,10 @@ class KindReader:
         return list(parts.values()), list(operations)
 
     def _origin(self, tensor: Any) -> Any:
-        """The first tensor on the way to this one that is of kind UNKNOWN."""
+        """The first tensor on the way to this one that is of its kind."""
+        kind = self.kind_of(tensor)
         while True:
-            unknown = [i for i in inputs_of(tensor) if self.kind_of(i) is Kind.UNKNOWN]
+            unknown = [each for each in inputs_of(tensor) if self.kind_of(each) is kind]
             if not unknown:
                 return tensor
             tensor = unknown[0]
@@ -211,8 +215,8 @@ class KindReader:
         if op.type == "Placeholder":
             # Without an input, it is an argument of a nested tf.function.
             return kinds[0] if inputs else Kind.UNKNOWN
-        if Kind.UNKNOWN in kinds or self._takes_a_row(op, kinds):
-            return Kind.UNKNOWN
+        if Kind.TAKEN in kinds or self._takes_a_row(op, kinds):
+            return Kind.TAKEN
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
@@ -220,6 +224,8 @@ class KindReader:
             return Kind.SHAPE if op.type == "Shape" else self._count(inputs[0])
         if has_rows(tensor):
             return Kind.ROWS
+        if Kind.UNKNOWN in kinds:
+            return Kind.UNKNOWN
         if Kind.ROWS in kinds:
             if op.type == "Mean":
                 return Kind.SELECTED if self._rows_vary(inputs[0]) else Kind.MEAN

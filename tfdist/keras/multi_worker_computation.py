@@ -12,11 +12,18 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.loss_kind import CONSTANTS, IndivisibleLossError, Kind
+from tfdist.keras import own_loop
+from tfdist.keras.loss_kind import (
+    CONSTANTS,
+    INDIVISIBLE,
+    IndivisibleLossError,
+    Kind,
+)
 from tfdist.keras.multi_worker_exchange import of_last_replica, reduce_gradients
 from tfdist.keras.multi_worker_replica import ReplicaStep, current_step
 from tfdist.keras.whole_batch import exchanged, part_of, weighed_targets
 from tfdist.multi_worker.synchronous import SynchronousStrategy
+from tfdist.parameter_server.increment import NotAdditiveError
 
 
 def hook_computation() -> None:
@@ -107,16 +114,7 @@ def _check_not_across_replicas(sources: list[Any]) -> None:
         and tf.distribute.in_cross_replica_context()
         and any(_is_variable(each) for each in sources)
     ):
-        raise RuntimeError(
-            "a gradient was computed in the scope of the strategy, and outside of "
-            f"strategy.run. {_OWN_LOOP}"
-        )
-
-
-_OWN_LOOP = (
-    "Put the step into a function, and call strategy.run(step, args=(batch,)) on each "
-    "batch of strategy.experimental_distribute_dataset(dataset), in a tf.function"
-)
+        raise own_loop.outside_of_run("a gradient was computed", strategy)
 
 
 def _hook_optimizers() -> None:
@@ -141,8 +139,6 @@ def _apply_as_it_is(owner: Any) -> None:
     @functools.wraps(keras_apply)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         step = current_step()
-        if step is None:
-            _check_is_on_replica(self)
         if step is None or step.is_updating:
             return keras_apply(self, grads, trainable_variables)
         variables = trainable_variables or self._trainable_variables
@@ -180,18 +176,6 @@ def _checked(step: ReplicaStep, gradient: Any, variable: Any) -> Any:
     )
 
 
-def _check_is_on_replica(optimizer: Any) -> None:
-    strategy = optimizer._distribution_strategy
-    if isinstance(strategy, SynchronousStrategy) and (
-        tf.distribute.get_strategy() is not strategy
-        or tf.distribute.in_cross_replica_context()
-    ):
-        raise RuntimeError(
-            f"an optimizer of {type(strategy).__name__} was applied outside of "
-            f"strategy.run. {_OWN_LOOP}"
-        )
-
-
 def _hook_variables() -> None:
     owner = _tf.KerasVariable
     keras_assign, keras_map = owner._direct_assign, owner._map_aggregation
@@ -199,19 +183,24 @@ def _hook_variables() -> None:
 
     @functools.wraps(keras_assign)
     def direct_assign(self: Any, value: Any) -> None:
-        keras_assign(self, value)
         step = current_step()
-        # What is summed when it is read, a metric's state, may differ.
-        if step and self.synchronization != "on_read":
-            step.wrote(self, tf.convert_to_tensor(value))
+        if step and not step.is_updating:
+            value = tf.convert_to_tensor(value)
+            if self.synchronization == "on_read":
+                value = _state_to_sum(step, self, value)
+            else:
+                step.wrote(self, value)
+        keras_assign(self, value)
 
     @functools.wraps(keras_add)
     def assign_add(self: Any, value: Any) -> Any:
         step = current_step()
         if step and not step.is_updating and self.synchronization == "on_read":
             value = tf.cast(tf.convert_to_tensor(value), self._dtype)
-            if step.kind_of(value) is not Kind.UNKNOWN:
+            if step.kind_of(value) not in INDIVISIBLE:
                 value = part_of(step, value)
+            with step.updating():
+                return keras_add(self, value)
         return keras_add(self, value)
 
     # Of an optimizer, and the same on every replica. To have TensorFlow see to that,
@@ -225,8 +214,42 @@ def _hook_variables() -> None:
 
     owner._direct_assign, owner._map_aggregation = direct_assign, map_aggregation
     owner.assign_add = assign_add
+    _hook_restoring(owner)
     for name, number in (("__int__", int), ("__float__", float)):
         setattr(owner, name, _of_a_copy(getattr(owner, name), number))
+
+
+def _hook_restoring(owner: Any) -> None:
+    keras_restore = owner._restore_from_tensors
+
+    @functools.wraps(keras_restore)
+    def restore(self: Any, restored: Any) -> Any:
+        # TensorFlow restores copies on several tasks in a graph, where the value has no
+        # shape yet, and Keras assigns none of unknown shape.
+        if isinstance(self._value, tf.distribute.DistributedValues):
+            restored = {
+                name: tf.ensure_shape(value, self.shape)
+                for name, value in restored.items()
+            }
+        return keras_restore(self, restored)
+
+    owner._restore_from_tensors = restore
+
+
+def _state_to_sum(step: ReplicaStep, variable: Any, value: tf.Tensor) -> tf.Tensor:
+    """What to set a replica's state of a metric to, so that the sum is the batch's.
+
+    Raises:
+        NotAdditiveError: If no sum over the replicas is.
+    """
+    kind = step.kind_of(value)
+    if kind in INDIVISIBLE:
+        raise NotAdditiveError(
+            f"{variable.path} sums over the replicas, and this step sets it to a value "
+            "that is no sum over examples (a maximum, say). Write what the step adds, "
+            "as variable.assign_add(...), or compute the value from such sums"
+        )
+    return part_of(step, value) if kind is Kind.MEAN else value
 
 
 def _of_a_copy(

@@ -17,6 +17,7 @@ import keras
 from tfdist import _tf
 from tfdist.keras import building
 from tfdist.keras import multi_worker_callbacks as callbacks
+from tfdist.keras import multi_worker_checks as checks
 from tfdist.keras.multi_worker_computation import hook_computation
 from tfdist.keras.multi_worker_input import BatchStructure, ShardedData
 from tfdist.keras.multi_worker_step import PredictFunction, StepFunction
@@ -28,10 +29,6 @@ _log = logging.getLogger("tfdist")
 _warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _lock = threading.Lock()
 _installed = False
-
-
-class ScopeError(ValueError):
-    """Part of a model was created outside of the strategy's scope."""
 
 
 def install() -> None:
@@ -83,6 +80,7 @@ def _strategy_of(trainer_or_iterator: Any) -> Any:
 
 def _make_train_function(model: Any, force: bool = False) -> Any:
     if model.train_function is None or force:
+        checks.check_model(model)
         model.train_function = StepFunction(
             model, model.distribute_strategy, model.train_step
         )
@@ -106,13 +104,8 @@ def _make_predict_function(model: Any, force: bool = False) -> Any:
 def _maybe_symbolic_build(
     model: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
-    optimizer, strategy = model.optimizer, model.distribute_strategy
-    if optimizer is not None and optimizer._distribution_strategy is not strategy:
-        raise ScopeError(
-            f"the optimizer {type(optimizer).__name__} was created outside of the "
-            "strategy's scope. Create it, and call model.compile(...), inside `with "
-            "strategy.scope():`"
-        )
+    checks.check_optimizer(model)
+    strategy = model.distribute_strategy
     if iterator is not None:
         data_batch = iterator._distributed_dataset.element_spec
     structure = BatchStructure(data_batch)

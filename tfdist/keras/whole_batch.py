@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdist.keras.loss_kind import (
     ADDED_UP,
+    INDIVISIBLE,
     WEIGHED,
     IndivisibleLossError,
     Kind,
@@ -45,7 +46,7 @@ def part_of(
         return value
     if not value.dtype.is_floating:
         return of_last_replica(step, value)
-    if kind in WEIGHED or kind is Kind.UNKNOWN:
+    if kind in WEIGHED or kind in INDIVISIBLE:
         return step.scaled(value)
     try:
         value = _Decomposed(step, value, may_exchange).value

@@ -60,6 +60,8 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         RuntimeError: If this process has such a strategy already, or in graph mode.
     """
 
+    has_one_script = True
+
     def __init__(
         self,
         cluster: tf_config.TFConfig | None = None,

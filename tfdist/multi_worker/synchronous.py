@@ -23,6 +23,9 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     - `call()`: a context, of a call that needs all of them.
     """
 
+    has_one_script = False
+    """Whether the script runs in one process alone, for all workers."""
+
     @property
     def is_chief(self) -> bool:
         """Whether this process writes what is to be written: chief, or worker 0."""
