@@ -1,6 +1,8 @@
 """Proofs of where the steps of a synchronous strategy ran, and what they left."""
 
+import functools
 import hashlib
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,8 +30,9 @@ class ReplicaCounter:
             )
 
     def add_one(self) -> None:
-        """Counts, in a replica's part of a step."""
-        if tf.distribute.in_cross_replica_context():
+        """Counts, in a replica's part of a step, and nowhere else."""
+        ours = tf.distribute.get_strategy() is self._strategy
+        if not ours or tf.distribute.in_cross_replica_context():
             return
         self._count.assign_add(1)
         self.devices.add(tf.identity(0).device)
@@ -64,17 +67,19 @@ class TrainedModels:
             ours = model.distribute_strategy is self.strategy
             if ours and model not in self.models:
                 self.models.append(model)
-                object.__setattr__(model, "train_step", self._counted(model.train_step))
+                step = self._counted(model.train_step, model)
+                object.__setattr__(model, "train_step", step)
             return make_train_function(model, force)
 
         return make
 
-    def _counted(self, train_step: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
+    def _counted(self, train_step: Any, model: keras.Model) -> Any:
+        @functools.wraps(train_step.__func__)
+        def counted(model: keras.Model, *args: Any) -> Any:
             self.counter.add_one()
             return train_step(*args)
 
-        return counted
+        return types.MethodType(counted, model)
 
     def forget(self) -> None:
         """Begins with the next test."""

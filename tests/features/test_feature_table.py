@@ -9,6 +9,8 @@ import pytest
 pytestmark = pytest.mark.parameter_server
 
 TESTS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS))
+import feature_table  # noqa: E402
 
 
 def test_documents_hold_the_table():
@@ -28,3 +30,29 @@ def test_each_row_is_a_test(request: pytest.FixtureRequest):
             assert f"`{function}" in row
             if f"[`{function}[" in row:
                 assert f"`{function}[{params[0]}`" in row
+
+
+ROWS = TESTS / "feature_programs" / "rows.py"
+STATUSES = {
+    "The same everywhere": ["no: for a reason"] * 3,
+    "Not so": ["no: it races", "yes", "yes"],
+    "Each its own": ["yes", "approximately: as the page says", "yes"],
+    "Of ps": ["yes", "–", "–"],
+    "In a list": ["yes", "yes", "–"],
+}
+
+
+def test_each_strategy_has_its_status(tmp_path):
+    whole = ROWS.read_text()
+    (tmp_path / "rows.py").write_text(whole.split('@pytest.mark.feature("Nothing')[0])
+    part = feature_table.read(tmp_path / "rows.py")
+    found = {
+        row.feature: [str(cell) for cell in row.cells.values()] for row in part.rows
+    }
+    assert found == STATUSES
+    assert part.summary == (
+        "parameter servers: 3 work, 2 refused; "
+        "multi-worker: 2 work, 1 approximately, 1 refused; ring: 2 work, 1 refused"
+    )
+    with pytest.raises(ValueError, match="test_untold: what does not quite work says"):
+        feature_table.read(ROWS)

@@ -162,6 +162,45 @@ def test_losses_of_the_model(regression, fits):
     )
 
 
+@pytest.mark.feature("A loss object of Keras inside of `add_loss`")
+def test_loss_in_a_layer(regression, fits):
+    class Endpoint(layers.Layer):
+        """Takes the targets as an input, and adds the loss itself."""
+
+        def __init__(self):
+            super().__init__()
+            self.loss_fn = keras.losses.MeanSquaredError()
+
+        def call(self, targets, y_pred):
+            self.add_loss(self.loss_fn(targets, y_pred))
+            return y_pred
+
+    def build():
+        x, targets = keras.Input((4,), name="x"), keras.Input((1,), name="targets")
+        y_pred = Endpoint()(targets, layers.Dense(1)(x))
+        model = keras.Model({"x": x, "targets": targets}, y_pred)
+        model.compile("sgd")
+        return model
+
+    x, y = regression
+    fits(build, {"x": x, "targets": y})
+
+
+@pytest.mark.feature("`keras.random` without a seed in a `train_step`")
+def test_random_numbers_without_a_seed(regression, fits):
+    class Noisy(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            return super().train_step((x + 0.01 * keras.random.normal(tf.shape(x)), y))
+
+    def build():
+        model = Noisy([keras.Input((4,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    fits(build, *regression, exact=False)
+
+
 class CustomStep(keras.Model):
     """A train step and a test step of one's own, with the metrics of `compile`."""
 
