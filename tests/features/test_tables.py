@@ -100,7 +100,7 @@ def test_adapted_outside_in_the_first_call(strategy, call):
     getattr(model, call)(*data[: 1 if call == "predict" else 2])
 
 
-def test_saved_with_its_vocabulary(strategy, tmp_path):
+def test_saved_with_its_vocabulary(strategy, tmp_path, wait_for_chief):
     x = tf.constant(TEXTS)[:, None]
     vectorize = vectorization(output_mode="tf_idf")
     vocabulary = vectorize.get_vocabulary()
@@ -113,6 +113,7 @@ def test_saved_with_its_vocabulary(strategy, tmp_path):
     assert vectorize.get_vocabulary() == vocabulary
     model.save(tmp_path / "model.keras")
     model.export(tmp_path / "exported", verbose=False)
+    wait_for_chief()
     expected = model.predict(x, verbose=0)
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, rtol=1e-5)
@@ -289,7 +290,7 @@ class Summaries(layers.Layer):
 @pytest.mark.feature("`tf.summary` in a layer, under `TensorBoard(update_freq=1)`")
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_summaries(
-    strategy, regression, runs_on_workers, tmp_path, steps_per_execution
+    strategy, regression, runs_on_workers, tmp_path, wait_for_chief, steps_per_execution
 ):
     with strategy.scope():
         model = compiled(
@@ -304,6 +305,7 @@ def test_summaries(
             callbacks=[board],
             verbose=0,
         )
+    wait_for_chief()
     expected = {regression[0][i : i + 8].mean() for i in range(0, 64, 8)}
     for part in ("train", "validation"):
         values = {
