@@ -16,12 +16,14 @@ from tfdist.embedding.aggregated_lookup import (
 from tfdist.embedding.cost import LookupBytes
 from tfdist.embedding.layers import Embedding, EmbeddingBag
 from tfdist.keras.checks import AsynchronousTrainingError
+from tfdist.keras.loss_kind import IndivisibleLossError
+from tfdist.keras.multi_worker_checks import ScopeError, SynchronousTrainingError
 from tfdist.keras.multi_worker_input import UnequalDataError
 from tfdist.keras.resume import CheckpointMismatchError
 from tfdist.low_level.ending import report_done, serve_until_done
 from tfdist.low_level.startup import session_config, wait_until_ready
 from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
-from tfdist.multi_worker.extended import UnequalDevicesError
+from tfdist.multi_worker.extended import UnequalDevicesError, UnequalModelError
 from tfdist.multi_worker.peers import PeerLostError
 from tfdist.multi_worker.ring import RingStrategy
 from tfdist.multi_worker.strategy import MultiWorkerMirroredStrategy
@@ -68,6 +70,7 @@ __all__ = [
     "EmbeddingBag",
     "FixedShardsPartitioner",
     "GreedyLoadBalancing",
+    "IndivisibleLossError",
     "LookupBytes",
     "LookupBytesCounter",
     "MaxSizePartitioner",
@@ -91,13 +94,16 @@ __all__ = [
     "RingAllReduce",
     "RingStrategy",
     "RoundRobin",
+    "ScopeError",
     "Shard",
     "StalledError",
     "StartupTimeoutError",
     "SyncReplicasOptimizer",
+    "SynchronousTrainingError",
     "TargetSizePartitioner",
     "UnequalDataError",
     "UnequalDevicesError",
+    "UnequalModelError",
     "UnknownSizesError",
     "VariableSpec",
     "Weight",

@@ -135,6 +135,7 @@ __all__ = [
     # TensorFlow's own distribution, which divides batches otherwise.
     "shard_files",
     "batch_size_of",
+    "draws_at_random",
     "shuffle_seeds",
 ]
 
@@ -428,6 +429,17 @@ def batch_size_of(dataset: tf.data.Dataset) -> int | None:
     """Returns the number of examples in a batch of a dataset, or None."""
     size = int(compute_batch_size(dataset))
     return None if size < 0 else size
+
+
+def draws_at_random(dataset: tf.data.Dataset) -> bool:
+    """Whether two readings of a dataset may give different elements."""
+    if dataset.options().deterministic is False:
+        return True
+    for function in dataset._functions():
+        types = {op.type for op in function.function.graph.get_operations()}
+        if any("Random" in each or "PyFunc" in each for each in types):
+            return True
+    return any(draws_at_random(each) for each in dataset._inputs())
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[int]:

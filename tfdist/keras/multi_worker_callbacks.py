@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from tfdist.keras import agreement
+
 # Each writes files and does nothing else.
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
@@ -54,6 +56,7 @@ class StartAsTheChief(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Copies what the callbacks before this one may have restored."""
         model = self.model
+        agreement.check_model(model, self._strategy)
         optimizer = model.optimizer
         variables = [*model.variables, *(optimizer.variables if optimizer else ())]
         unique = list({id(each): each for each in variables}.values())

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras import own_loop
 from tfdist.keras.loss_kind import (
+    ADDED_UP,
     CONSTANTS,
     INDIVISIBLE,
     IndivisibleLossError,
@@ -249,7 +250,8 @@ def _state_to_sum(step: ReplicaStep, variable: Any, value: tf.Tensor) -> tf.Tens
             "that is no sum over examples (a maximum, say). Write what the step adds, "
             "as variable.assign_add(...), or compute the value from such sums"
         )
-    return part_of(step, value) if kind is Kind.MEAN else value
+    # Beside constants, which reset it: what is neither is a sum of the state and a mean.
+    return value if kind in ADDED_UP | CONSTANTS else part_of(step, value)
 
 
 def _of_a_copy(

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist.keras import building
+from tfdist.keras import agreement, building
 from tfdist.keras import multi_worker_callbacks as callbacks
 from tfdist.keras import multi_worker_checks as checks
 from tfdist.keras.multi_worker_computation import hook_computation
@@ -168,6 +168,7 @@ def _hook_fit() -> None:
         strategy = _strategy_of(self)
         if isinstance(strategy, SynchronousStrategy):
             bound = _bind_fit(keras_fit, self, args, kwargs)
+            agreement.check_arguments(bound, strategy)
             bound["callbacks"] = callbacks.for_worker(bound.get("callbacks"), strategy)
             return keras_fit(self, **bound)
         return keras_fit(self, *args, **kwargs)

@@ -126,11 +126,7 @@ class ShardedData:
         self._epoch = 0
         self._agree()
         source = self._read()
-        self.is_own = callable(source) or _policy(source) in (
-            _POLICY.OFF,
-            _POLICY.FILE,
-            _POLICY.HINT,
-        )
+        self.is_own = is_own_data(source)
         if not self.is_own and len(set(self._lengths)) > 1:
             raise UnequalDataError(
                 f"the workers were given {', '.join(map(str, self._lengths))} batches "
@@ -201,6 +197,12 @@ class ShardedData:
         if not self._knows_totals:
             shares = shares.map(lambda n, _, batch: (n, _int64(_TO_BE_SUMMED), batch))
         return _without_end(shares, repeat_last=not self._knows_totals)
+
+
+def is_own_data(source: Any) -> bool:
+    """Whether a dataset, or a function that makes one, is each worker's own."""
+    own = (_POLICY.OFF, _POLICY.FILE, _POLICY.HINT)
+    return callable(source) or _policy(source) in own
 
 
 def _policy(dataset: tf.data.Dataset) -> Any:

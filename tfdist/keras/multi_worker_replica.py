@@ -1,7 +1,7 @@
 """One replica's part of one step: its share of the batch, and what it has written."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,10 +46,10 @@ class ReplicaStep:
 
     def __post_init__(self) -> None:
         self._same: set[Any] = set()
-        self._kinds_of_written: dict[int, Kind] = {}
+        self._kinds_of_variables: dict[int, Kind] = {}
         self.reader = KindReader(
             lambda tensor: tensor.ref() in self._same,
-            lambda handle: self._kinds_of_written.get(id(handle), Kind.SAME),
+            lambda handle: self._kinds_of_variables.get(id(handle), Kind.SAME),
             self.has_varying_rows,
         )
 
@@ -96,6 +96,13 @@ class ReplicaStep:
             if tf.is_tensor(each):
                 self._same.add(each.ref())
 
+    def sums(self, variables: Sequence[Any]) -> None:
+        """Notes that the value of each variable is a part: metrics are added up."""
+        if not self.is_rehearsal:
+            for each in variables:
+                if each.aggregation == "sum":
+                    self._kinds_of_variables[id(each.value.handle)] = Kind.SUM
+
     def wrote(self, variable: Any, value: Any) -> None:
         """Notes that the replica has set a Keras variable to a value of its own."""
         if self.is_updating:
@@ -106,7 +113,7 @@ class ReplicaStep:
         if kind is not Kind.SAME or id(variable) in self.written:
             self.written[id(variable)] = variable, value
             # What is read of it from now on is this replica's own too.
-            self._kinds_of_written[id(variable.value.handle)] = kind
+            self._kinds_of_variables[id(variable.value.handle)] = kind
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:

@@ -160,6 +160,7 @@ class StepFunction:
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """One replica's step; returns its parts of the logs that are not of metrics."""
         undo = undo_if_idle(step, self._model.metrics_variables)
+        step.sums(self._model.metrics_variables)
         logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
         if is_traced and self._strategy.has_one_script:

@@ -14,9 +14,14 @@ from tfdist.connect import wait_for
 from tfdist.keras.multi_worker_replica import current_step
 from tfdist.keras.seeds import with_this_generator
 from tfdist.multi_worker.peers import PeerWatch, explained
+from tfdist.parameter_server.creation import variable_path
 
 # Beyond those that TensorFlow numbers from 1.
 _GROUP_OF_WORKERS = 1 << 20
+
+
+class UnequalModelError(ValueError):
+    """The workers build different models, or call `fit` with other arguments."""
 
 
 class UnequalDevicesError(ValueError):
@@ -73,6 +78,12 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def worker_index(self) -> int:
         """The place of this process among the chief and the workers, from 0."""
         return int(self._id_in_cluster)
+
+    @property
+    def worker_names(self) -> list[str]:
+        """The tasks that run the script, in the order of `worker_index`."""
+        tasks = self._config.cluster.tasks()
+        return [str(task) for task in tasks if task.job != "evaluator"]
 
     @property
     def is_chief(self) -> bool:
@@ -139,6 +150,22 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         reduce_op = tf.distribute.ReduceOp.SUM
         return self._replica_ctx_all_reduce(reduce_op, list(values), options)
 
+    def _create_variable(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> Any:
+        try:
+            return super()._create_variable(next_creator, **kwargs)
+        except tf.errors.InvalidArgumentError as error:
+            if "mismatch" not in error.message:
+                raise
+            raise UnequalModelError(
+                "the workers create different variables: this one is about to create "
+                f"{variable_path.get() or kwargs.get('name') or 'a variable'}, and "
+                "another one a variable of another shape or dtype. Every worker runs "
+                "the script, and has to build the same model in the same order: draw "
+                "sizes and vocabularies with the same seed"
+            ).with_traceback(error.__traceback__) from None
+
     # TensorFlow numbers the groups of devices as it meets them. Workers with unequal
     # numbers of devices would wait in different groups, and never tell each other.
     @functools.cached_property
@@ -203,9 +230,9 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 "and that no other program has their ports"
             ) from None
         if len(set(counts)) > 1:
-            tasks = [t for t in self._config.cluster.tasks() if t.job != "evaluator"]
             listed = ", ".join(
-                f"{task}: {count}" for task, count in zip(tasks, counts, strict=True)
+                f"{task}: {count}"
+                for task, count in zip(self.worker_names, counts, strict=True)
             )
             raise UnequalDevicesError(
                 f"every worker needs the same number of devices; received {listed}. "

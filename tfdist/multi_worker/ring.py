@@ -135,6 +135,7 @@ class RingExtended(_tf.MirroredExtended):
     """
 
     worker_index = 0
+    worker_names = ("chief:0",)
     is_chief = True
     communication_options = None
 

@@ -14,6 +14,7 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     Its `extended` answers:
 
     - `worker_index`: the place of this process among those that run the script;
+    - `worker_names`: the tasks of these processes, in that order;
     - `is_chief`: whether this process is the one that writes;
     - `communication_options`: how gradients are exchanged;
     - `gather_numbers(numbers)`: some integers of each such process, one row each;

@@ -1,0 +1,141 @@
+"""Whoever wrote the loss, workers in step end where one process does, or say why not."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import multi_worker_cases  # noqa: E402
+import numpy as np
+import pytest
+import whole_batch_cases as cases  # noqa: E402
+from test_multi_worker import load  # noqa: E402
+
+pytestmark = pytest.mark.cluster
+
+TIMEOUT = 280.0  # seconds
+RANDOM = {"noise_without_a_seed", "within_the_scope"}
+OF_SEVERAL_WORKERS = {
+    "vocabulary_in_the_model": "UnequalModelError: .*its vocabulary.*on worker:1",
+    "vocabulary_in_the_dataset": r"UnequalDataError: .*x, its first batch\[0\].*worker:1",
+    "shuffled_arrays": "UnequalDataError: .*different data: x .*worker:1.*; y ",
+    "another_activation": r"UnequalModelError: .*\(Dense\): its options.*worker:1",
+    "another_shape": "UnequalModelError: .*uneven/kernel.*of another shape",
+    "other_epochs": "UnequalModelError: fit was called with different epochs",
+    "the_same_vocabulary": "no error",
+    "augmented_images": "no error",
+}
+REFUSED = {
+    "greatest_loss": r"IndivisibleLossError: .*through Max .*whole_batch_cases\.py, line",
+    "pairs_on_the_first_axis": r"IndivisibleLossError: .*\(anchors, positives\)",
+    "gradients_by_other_means": "IndivisibleLossError: .*tf.GradientTape.gradient",
+    "metric_of_a_maximum": "NotAdditiveError: .*greatest.*assign_add",
+    "loop_in_the_scope": "RuntimeError: a gradient was computed outside of strategy.run",
+    "loop_outside_of_the_scope": "RuntimeError: an optimizer was applied outside",
+    "callback_that_fails": "assertion failed|InvalidArgumentError",
+}
+COMPARED = [
+    name for name in cases.CASES if name not in {*RANDOM, *OF_SEVERAL_WORKERS, *REFUSED}
+]
+STRATEGIES = {
+    "MultiWorkerMirroredStrategy": [],
+    "RingStrategy": ["--program=coordinator"],
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each worker that runs the script found, by strategy and case."""
+    results = {}
+
+    def of(strategy):
+        if strategy not in results:
+            results[strategy] = train(strategy, tmp_path_factory.mktemp(strategy))
+        return results[strategy]
+
+    return of
+
+
+def train(strategy, directory):
+    names = list(cases.CASES)
+    is_ring = strategy == "RingStrategy"
+    if is_ring:
+        names = [name for name in names if name not in OF_SEVERAL_WORKERS]
+    command = [sys.executable, "-m", "launch.local", "--num_ps=0", "--num_workers=2"]
+    command += STRATEGIES[strategy]
+    done = subprocess.run(
+        [*command, f"--log_dir={directory}/logs", cases.__file__, directory, *names],
+        env={**os.environ, "STRATEGY": strategy},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    workers = (0,) if is_ring else (0, 1)
+    return {name: [load(directory, name, each) for each in workers] for name in names}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", COMPARED)
+def test_is_one_process(found, strategy, name):
+    alone = cases.CASES[name](multi_worker_cases.Alone())
+    workers = found(strategy)[name]
+    for worker in workers:
+        assert "error" not in worker, worker["error"]
+        assert worker["replicas"] == 2
+    assert len({worker["hash"] for worker in workers}) == 1
+    for key in set(alone) - {"hash"}:
+        np.testing.assert_allclose(
+            workers[0][key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
+        )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_drawn_without_a_seed_trains_all_alike(found, strategy):
+    alone = cases.noise_without_a_seed(multi_worker_cases.Alone())
+    workers = found(strategy)["noise_without_a_seed"]
+    for worker in workers:
+        assert "error" not in worker, worker["error"]
+        assert worker["loss"] == pytest.approx(alone["loss"], rel=0.05)
+    assert len({worker["hash"] for worker in workers}) == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_script_within_the_scope_saves_and_loads(found, strategy):
+    first, *others = found(strategy)["within_the_scope"]
+    for worker in (first, *others):
+        assert "error" not in worker, worker["error"]
+        assert worker["same"]
+        # It was backed up after 2 epochs of 5 steps, and went on to the third.
+        assert worker["steps_of_again"] == 15
+    assert {"best.keras", "each.weights.h5", "model.keras", "export"} <= set(
+        first["files"]
+    )
+    assert {"all.weights.h5", "other.keras", "backup"} <= set(first["files"])
+    assert all(worker["files"] == [] for worker in others)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_way_out(found, strategy, name):
+    for worker in found(strategy)[name]:
+        check_message(worker, REFUSED[name])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_callbacks_own_stack_is_kept(found, strategy):
+    for worker in found(strategy)["callback_that_fails"]:
+        assert "in my_own_callback" in worker["stack"]
+
+
+@pytest.mark.parametrize("name", OF_SEVERAL_WORKERS)
+def test_what_workers_must_have_alike(found, name):
+    for worker in found("MultiWorkerMirroredStrategy")[name]:
+        check_message(worker, OF_SEVERAL_WORKERS[name])
+
+
+def check_message(worker, words):
+    assert "error" not in worker, worker["error"]
+    assert re.search(words, worker["message"], re.S), worker["stack"]

@@ -1,0 +1,570 @@
+"""Losses, metrics and scripts whose result has to be one process's, by whom ever written.
+
+    python -m launch.local --num_ps=0 --num_workers=2 tests/whole_batch_cases.py \
+        DIRECTORY CASE...
+
+As `multi_worker_cases`, whose cases these are beside; STRATEGY names another strategy.
+"""
+
+import os
+import random
+import sys
+import traceback
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import multi_worker_cases as cases  # noqa: E402
+
+CASES = {}
+FIT = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+
+
+def case(function):
+    CASES[function.__name__] = cases.case(function)
+    return function
+
+
+def functional(cls=keras.Model, **options):
+    inputs = keras.Input((4,))
+    dense = keras.layers.Dense(
+        1, kernel_initializer=cases.ramp, kernel_regularizer=keras.regularizers.L2(0.01)
+    )
+    return cls(inputs, dense(inputs), **options)
+
+
+def with_loss(loss):
+    """A model that trains by a loss of its own, and logs it in every way there is."""
+
+    class Own(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.mean = keras.metrics.Mean(name="mean_of_steps")
+            self.total = keras.metrics.Sum(name="sum_of_steps")
+
+        @property
+        def metrics(self):
+            return [self.mean, self.total]
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                value = loss(self, x, y, self(x, training=True))
+            gradients = tape.gradient(value, self.trainable_variables)
+            norm = tf.linalg.global_norm(gradients)
+            # Of one process's gradients, and not of a replica's part of them.
+            gradients = [tf.clip_by_norm(each, 0.5) for each in gradients]
+            self.optimizer.apply(gradients, self.trainable_variables)
+            self.mean.update_state(value)
+            self.total.update_state(value)
+            return {
+                "loss": self.mean.result(),
+                "nested": {"total": self.total.result()},
+                "last": tf.reduce_sum(value),
+                "norm": norm,
+            }
+
+    return Own
+
+
+def own_loss(loss):
+    def run(strategy):
+        model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
+        x, y = cases.data(45)
+        return cases.result(model, model.fit(x, y, **FIT))
+
+    run.__name__ = loss.__name__
+    case(run)
+    return loss
+
+
+@own_loss
+def mean_by_hand(model, x, y, p):
+    return tf.reduce_mean(tf.square(y - p))
+
+
+@own_loss
+def keras_loss(model, x, y, p):
+    return keras.losses.MeanSquaredError()(y, p)
+
+
+@own_loss
+def several_terms(model, x, y, p):
+    own = tf.reduce_mean(tf.reduce_sum(tf.abs(p), axis=1))
+    return keras.losses.Huber()(y, p) + 0.5 * own + sum(model.losses)
+
+
+@own_loss
+def one_value_per_example(model, x, y, p):
+    return 0.1 * keras.losses.mean_squared_error(y, p)
+
+
+@own_loss
+def sum_by_hand(model, x, y, p):
+    return 0.1 * tf.reduce_sum(tf.square(y - p))
+
+
+@own_loss
+def sum_and_mean(model, x, y, p):
+    return 0.1 * sum_by_hand(model, x, y, p) + mean_by_hand(model, x, y, p)
+
+
+@own_loss
+def sum_over_count(model, x, y, p):
+    return tf.reduce_sum(tf.square(y - p)) / tf.cast(tf.shape(x)[0], tf.float32)
+
+
+@own_loss
+def root_of_a_mean(model, x, y, p):
+    return tf.sqrt(tf.reduce_mean(tf.square(y - p)))
+
+
+@own_loss
+def weighted_mean(model, x, y, p):
+    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    return loss(y, p, sample_weight=x[:, 0])
+
+
+@own_loss
+def dice(model, x, y, p):
+    return keras.losses.Dice()(y, tf.sigmoid(p))
+
+
+@own_loss
+def mean_of_those_selected(model, x, y, p):
+    return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), x[:, 0] > 0.5))
+
+
+@own_loss
+def gradient_penalty(model, x, y, p):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        scores = tf.square(model(x, training=True))
+    slopes = tape.gradient(scores, x)
+    return tf.reduce_mean(scores) + tf.reduce_mean((tf.norm(slopes, axis=1) - 1.0) ** 2)
+
+
+def fitted(strategy, data, **options):
+    model = cases.compiled(strategy, functional, **options)
+    return cases.result(model, model.fit(*data, **FIT))
+
+
+@case
+def function_that_returns_a_scalar(strategy):
+    def loss(y, p):
+        return keras.ops.mean(keras.ops.square(y - p))
+
+    return fitted(strategy, cases.data(45), loss=loss)
+
+
+@case
+def masked(strategy):
+    """Sequences whose lengths differ much between the first and the last examples."""
+    ids = np.tri(13, 6, dtype="int32") + np.arange(13)[:, None] // 6
+    ids[:6] *= np.tri(6, 6, dtype="int32")
+
+    def build():
+        return keras.Sequential(
+            [
+                keras.Input((6,), dtype="int32"),
+                keras.layers.Embedding(
+                    5, 3, mask_zero=True, embeddings_initializer=cases.ramp
+                ),
+                keras.layers.Dense(1, kernel_initializer=cases.ramp),
+            ]
+        )
+
+    model = cases.compiled(strategy, build)
+    y = ids[..., None].astype("float32")
+    return cases.result(model, model.fit(ids, y, **FIT))
+
+
+class Endpoint(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.loss = keras.losses.MeanSquaredError()
+
+    def call(self, targets, outputs):
+        self.add_loss(self.loss(targets, outputs))
+        return outputs
+
+
+@case
+def loss_object_in_add_loss(strategy):
+    def build():
+        x, y = keras.Input((4,)), keras.Input((1,))
+        outputs = keras.layers.Dense(1, kernel_initializer=cases.ramp)(x)
+        return keras.Model([x, y], Endpoint()(y, outputs))
+
+    model = cases.compiled(strategy, build, loss=None, metrics=None)
+    x, y = cases.data(45)
+    return cases.result(model, model.fit([x, y], None, **FIT))
+
+
+@case
+def activity_regularizer(strategy):
+    """A sum over examples, which Keras does not divide."""
+
+    def build():
+        layer = keras.layers.ActivityRegularization(l2=0.01)
+        return cases.dense(layer)
+
+    model = cases.compiled(strategy, build)
+    x, y = cases.data(45)
+    return cases.result(model, model.fit(x, y, **FIT))
+
+
+class Statistics(keras.metrics.Metric):
+    """Sums of a user's own: of examples, of steps, and of a step's mean."""
+
+    def __init__(self):
+        super().__init__(name="statistics")
+        for name in ("examples", "steps", "means"):
+            setattr(self, name, self.add_variable((), "zeros", name=name))
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.examples.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
+        self.steps.assign_add(1.0)
+        self.means.assign(self.means + keras.ops.mean(y_true))
+
+    def result(self):
+        return {
+            "examples": self.examples + 0.0,
+            "steps": self.steps + 0.0,
+            "average": self.means / self.examples,
+        }
+
+
+@case
+def metric_of_ones_own(strategy):
+    return fitted(strategy, cases.data(45), metrics=[Statistics()])
+
+
+class Counts(keras.layers.Layer):
+    """Averages of the batch's values and of the number of its examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = self.add_weight(shape=(4,), trainable=False, initializer="zeros")
+        self.size = self.add_weight(shape=(), trainable=False, initializer="zeros")
+        self.copied = self.add_weight(shape=(4,), trainable=False, initializer="zeros")
+
+    def call(self, x):
+        self.mean.assign(0.5 * self.mean + 0.5 * keras.ops.mean(x, axis=0))
+        self.size.assign(0.5 * self.size + keras.ops.sum(keras.ops.ones_like(x)))
+        self.copied.assign(0.9 * self.copied + 0.1 * self.mean)
+        return x
+
+
+@case
+def moving_sums(strategy):
+    def build():
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                Counts(),
+                keras.layers.Dense(1, kernel_initializer=cases.ramp),
+            ]
+        )
+
+    model = cases.compiled(strategy, build)
+    x, y = cases.data(45)
+    return cases.result(model, model.fit(x, y, **FIT))
+
+
+@case
+def sum_run_eagerly(strategy):
+    def build():
+        return functional(with_loss(sum_by_hand))
+
+    model = cases.compiled(strategy, build, loss=None, run_eagerly=True)
+    x, y = cases.data(13)
+    return cases.result(model, model.fit(x, y, **{**FIT, "epochs": 1}))
+
+
+class WithoutCall(keras.Model):
+    """Two networks, built by their first step, and no `call`."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = keras.Sequential(
+            [keras.layers.Dense(3, kernel_initializer=cases.ramp)]
+        )
+        self.decoder = keras.Sequential(
+            [keras.layers.Dense(4, kernel_initializer=cases.ramp)]
+        )
+        self.tracker = keras.metrics.Mean(name="total_loss")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            codes = self.encoder(x)
+            rebuilt = self.decoder(codes)
+            loss = tf.reduce_mean(tf.reduce_sum(tf.square(x - rebuilt), axis=1))
+            loss += 0.1 * keras.ops.mean(keras.ops.square(codes))
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), weights, strict=True)
+        )
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+@case
+def without_call(strategy):
+    model = cases.compiled(strategy, WithoutCall, loss=None, metrics=None)
+    return cases.result(model, model.fit(cases.data(45)[0], **FIT))
+
+
+class Noisy(WithoutCall):
+    def train_step(self, x):
+        return super().train_step(x + 0.01 * keras.random.normal(tf.shape(x)))
+
+
+@case
+def noise_without_a_seed(strategy):
+    keras.random.normal((2,))  # Keras has a generator from before.
+    model = cases.compiled(strategy, Noisy, loss=None, metrics=None)
+    history = model.fit(cases.data(45)[0], **FIT).history
+    return {"hash": cases.result(model)["hash"], "loss": history["loss"][-1]}
+
+
+@case
+def within_the_scope(strategy):
+    """A whole script: every way to save, and to load, of `fit` and beside it."""
+    mine = cases.own_directory(strategy, "within")
+    x, y = cases.data(40)
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(f"{mine}/best.keras", save_best_only=True),
+        keras.callbacks.ModelCheckpoint(
+            f"{mine}/each.weights.h5", save_weights_only=True, save_freq=2
+        ),
+        keras.callbacks.BackupAndRestore(f"{mine}/backup", delete_checkpoint=False),
+        keras.callbacks.EarlyStopping(restore_best_weights=True),
+    ]
+    options = {**FIT, "validation_data": (x, y), "callbacks": callbacks}
+    with strategy.scope():
+        model = cases.small(strategy)
+        model.fit(x, y, **options)
+        again = cases.small(strategy)
+        again.fit(x, y, **{**options, "epochs": 3})
+        model.save(f"{mine}/model.keras")
+        keras.saving.save_model(model, f"{mine}/other.keras")
+        keras.saving.save_weights(model, f"{mine}/all.weights.h5")
+        model.export(f"{mine}/export", verbose=False)
+        predicted = model.predict(x, verbose=0)
+        model.evaluate(x, y, verbose=0)
+        strategy.barrier()
+        theirs = f"{cases.DIRECTORY}/within-files-0"
+        loaded = keras.models.load_model(f"{theirs}/model.keras")
+        loaded.load_weights(f"{theirs}/all.weights.h5")
+    same = np.array_equal(loaded.predict(x, verbose=0), predicted)
+    return cases.result(
+        again,
+        steps_of_again=again.optimizer.iterations.numpy(),
+        same=same,
+        files=sorted(os.listdir(mine)),
+    )
+
+
+def error_of(function):
+    try:
+        function()
+    except Exception as error:
+        return {
+            "message": f"{type(error).__name__}: {error}",
+            "stack": traceback.format_exc(),
+        }
+    return {"message": "no error", "stack": ""}
+
+
+def refused(run):
+    def found(strategy):
+        return error_of(lambda: run(strategy))
+
+    found.__name__ = run.__name__
+    case(found)
+    return run
+
+
+@refused
+def greatest_loss(strategy):
+    def loss(model, x, y, p):
+        return tf.reduce_max(tf.square(y - p)) * tf.reduce_mean(p)
+
+    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
+    model.fit(*cases.data(45), **FIT)
+
+
+@refused
+def pairs_on_the_first_axis(strategy):
+    def loss(model, x, y, p):
+        return tf.reduce_mean(tf.square(x[0] - x[1]) * p)
+
+    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
+    model.fit(*cases.data(45), **FIT)
+
+
+@refused
+def gradients_by_other_means(strategy):
+    class Own(keras.Model):
+        def train_step(self, batch):
+            x, y = batch
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+            values = [each.value for each in self.trainable_variables]
+            self.optimizer.apply(tf.gradients(loss, values), self.trainable_variables)
+            return {"loss": loss}
+
+    model = cases.compiled(strategy, lambda: functional(Own), loss=None)
+    model.fit(*cases.data(45), **FIT)
+
+
+class Greatest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="greatest")
+        self.value = self.add_variable((), "zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_true)))
+
+    def result(self):
+        return self.value + 0.0
+
+
+@refused
+def metric_of_a_maximum(strategy):
+    fitted(strategy, cases.data(45), metrics=[Greatest()])
+
+
+@refused
+def loop_in_the_scope(strategy):
+    with strategy.scope():
+        model, optimizer = cases.dense(), keras.optimizers.SGD()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(cases.data()[0]))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+
+@refused
+def loop_outside_of_the_scope(strategy):
+    with strategy.scope():
+        model, optimizer = cases.dense(), keras.optimizers.SGD()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(cases.data()[0]))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+
+
+def my_own_callback(batch, logs):
+    tf.debugging.assert_equal(1, 2)
+
+
+@refused
+def callback_that_fails(strategy):
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=my_own_callback)
+    cases.compiled(strategy).fit(*cases.data(), **FIT, callbacks=[callback])
+
+
+WORDS = [f"word{i}" for i in range(20)]
+
+
+def shuffled_words():
+    """In an order of this process's own."""
+    words = list(WORDS)
+    random.Random(os.getpid()).shuffle(words)
+    return words
+
+
+def text_model(strategy, words):
+    vectorize = keras.layers.TextVectorization(output_sequence_length=2)
+    vectorize.adapt(words)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((), dtype="string"),
+                vectorize,
+                keras.layers.Embedding(30, 2),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile("sgd", "mse")
+    return model, vectorize
+
+
+def text_data():
+    return tf.data.Dataset.from_tensor_slices((WORDS, np.ones((20, 1), "float32")))
+
+
+@refused
+def vocabulary_in_the_model(strategy):
+    # One word twice, and the rest as often as each other: their order is that of `adapt`.
+    words = shuffled_words()
+    text_model(strategy, words[:10])[0].fit(text_data().batch(4), verbose=0)
+
+
+@refused
+def vocabulary_in_the_dataset(strategy):
+    _, vectorize = text_model(strategy, shuffled_words()[:10])
+    dataset = text_data().batch(4).map(lambda x, y: (vectorize(x), y)).shuffle(5)
+    model = cases.compiled(strategy, lambda: cases.dense(inputs=2))
+    model.fit(dataset, verbose=0)
+
+
+@refused
+def the_same_vocabulary(strategy):
+    model, vectorize = text_model(strategy, WORDS)
+    model.fit(text_data().batch(4), verbose=0)
+    dataset = text_data().batch(4).map(lambda x, y: (vectorize(x), y)).shuffle(5)
+    model = cases.compiled(strategy, lambda: cases.dense(inputs=2))
+    model.fit(dataset, verbose=0)
+
+
+@refused
+def shuffled_arrays(strategy):
+    x, y = cases.data(40)
+    order = np.random.RandomState(os.getpid() % 2**31).permutation(40)
+    cases.compiled(strategy).fit(x[order], y[order], **FIT)
+
+
+@refused
+def augmented_images(strategy):
+    """What is drawn for an example may differ: it is the same example."""
+
+    def augment(x, y):
+        return x + tf.random.normal(tf.shape(x), stddev=0.01), y
+
+    dataset = tf.data.Dataset.from_tensor_slices(cases.data(40)).batch(8).map(augment)
+    cases.compiled(strategy).fit(dataset, verbose=0)
+
+
+@refused
+def another_activation(strategy):
+    name = ("relu", "tanh")[strategy.extended.worker_index]
+    layer = keras.layers.Dense(3, activation=name)
+    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(), **FIT)
+
+
+@refused
+def other_epochs(strategy):
+    epochs = 2 + strategy.extended.worker_index
+    cases.compiled(strategy).fit(*cases.data(), **{**FIT, "epochs": epochs})
+
+
+# The last one: collectives that differ leave none that could be used.
+@refused
+def another_shape(strategy):
+    layer = keras.layers.Dense(3 + strategy.extended.worker_index, name="uneven")
+    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(), **FIT)
+
+
+if __name__ == "__main__":
+    cases.main(*sys.argv[1:])

@@ -1,0 +1,122 @@
+"""Checksums of what every worker must have alike: arrays, batches, models, arguments.
+
+Two workers with the same script have different things where the script draws at random
+without a seed, or reads files that are not the same on both.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _tf
+
+Checksums = dict[str, int]
+
+# Of a larger array, rows at even distances are looked at.
+_LARGEST_BYTES = 1 << 26
+# Names differ with what else a worker has made; seeds are each worker's own.
+_OF_ONE_WORKER = frozenset({"name", "seed", "vocabulary"})
+_PRIMITIVES = (bool, int, float, str, type(None))
+
+
+def of_array(value: Any) -> int:
+    """Returns a checksum of an array's shape, dtype and content.
+
+    Cost: at most 64 MiB of it are read.
+    """
+    array = np.asarray(value)
+    every = max(1, -(-array.nbytes // _LARGEST_BYTES))
+    sample = array[::every] if array.ndim else array
+    if sample.dtype.hasobject:
+        content = "\0".join(map(str, sample.ravel().tolist())).encode()
+    else:
+        content = np.ascontiguousarray(sample).tobytes()
+    return zlib.crc32(content, zlib.crc32(f"{array.shape} {array.dtype}".encode()))
+
+
+def of_tensors(name: str, structure: Any) -> Checksums:
+    """Returns a checksum for each tensor or array of a nested structure, by its path."""
+    pairs = keras.tree.flatten_with_path(structure)
+    return {
+        "".join([name, *(f"[{key!r}]" for key in path)]): of_array(_as_array(leaf))
+        for path, leaf in pairs
+        if leaf is not None
+    }
+
+
+def of_values(name: str, value: Any) -> int:
+    """Returns a checksum of numbers, strings, and lists and dicts of these."""
+    return zlib.crc32(repr((name, _plain(value))).encode())
+
+
+def of_model(model: Any) -> Checksums:
+    """Returns checksums of a model's layers, of their tables, and of its optimizer.
+
+    Weights are not among them: the chief's are given to all.
+    """
+    found: Checksums = {}
+    for index, layer in enumerate([model, *_tf.flatten_layers(model)]):
+        name = f"layer {index} ({type(layer).__name__})"
+        shapes = [(tuple(v.shape), str(v.dtype)) for v in layer.variables]
+        found[f"{name}: its variables"] = of_values(name, shapes)
+        if layer is not model:
+            found[f"{name}: its options"] = of_values(name, _config(layer))
+        if callable(getattr(layer, "get_vocabulary", None)):
+            vocabulary = [str(word) for word in layer.get_vocabulary()]
+            found[f"{name}: its vocabulary"] = of_values(name, vocabulary)
+        for attribute, value in _constants(layer):
+            found[f"{name}: {attribute}"] = of_array(value)
+    if model.optimizer is not None:
+        name = type(model.optimizer).__name__
+        config = _config(model.optimizer)
+        # The chief's rate is given to all, unless it follows a schedule.
+        if not isinstance(config.get("learning_rate"), Mapping):
+            config.pop("learning_rate", None)
+        found["the optimizer"] = of_values(name, config)
+    return found
+
+
+def _config(owner: Any) -> dict[str, Any]:
+    try:
+        return dict(owner.get_config())
+    except Exception:  # A layer need not have one.
+        return {}
+
+
+def _constants(layer: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors and arrays that a layer keeps beside its variables."""
+    for name, value in vars(layer).items():
+        if isinstance(value, np.ndarray):
+            yield name, value
+        elif isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+            yield name, value.numpy()
+        elif isinstance(value, tf.lookup.StaticHashTable):
+            keys, values = (each.numpy() for each in value.export())
+            yield (
+                name,
+                np.stack([keys.astype(str), values.astype(str)])[:, keys.argsort()],
+            )
+
+
+def _plain(value: Any) -> Any:
+    """What can be compared between processes."""
+    if isinstance(value, Mapping):
+        return sorted(
+            (str(key), _plain(each))
+            for key, each in value.items()
+            if key not in _OF_ONE_WORKER
+        )
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return repr(value) if isinstance(value, _PRIMITIVES) else type(value).__name__
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        parts = tf.nest.flatten(value, expand_composites=True)
+        return np.concatenate([np.asarray(part).astype(str).ravel() for part in parts])
+    return value.numpy() if hasattr(value, "numpy") else value
