@@ -10,9 +10,11 @@ parsed and not imported, so that this needs no TensorFlow.
 A row says what holds under each strategy. Unless told, that is the same under all:
 
     @pytest.mark.feature(name, "no", why, synchronous="yes")  # where workers keep step
-    @pytest.mark.feature(name, multi_worker=("no", why), ring="-")
+    @pytest.mark.feature(name, multi_worker=("no", why), ring="yes")
+    @pytest.mark.feature(name, "-", synchronous="yes")
 
-Of a test marked as `parameter_server`, and of a module, the others have no row.
+`-` is of no meaning under a strategy, as is a test, or a module, that is marked as
+`parameter_server` under the others.
 """
 
 import ast

@@ -20,6 +20,7 @@ import graph_audit  # noqa: E402
 import replicas  # noqa: E402
 
 SAMPLES = 64
+PS = "parameter_server"
 NOT_APPLICABLE = "-"
 
 
@@ -33,19 +34,27 @@ def pytest_collection_modifyitems(
 
 
 def _applies(item: pytest.Item, strategy: str) -> bool:
-    if strategy == "parameter_server" or Path(__file__).parent not in item.path.parents:
+    if Path(__file__).parent not in item.path.parents:
         return True
-    if item.get_closest_marker("parameter_server"):
+    if strategy != PS and item.get_closest_marker("parameter_server"):
         return False
+    return _works(item, strategy) != NOT_APPLICABLE
+
+
+def _works(item: pytest.Item, strategy: str) -> str:
+    """What the row of a test says of a strategy: `yes`, `approximate`, `no` or `-`."""
     marker = item.get_closest_marker("feature")
-    status = {**{"synchronous": None}, **marker.kwargs} if marker else {}
-    return status.get(strategy, status.get("synchronous")) != NOT_APPLICABLE
+    if marker is None:
+        return "yes"
+    told = {"synchronous": marker.args[1:], **marker.kwargs, PS: marker.args[1:]}
+    status = told.get(strategy, told["synchronous"])
+    return status if isinstance(status, str) else (*status, "yes")[0]
 
 
 @pytest.fixture(scope="session")
 def is_synchronous(pytestconfig: pytest.Config) -> bool:
     """Whether all replicas step together: not on parameter servers."""
-    return pytestconfig.getoption("strategy") != "parameter_server"
+    return pytestconfig.getoption("strategy") != PS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,9 +110,12 @@ def runs_on_workers(request, strategy, is_synchronous) -> Callable[[int], Any]:
     @contextlib.contextmanager
     def counted_by_each(steps: int) -> Iterator[None]:
         counter = request.getfixturevalue("trained_models").counter
-        before = counter.total()
+        before = counter.counts()
         yield
-        assert counter.total() - before == steps
+        # Where a step failed, the numbers since the session began may differ.
+        assert {
+            now - then for now, then in zip(counter.counts(), before, strict=True)
+        } == {steps}
         if steps:
             assert counter.devices == set(strategy.extended.worker_devices)
 
@@ -219,6 +231,12 @@ def trains(strategy, is_synchronous, runs_on_workers) -> Callable[..., Any]:
         return model, history
 
     return train
+
+
+@pytest.fixture
+def is_refused(request) -> bool:
+    """Whether the row of the test says that the strategy refuses it."""
+    return _works(request.node, request.config.getoption("strategy")) == "no"
 
 
 def assert_close(weights: Any, expected: Any, rtol: float) -> None:

@@ -63,18 +63,31 @@ def test_finite_dataset(fits_once, samples):
     fits_once(dataset(samples).shuffle(SAMPLES).batch(8).prefetch(2))
 
 
-@pytest.mark.feature("`tf.data` shuffles each epoch anew")
-def test_each_epoch_is_shuffled_anew(strategy, samples, is_synchronous, trains):
-    if is_synchronous:
-
-        def build():
-            return compiled(keras.layers.Dense(1), optimizer=keras.optimizers.SGD(0.01))
-
-        # As those of one process, the two epochs of a seed differ.
+@pytest.mark.feature(
+    "A `tf.data` shuffle with a seed: each epoch's batches are those of one process",
+    "-",
+    synchronous="yes",
+)
+def test_shuffled_epochs_are_those_of_one_process(strategy, samples, runs_on_workers):
+    def fit(model):
         data = dataset(samples).shuffle(SAMPLES, seed=1).batch(3)
-        trains(build, data, batch_size=None, epochs=2, steps=2 * SAMPLES // 3)
-        return
+        return model.fit(data, epochs=2, verbose=0).history["loss"]
 
+    def build():
+        return compiled(keras.layers.Dense(1), optimizer=keras.optimizers.SGD(0.01))
+
+    with strategy.scope():
+        model = build()
+    plain = build()
+    plain.set_weights(model.get_weights())
+    with runs_on_workers(2 * SAMPLES // 3):
+        losses = fit(model)
+    assert losses == pytest.approx(fit(plain), rel=1e-4)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.feature("`tf.data` shuffles each epoch anew")
+def test_each_epoch_is_shuffled_anew(strategy, samples):
     class Ordered(keras.Sequential):
         def train_step(self, data):
             return {**super().train_step(data), "order": data[1][:, 0]}

@@ -20,26 +20,26 @@ CHIEF = tf_config.Task("chief", 0)
 def refused(strategy, runs_on_workers):
     """Asserts that `fit` raises these words, and that no step runs."""
 
-    def refuse(build, data, words, error=ValueError):
+    def refuse(build, data, words):
         with strategy.scope():
             model = build()
-        with runs_on_workers(0), pytest.raises(error, match=words):
+        with runs_on_workers(0), pytest.raises(ValueError, match=words):
             model.fit(*data, batch_size=8, verbose=0)
 
     return refuse
 
 
 @pytest.fixture
-def refused_on_ps(request, is_synchronous, trains):
-    """Asserts that ps refuse a model, and that workers in step train it as one does."""
+def as_in_the_table(is_refused, refused, trains):
+    """Asserts what the test's row says: refused, or trained as one process does."""
 
-    def refuse(build, data, words, **options):
-        if is_synchronous:
-            trains(build, *data, epochs=2, steps=16, **options)
+    def check(build, data, words, **options):
+        if is_refused:
+            refused(build, data, words)
         else:
-            request.getfixturevalue("refused")(build, data, words)
+            trains(build, *data, epochs=2, steps=16, **options)
 
-    return refuse
+    return check
 
 
 @pytest.mark.feature(
@@ -48,8 +48,8 @@ def refused_on_ps(request, is_synchronous, trains):
     "workers would clear each other's sums",
     synchronous="yes",
 )
-def test_gradient_accumulation(regression, refused_on_ps):
-    refused_on_ps(
+def test_gradient_accumulation(regression, as_in_the_table):
+    as_in_the_table(
         lambda: mlp(optimizer=optimizers.SGD(gradient_accumulation_steps=2)),
         regression,
         "(?s)SGD has gradient_accumulation_steps=2.*lost or counted twice.*larger batch",
@@ -59,9 +59,9 @@ def test_gradient_accumulation(regression, refused_on_ps):
 @pytest.mark.feature(
     "`run_eagerly=True`", "no", "it would run on the chief", synchronous="yes"
 )
-def test_run_eagerly(regression, refused_on_ps):
+def test_run_eagerly(regression, as_in_the_table):
     words = "run_eagerly=True would run every step on the chief"
-    refused_on_ps(lambda: mlp(run_eagerly=True), regression, words)
+    as_in_the_table(lambda: mlp(run_eagerly=True), regression, words)
 
 
 @pytest.mark.feature(
@@ -70,9 +70,9 @@ def test_run_eagerly(regression, refused_on_ps):
     "a step spans several devices",
     synchronous=("approximate", "trains, and XLA compiles nothing"),
 )
-def test_jit_compile(regression, refused_on_ps):
+def test_jit_compile(regression, as_in_the_table):
     words = "jit_compile=True.*jit_compile=False"
-    refused_on_ps(lambda: mlp(jit_compile=True), regression, words)
+    as_in_the_table(lambda: mlp(jit_compile=True), regression, words)
 
 
 @pytest.mark.feature(
@@ -81,8 +81,8 @@ def test_jit_compile(regression, refused_on_ps):
     "workers could make the scale 0; use mixed_bfloat16",
     synchronous="yes",
 )
-def test_loss_scale_optimizer(regression, refused_on_ps):
-    refused_on_ps(
+def test_loss_scale_optimizer(regression, as_in_the_table):
+    as_in_the_table(
         lambda: mlp(optimizer=optimizers.LossScaleOptimizer(optimizers.SGD())),
         regression,
         "LossScaleOptimizer.*mixed_bfloat16",
@@ -95,7 +95,7 @@ def test_loss_scale_optimizer(regression, refused_on_ps):
     "Keras trains it by `LossScaleOptimizer`",
     synchronous="yes",
 )
-def test_mixed_float16(regression, refused_on_ps):
+def test_mixed_float16(regression, as_in_the_table):
     def build():
         dense = layers.Dense(1, dtype="mixed_float16")
         model = keras.Sequential([keras.Input((4,)), dense], name="half")
@@ -105,7 +105,7 @@ def test_mixed_float16(regression, refused_on_ps):
 
     # float16 keeps 11 bits.
     words = "LossScaleOptimizer.*mixed_bfloat16"
-    refused_on_ps(build, regression, words, rtol=0.01)
+    as_in_the_table(build, regression, words, rtol=0.01)
 
 
 @pytest.mark.feature(
@@ -114,8 +114,8 @@ def test_mixed_float16(regression, refused_on_ps):
     "it would erase other workers' updates",
     synchronous="yes",
 )
-def test_ema_overwrite_frequency(regression, refused_on_ps):
-    refused_on_ps(
+def test_ema_overwrite_frequency(regression, as_in_the_table):
+    as_in_the_table(
         lambda: mlp(optimizer=optimizers.SGD(use_ema=True, ema_overwrite_frequency=3)),
         regression,
         "ema_overwrite_frequency=3.*Set it to None",
@@ -131,14 +131,14 @@ def test_ema_overwrite_frequency(regression, refused_on_ps):
 @pytest.mark.skipif(
     not hasattr(optimizers, "ScheduleFreeAdamW"), reason="Keras has it since 3.14"
 )
-def test_schedule_free_adamw(regression, refused_on_ps):
+def test_schedule_free_adamw(regression, as_in_the_table):
     def build():
         model = mlp(optimizer=optimizers.ScheduleFreeAdamW())
         # In a step, Keras alone would begin its averages with zeros.
         model.optimizer.build(model.trainable_variables)
         return model
 
-    refused_on_ps(build, regression, "ScheduleFreeAdamW.*Use AdamW")
+    as_in_the_table(build, regression, "ScheduleFreeAdamW.*Use AdamW")
 
 
 @pytest.mark.parameter_server
@@ -155,9 +155,9 @@ def test_second_optimizer_is_checked(regression, refused):
     "Stateful recurrent layers",
     "no",
     "workers would overwrite the state",
-    synchronous="yes",
+    synchronous=("no", "it has a row for each example, and a replica has some of them"),
 )
-def test_stateful_rnn(regression, refused_on_ps):
+def test_stateful_rnn(regression, as_in_the_table):
     def build():
         inputs = keras.Input(batch_shape=(8, 4))
         hidden = layers.LSTM(3, stateful=True, name="memory")(
@@ -168,7 +168,7 @@ def test_stateful_rnn(regression, refused_on_ps):
         return model
 
     words = "'memory' has stateful=True.*Use stateful=False"
-    refused_on_ps(build, regression, words)
+    as_in_the_table(build, regression, words)
 
 
 @pytest.mark.feature(
@@ -177,8 +177,8 @@ def test_stateful_rnn(regression, refused_on_ps):
     "it would erase other workers' gradients",
     synchronous="yes",
 )
-def test_spectral_normalization(regression, refused_on_ps):
-    refused_on_ps(
+def test_spectral_normalization(regression, as_in_the_table):
+    as_in_the_table(
         lambda: compiled(layers.SpectralNormalization(layers.Dense(1))),
         regression,
         "SpectralNormalization.*MaxNorm",
@@ -186,17 +186,19 @@ def test_spectral_normalization(regression, refused_on_ps):
 
 
 @pytest.mark.feature(
-    "float8", "no", "its scales follow the order of the steps", synchronous="yes"
+    "float8",
+    "no",
+    "its scales follow the order of the steps",
+    synchronous=("no", "its scales are found from all examples"),
 )
-def test_float8(regression, refused_on_ps):
+def test_float8(regression, as_in_the_table):
     def build():
         model = mlp()
         model.quantize("float8")
         model.compile("sgd", "mse")
         return model
 
-    # float8 keeps 4 bits, and each replica scales by its own examples.
-    refused_on_ps(build, regression, "float8.*mixed_bfloat16", rtol=0.2)
+    as_in_the_table(build, regression, "float8.*mixed_bfloat16")
 
 
 class Largest(keras.metrics.Metric):
@@ -215,7 +217,7 @@ class Largest(keras.metrics.Metric):
     "A metric that sets a variable to its maximum", "no", "it is no sum over workers"
 )
 def test_metric_that_is_no_sum(regression, refused):
-    words = r"sums over the workers.*maximum.*assign_add"
+    words = r"sums over the (workers|replicas).*maximum.*assign_add"
     refused(lambda: mlp(metrics=[Largest()]), regression, words)
 
 
@@ -223,11 +225,11 @@ def test_metric_that_is_no_sum(regression, refused):
     "A metric built outside of the scope",
     "no",
     "it would lose updates",
-    synchronous="yes",
+    multi_worker="yes",
 )
-def test_metric_outside(regression, refused_on_ps):
+def test_metric_outside(regression, as_in_the_table):
     metrics = [keras.metrics.MeanAbsoluteError(name="elsewhere") for _ in range(2)]
-    refused_on_ps(
+    as_in_the_table(
         lambda: mlp(metrics=[metrics.pop()]),
         regression,
         r"outside of the strategy's scope: elsewhere/.*with strategy.scope\(\)",
@@ -268,16 +270,27 @@ def test_step_outside_of_run(strategy, regression):
         strategy.coordinator.schedule(step, args=(tf.constant(regression[0]),))
 
 
-@pytest.mark.feature("A layer built outside of the scope", "no", "as a metric")
-def test_layer_outside(regression, refused):
-    layer = layers.Dense(1, name="elsewhere")
-    layer.build((None, 4))
+@pytest.mark.feature(
+    "A layer built outside of the scope", "no", "as a metric", multi_worker="yes"
+)
+def test_layer_outside(regression, as_in_the_table):
+    def built():
+        layer = layers.Dense(1, kernel_initializer="ones", name="elsewhere")
+        layer.build((None, 4))
+        return layer
+
+    ready = [built(), built()]
     words = "outside of the strategy's scope: .*elsewhere/kernel"
-    refused(lambda: compiled(layer), regression, words)
+    as_in_the_table(lambda: compiled(ready.pop()), regression, words)
 
 
-@pytest.mark.feature("A `tf.Variable` made outside of the scope", "no", "as a metric")
-def test_variable_outside(regression, refused):
+@pytest.mark.feature(
+    "A `tf.Variable` made outside of the scope",
+    "no",
+    "as a metric",
+    multi_worker="yes",
+)
+def test_variable_outside(regression, is_refused, as_in_the_table):
     count = tf.Variable(0.0, name="mine")
 
     class Counting(keras.Sequential):
@@ -290,7 +303,10 @@ def test_variable_outside(regression, refused):
         model.compile("sgd", "mse")
         return model
 
-    refused(build, regression, "outside of the strategy's scope: mine")
+    words = "outside of the strategy's scope: (mine|a variable.* made in .*test_ref)"
+    as_in_the_table(build, regression, words)
+    # Two epochs of a model of the strategy, and of one of plain Keras.
+    assert count.numpy() == (0 if is_refused else 2 * 16)
 
 
 @pytest.mark.parameter_server
@@ -309,7 +325,7 @@ CALLS = ("fit", "evaluate", "predict", "train_on_batch", "predict_on_batch")
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", CALLS)
 def test_error_on_a_worker_is_raised(
-    strategy, regression, is_synchronous, runs_on_workers, call
+    request, strategy, regression, is_synchronous, runs_on_workers, call
 ):
     """Once, in a few words; and the cluster trains on."""
     x, y = regression
@@ -323,6 +339,8 @@ def test_error_on_a_worker_is_raised(
         getattr(model, call)(*data, **options)
     assert raised.value.message.startswith("a step failed on worker")
     assert raised.value.message.count("\n") <= 1
+    if is_synchronous:  # Some replicas may have ended the step that failed on one.
+        request.getfixturevalue("trained_models").forget()
     with strategy.scope():
         model = mlp()
     with runs_on_workers(8):
