@@ -28,6 +28,7 @@ Detected at node model/bad/Assert defined at (most recent call last):
 """
 REASON = "assertion failed: [ids are from 0 to 49; received] [50]"
 SEVERAL = "2 root error(s) found.\n  (0) INVALID_ARGUMENT:   "
+FUNCTIONS = "{{function_node __inference_<lambda>_3}} {{function_node f_1}} "
 CANCELLED = """3 root error(s) found.
   (0) CANCELLED:  Run
   (1) INVALID_ARGUMENT:  """
@@ -52,6 +53,14 @@ SHORT = f"a step failed on worker 1: {REASON}\n  made in /home/me/train.py, line
         (
             STACK.replace("/home/me", "/x/lib/python3") + REASON,
             "a step failed: " + REASON,
+        ),
+        (FUNCTIONS + REASON + END, f"a step failed on worker 1: {REASON}"),
+        (
+            SEVERAL
+            + FUNCTIONS
+            + REASON
+            + "\n\t [[{{node a}}]]\n  (1) OUT_OF_RANGE: it",
+            f"a step failed: {REASON}",
         ),
         ("Worker 1 is down", "Worker 1 is down"),
         (STACK, STACK),

@@ -21,6 +21,7 @@ _NO_FRAMES = "<stack traces unavailable>"
 _SEVERAL = re.compile(
     r"^\d+ root error\(s\) found\..*?\(\d+\) (?!CANCELLED)[A-Z_]+:\s*", re.S
 )
+_FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
 # Code that users do not write.
 _LIBRARIES = ("/site-packages/", "/lib/python", str(Path(__file__).parent.parent))
 
@@ -63,9 +64,13 @@ def reason(text: str) -> str:
     ends = [frames[-1].end()] if frames else []
     if _NO_FRAMES in text:
         ends.append(text.rindex(_NO_FRAMES) + len(_NO_FRAMES))
-    if not text.startswith("Graph execution error") or not ends:
+    if text.startswith("Graph execution error") and ends:
+        told = text[max(ends) :].strip()
+    elif _SEVERAL.match(text) or _FUNCTIONS.match(text):
+        told = text  # TensorFlow knows no stack.
+    else:
         return text
-    after_the_stack = _SEVERAL.sub("", text[max(ends) :].strip())
+    after_the_stack = _FUNCTIONS.sub("", _SEVERAL.sub("", told))
     return _AFTER_THE_REASON.split(after_the_stack)[0].strip() or text
 
 
