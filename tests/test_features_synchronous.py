@@ -2,8 +2,8 @@
 
 The tests of `tests/features` that the rows name run in one job a strategy; see
 feature_jobs.py. `-k multi_worker`, or the name of a test, has the job run no others.
-Most of the code is that of both strategies: `make check` has each of these parts under
-one of them, and `make features` has all.
+`make check` has the parts where strategies differ most, each under one of them, and
+`make features` has all.
 """
 
 import sys
@@ -18,8 +18,8 @@ import feature_table  # noqa: E402
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 IN_CHECK = {
-    "multi_worker": {"test_models.py", "test_saving.py", "test_refusals.py"},
-    "ring": {"test_training.py", "test_callbacks.py", "test_data.py"},
+    "multi_worker": {"test_models.py", "test_saving.py"},
+    "ring": {"test_refusals.py"},
 }
 
 
