@@ -148,8 +148,10 @@ def gradient_penalty(model, x, y, p):
     return tf.reduce_mean(scores) + tf.reduce_mean((tf.norm(slopes, axis=1) - 1.0) ** 2)
 
 
-def fitted(strategy, data, **options):
-    model = cases.compiled(strategy, functional, **options)
+def fitted(strategy, data, metric=None, **options):
+    with strategy.scope():
+        metrics = [metric()] if metric else ["mae"]
+    model = cases.compiled(strategy, functional, **{"metrics": metrics, **options})
     return cases.result(model, model.fit(*data, **FIT))
 
 
@@ -241,7 +243,7 @@ class Statistics(keras.metrics.Metric):
 
 @case
 def metric_of_ones_own(strategy):
-    return fitted(strategy, cases.data(45), metrics=[Statistics()])
+    return fitted(strategy, cases.data(45), metric=Statistics)
 
 
 class Counts(keras.layers.Layer):
@@ -440,7 +442,7 @@ class Greatest(keras.metrics.Metric):
 
 @refused
 def metric_of_a_maximum(strategy):
-    fitted(strategy, cases.data(45), metrics=[Greatest()])
+    fitted(strategy, cases.data(45), metric=Greatest)
 
 
 @refused

@@ -64,7 +64,7 @@ def _names(graph: Any, model: keras.Model) -> dict[int, str]:
     for variable in (
         *model.variables,
         *model.metrics_variables,
-        *getattr(model.optimizer, "variables", ()),
+        *getattr(getattr(model, "optimizer", None), "variables", ()),
     ):
         names[id(variable.value.handle)] = variable.path
     return names
@@ -74,8 +74,8 @@ def _owners(model: keras.Model) -> Iterator[Any]:
     yield model
     yield from _tf.flatten_layers(model)
     yield from model.metrics
-    if model.optimizer is not None:
-        yield model.optimizer
+    if (optimizer := getattr(model, "optimizer", None)) is not None:
+        yield optimizer
 
 
 def _elements(value: Any) -> list[Any]:

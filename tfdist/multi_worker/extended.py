@@ -14,7 +14,6 @@ from tfdist.connect import wait_for
 from tfdist.keras.multi_worker_replica import current_step
 from tfdist.keras.seeds import with_this_generator
 from tfdist.multi_worker.peers import PeerWatch, explained
-from tfdist.parameter_server.creation import variable_path
 
 # Beyond those that TensorFlow numbers from 1.
 _GROUP_OF_WORKERS = 1 << 20
@@ -154,16 +153,17 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
         try:
-            return super()._create_variable(next_creator, **kwargs)
+            with explained(self.lost_peers):
+                return super()._create_variable(next_creator, **kwargs)
         except tf.errors.InvalidArgumentError as error:
             if "mismatch" not in error.message:
                 raise
             raise UnequalModelError(
                 "the workers create different variables: this one is about to create "
-                f"{variable_path.get() or kwargs.get('name') or 'a variable'}, and "
-                "another one a variable of another shape or dtype. Every worker runs "
-                "the script, and has to build the same model in the same order: draw "
-                "sizes and vocabularies with the same seed"
+                f"{kwargs.get('name') or 'a variable'}, and another one a variable of "
+                "another shape or dtype. Every worker runs the script, and must build "
+                "the same model in the same order: draw sizes and vocabularies with "
+                "the same seed"
             ).with_traceback(error.__traceback__) from None
 
     # TensorFlow numbers the groups of devices as it meets them. Workers with unequal
