@@ -7,6 +7,10 @@ from keras import layers
 
 SAME_WEIGHTS = True
 WITHIN = 0.2
+REFUSED = {
+    "multi_worker": "Give what belongs together, pairs for example, as several inputs",
+    "ring": "Give what belongs together, pairs for example, as several inputs",
+}
 
 CLASSES = 6
 

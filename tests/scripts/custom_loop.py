@@ -1,4 +1,4 @@
-"""A training loop of one's own, around a `tf.function`."""
+"""A training loop of one's own, which needs `strategy.run` on a cluster."""
 
 import keras
 import numpy as np
@@ -7,6 +7,11 @@ from keras import layers
 
 SAME_WEIGHTS = True
 WITHIN = 0.2
+REFUSED = {
+    "parameter_server": "an optimizer was applied outside of strategy.run. Put the step",
+    "multi_worker": "an optimizer was applied outside of strategy.run. Put the step",
+    "ring": "an optimizer was applied outside of strategy.run. Put the step",
+}
 
 
 def main(strategy, directory):

@@ -13,7 +13,8 @@ VOCABULARY, LENGTH = 30, 12
 class TransformerBlock(layers.Layer):
     def __init__(self, width, heads, hidden, rate=0.0):
         super().__init__()
-        self.attention = layers.MultiHeadAttention(num_heads=heads, key_dim=width)
+        # A bias of keys has no gradient but rounding, which Adam would make large.
+        self.attention = layers.MultiHeadAttention(heads, width, use_bias=False)
         self.hidden = keras.Sequential(
             [layers.Dense(hidden, activation="relu"), layers.Dense(width)]
         )
@@ -53,10 +54,10 @@ def main(strategy, directory):
         h = layers.GlobalAveragePooling1D()(h)
         outputs = layers.Dense(2, activation="softmax")(h)
         model = keras.Model(inputs, outputs)
-        # A bias of keys has no gradient but rounding, which Adam would make large.
-        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
         model.compile(
-            optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"]
+            keras.optimizers.Adam(0.01),
+            "sparse_categorical_crossentropy",
+            metrics=["accuracy"],
         )
     history = model.fit(
         x[:120],

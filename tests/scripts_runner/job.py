@@ -25,6 +25,7 @@ LAUNCH = {
     "multi_worker": ["--num_ps=0", "--num_workers=2", "--program=every_task"],
     "ring": ["--num_ps=0", "--num_workers=2", "--program=coordinator"],
 }
+STARTED = "started"  # the file that the program makes before its first script
 DEADLINE = 120.0  # seconds, for one script
 _POLL = 0.1  # seconds
 _LINES = 12  # of the log of a job that ended without a word
@@ -75,19 +76,21 @@ def run(
             log = _run_job(strategy, together, Path(directory), deadline)
             seconds = time.monotonic() - began
             found = {each: _read(Path(directory), each, strategy) for each in together}
+            has_started = (Path(directory) / STARTED).exists()
         outcomes |= {name: outcome for name, outcome in found.items() if outcome}
         rest = [name for name in together if name not in outcomes]
         if not rest:
             continue
         if any(outcome and outcome.fails for outcome in found.values()):
             queue.append(rest)
-        elif len(together) == 1:
+        elif len(together) == 1 or not has_started:
             error = (
                 f"did not end within {deadline:.0f} s"
                 if seconds >= deadline
                 else "its process ended without a word"
             )
-            outcomes[rest[0]] = Outcome(error=error, traceback=log, seconds=seconds)
+            outcome = Outcome(error=error, traceback=log, seconds=seconds)
+            outcomes |= dict.fromkeys(rest, outcome)
         else:
             queue += [[rest[0]], rest[1:]] if rest[1:] else [rest]
     return {name: outcomes[name] for name in names}

@@ -32,6 +32,7 @@ STRATEGIES = {
 }
 # What a program says of a wrong use; an OpError is a RuntimeError nowhere.
 SAID = (ValueError, TypeError, RuntimeError, NotImplementedError)
+STARTED = "started"  # a file: the cluster stands, and the first script begins
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 
 
@@ -89,6 +90,7 @@ def main(strategy_name, directory, *names):
     directory = Path(directory)
     strategy = STRATEGIES[strategy_name]()
     task = getattr(strategy.extended, "worker_index", 0)
+    (directory / STARTED).touch()
     for name in names:
         own = directory / name
         own.mkdir(exist_ok=True)
