@@ -6,6 +6,7 @@ see. Data that is the worker's own from the start (its files, say) is read as it
 """
 
 import functools
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from tfdist.multi_worker.share import row_range
 _POLICY = tf.data.experimental.AutoShardPolicy
 # The total of a batch that no worker alone knows.
 _TO_BE_SUMMED = -1
+_draws = itertools.count()
 
 
 class UnequalDataError(ValueError):
@@ -160,7 +162,7 @@ class ShardedData:
         )
         table = self._strategy.extended.gather_numbers(
             [
-                random.getrandbits(30),
+                _drawn_aside(),
                 -1 if length is None else length,
                 checksum,
                 unseeded,
@@ -339,3 +341,12 @@ def _spec_of_any_rows(value: Any) -> Any:
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec
+
+
+def _drawn_aside() -> int:
+    """A number of 30 bits, the same in every run of a program that sets its seed.
+
+    It leaves Python's own generator as it is: Keras's initializers draw their seeds
+    from it, and a model that is built after a `fit` begins as in one process.
+    """
+    return random.Random(f"{random.getstate()} {next(_draws)}").getrandbits(30)
