@@ -31,6 +31,7 @@ PARTS = (
     "callbacks",
     "data",
     "models",
+    "steps",
     "layers",
     "tables",
     "optimizers",

@@ -18,7 +18,7 @@ import feature_table  # noqa: E402
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 IN_CHECK = {
-    "multi_worker": {"test_models.py", "test_saving.py"},
+    "multi_worker": {"test_steps.py", "test_saving.py"},
     "ring": {"test_refusals.py"},
 }
 
@@ -29,9 +29,7 @@ def marks(strategy, row):
 
 
 ROWS = [
-    pytest.param(
-        strategy, row, id=f"{strategy}-{row.test}", marks=marks(strategy, row)
-    )
+    pytest.param(strategy, row, id=f"{strategy}-{row.test}", marks=marks(strategy, row))
     for strategy in feature_jobs.WORKERS
     for part in feature_table.parts()
     for row in part.rows

@@ -138,34 +138,10 @@ def lives_on_cluster(strategy, is_synchronous) -> Callable[[keras.Model], None]:
     return check
 
 
-class CallCounter(keras.layers.Layer):
-    """Counts, in a variable of each worker, how often the worker ran this layer."""
-
-    def __init__(self, strategy: Any, is_synchronous: bool, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if is_synchronous:
-            self.counter = replicas.ReplicaCounter(strategy)
-        else:
-            self.count = tf.Variable(0, dtype=tf.int64, per_worker_variable=True)
-
-    def call(self, x: Any) -> Any:
-        if hasattr(self, "counter"):
-            self.counter.add_one()
-        else:
-            self.count.assign_add(1)
-        return x
-
-    def total(self) -> int:
-        """The number of steps: all workers' together, or each of them's."""
-        if hasattr(self, "counter"):
-            return self.counter.total()
-        return int(sum(self.count.read_all()))
-
-
 @pytest.fixture
-def call_counter(strategy, is_synchronous) -> CallCounter:
+def call_counter(strategy, is_synchronous) -> replicas.CallCounter:
     with strategy.scope():
-        return CallCounter(strategy, is_synchronous)
+        return replicas.CallCounter(strategy, is_synchronous)
 
 
 @pytest.fixture(scope="session")
@@ -231,6 +207,19 @@ def trains(strategy, is_synchronous, runs_on_workers) -> Callable[..., Any]:
         return model, history
 
     return train
+
+
+@pytest.fixture
+def fits(trains):
+    """Asserts that the workers train a model, and that its loss falls."""
+
+    def fit(build, *data, epochs=6, **options):
+        steps = epochs * SAMPLES // 8
+        model, history = trains(build, *data, epochs=epochs, steps=steps, **options)
+        assert history["loss"][-1] < history["loss"][0]
+        return model, history
+
+    return fit
 
 
 @pytest.fixture

@@ -48,6 +48,30 @@ class ReplicaCounter:
         return count
 
 
+class CallCounter(keras.layers.Layer):
+    """Counts, in a variable of each worker, how often the worker ran this layer."""
+
+    def __init__(self, strategy: Any, is_synchronous: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if is_synchronous:
+            self.counter = ReplicaCounter(strategy)
+        else:
+            self.count = tf.Variable(0, dtype=tf.int64, per_worker_variable=True)
+
+    def call(self, x: Any) -> Any:
+        if hasattr(self, "counter"):
+            self.counter.add_one()
+        else:
+            self.count.assign_add(1)
+        return x
+
+    def total(self) -> int:
+        """The number of steps: all workers' together, or each of them's."""
+        if hasattr(self, "counter"):
+            return self.counter.total()
+        return int(sum(self.count.read_all()))
+
+
 class TrainedModels:
     """Counts the training steps of all models of a strategy, and knows the models.
 
