@@ -1,5 +1,6 @@
 """The table of scripts by strategy, for a console and for `docs/scripts.md`."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,8 +50,7 @@ def cells(row: Row) -> list[str]:
             *after,
         ]
     if outcome.error:
-        reason = outcome.error.partition(": ")[2]
-        return [*before, f"refused: {_in_a_line(reason)}", "", "", "", *after]
+        return [*before, f"refused: {_reason(outcome.error)}", "", "", "", *after]
     name, value = next(iter(outcome.metrics.items()))
     metric = [name, f"{row.plain.metrics[name]:.4g}", f"{value:.4g}"]
     return [*before, *metric, difference, *after]
@@ -74,6 +74,12 @@ def write(rows: Sequence[Row]) -> None:
         link = f"[`{name}`](../tests/scripts/{name}.py)"
         lines.append(f"| {' | '.join([link, *rest])} |")
     PAGE.write_text(INTRODUCTION + "\n".join(lines) + "\n")
+
+
+def _reason(error: str) -> str:
+    """What an error says, without its type, AutoGraph's stack and this machine's paths."""
+    _, *_, last = re.split(r"^ *\w+(?:Error|Exception): ", error, flags=re.M)
+    return re.sub(r"\S*/tests/scripts/", "", _in_a_line(last))
 
 
 def _in_a_line(text: str) -> str:
