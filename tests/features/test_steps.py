@@ -10,7 +10,13 @@ layers = keras.layers
 STEPS = 8
 
 
-@pytest.mark.feature("`keras.random` without a seed in a `train_step`")
+@pytest.mark.feature(
+    "`keras.random` without a seed in a `train_step`",
+    "approximate",
+    "two workers may draw the same numbers, for different batches",
+    synchronous="yes",
+)
+@pytest.mark.sets_own_value("^seed_generator_state", "numbers are drawn twice at worst")
 def test_random_numbers_without_a_seed(regression, fits):
     class Noisy(keras.Sequential):
         def train_step(self, data):
