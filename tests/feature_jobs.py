@@ -37,7 +37,7 @@ class Outcome:
 
 
 def run(
-    strategy: str, directory: Path, tests: Sequence[str] = (), timeout: float = 60.0
+    strategy: str, directory: Path, tests: Sequence[str] = (), timeout: float = 120.0
 ) -> dict[str, Outcome]:
     """Runs tests of features, and returns what came out of each, by its node id.
 
@@ -45,7 +45,7 @@ def run(
         strategy: A key of `WORKERS`.
         directory: An empty one, for files and logs.
         tests: Paths of modules, or node ids; all that apply unless given.
-        timeout: What a test may take, in seconds.
+        timeout: What a test may take, in seconds; the first one starts the cluster.
 
     Raises:
         RuntimeError: If no test runs.
