@@ -158,6 +158,21 @@ def number_of_values(x, y):
     return tf.reduce_prod(tf.shape(x[:, :2]))
 
 
+@tf.function
+def doubled(x, factor):
+    return factor * 2.0 * tf.reduce_mean(x)
+
+
+@case(Kind.MEAN)
+def in_a_function(x, y):
+    return doubled(x, WEIGHT[0, 0]) + doubled(y, tf.constant(1.0))
+
+
+@case(Kind.OTHER)
+def in_a_function_of_a_mean(x, y):
+    return doubled(x, tf.reduce_mean(y))
+
+
 @case(Kind.MEAN)
 def in_a_branch(x, y):
     loss = tf.reduce_mean(x)
@@ -186,7 +201,8 @@ def test_pairs_on_the_first_axis_are_refused_by_the_line_that_takes_them():
     def trace(x):
         loss = tf.reduce_mean(tf.square(x[0] - x[1]) @ WEIGHT)
         with pytest.raises(
-            IndivisibleLossError, match=r"StridedSlice.*made in .*\(anchors, positives\)"
+            IndivisibleLossError,
+            match=r"StridedSlice.*made in .*\(anchors, positives\)",
         ):
             KindReader().parts_of(loss)
 

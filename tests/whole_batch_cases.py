@@ -148,6 +148,62 @@ def gradient_penalty(model, x, y, p):
     return tf.reduce_mean(scores) + tf.reduce_mean((tf.norm(slopes, axis=1) - 1.0) ** 2)
 
 
+@own_loss
+def penalty_on_the_gradient(model, x, y, p):
+    """The tape within is differentiated by the one around it."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    return loss + 0.1 * sum(tf.reduce_sum(tf.square(each)) for each in gradients)
+
+
+@tf.function
+def squared_error(y, p):
+    return tf.reduce_mean(tf.square(y - p))
+
+
+@own_loss
+def in_a_function(model, x, y, p):
+    return squared_error(y, p) + 0.1 * squared_error(2.0 * y, p)
+
+
+@case
+def train_step_that_is_a_function(strategy):
+    cls = with_loss(mean_by_hand)
+    cls.train_step = tf.function(cls.train_step)
+    model = cases.compiled(strategy, lambda: functional(cls), loss=None)
+    x, y = cases.data(45)
+    return cases.result(model, model.fit(x, y, **FIT))
+
+
+@case
+def sharpness_aware(strategy):
+    """Moves the weights along the gradient's direction, and back."""
+
+    class Sharp(keras.Model):
+        def train_step(self, batch):
+            x, y = batch
+            weights = self.trainable_variables
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, weights)
+            norm = tf.linalg.global_norm(gradients)
+            moves = [0.05 * each / norm for each in gradients]
+            for weight, move in zip(weights, moves, strict=True):
+                weight.assign_add(move)
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, weights)
+            for weight, move in zip(weights, moves, strict=True):
+                weight.assign_sub(move)
+            self.optimizer.apply(gradients, weights)
+            return {"loss": loss}
+
+    model = cases.compiled(strategy, lambda: functional(Sharp))
+    x, y = cases.data(45)
+    return cases.result(model, model.fit(x, y, **FIT))
+
+
 def fitted(strategy, data, metric=None, **options):
     with strategy.scope():
         metrics = [metric()] if metric else ["mae"]

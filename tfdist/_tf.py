@@ -39,6 +39,7 @@ from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import Mirrored
 from tensorflow.python.eager import context, executor
+from tensorflow.python.eager.record import could_possibly_record as could_be_recorded
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
@@ -87,6 +88,10 @@ __all__ = [
     # the coordinator has for it; and it waits for results without a deadline.
     "observe_workers",
     "wait_for_result",
+    # Whether a tape is recording, for what TensorFlow cannot differentiate itself.
+    "could_be_recorded",
+    # What a call in a graph computes; the function is public, and which one it is not.
+    "function_graph",
     # What runs eagerly runs on one executor for all threads, unless a thread is given
     # its own; and much waits for all that its executor has under way.
     "new_executor",
@@ -240,6 +245,12 @@ def gather(
 ) -> Any:
     """Concatenates the values of all replicas, by these ops."""
     return ops._gather(per_replica_value, destinations, axis, options)
+
+
+def function_graph(call: tf.Operation) -> Any:
+    """Returns the `FuncGraph` of the function that an operation calls, or None."""
+    function = call.graph._get_function(call.get_attr("f").name)
+    return getattr(function, "graph", None)
 
 
 def worker_index() -> tf.Tensor:

@@ -60,6 +60,16 @@ def stage() -> str:
     return _stage.get()
 
 
+def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
+    """Returns a model's `train_step` or `test_step`, without a `@tf.function` of its own.
+
+    It is traced as a part of what a replica runs. A function of its own would be traced
+    once, and keep what belongs to the replica that it was traced for.
+    """
+    step = model.train_step if stage == TRAIN else model.test_step
+    return getattr(step, "python_function", step)
+
+
 def build(
     model: Any,
     strategy: tf.distribute.Strategy,
@@ -81,8 +91,10 @@ def build(
         Exception: What the step itself raises, if neither way works.
     """
     problem = _build_by_call(model, strategy, element_spec)
-    step = model.train_step if stage() == TRAIN else model.test_step
-    is_own = not step.__func__.__module__.startswith("keras.")
+    name = "train_step" if stage() == TRAIN else "test_step"
+    is_own = name in vars(model) or (
+        getattr(type(model), name) is not getattr(keras.Model, name)
+    )
     if not (problem or is_own or always):
         return
     if problem and not is_own:

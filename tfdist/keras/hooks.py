@@ -128,9 +128,11 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
         checks.check_model(model)
         strategy.check_placement_is_complete([w._value for w in model.weights])
 
+        step = building.step_of(model, building.TRAIN)
+
         def train_step(batch: Any) -> Any:
             strategy.count_step()
-            return model.train_step(batch)
+            return step(batch)
 
         model.train_function = StepFunction(
             model,
@@ -148,7 +150,10 @@ def _make_test_function(model: Any, force: bool = False) -> Any:
     if model.test_function is None or force:
         checks.check_model(model)
         model.test_function = StepFunction(
-            model, strategy, model.test_step, model.steps_per_execution
+            model,
+            strategy,
+            building.step_of(model, building.TEST),
+            model.steps_per_execution,
         )
     return model.test_function
 
@@ -169,7 +174,7 @@ def _maybe_symbolic_build(
         # Keras would take a batch for this, and a generator would not give it back.
         spec = _dataset_of(iterator).element_spec
         data_batch = BatchLayout(spec).structure
-    step = model.train_step if building.stage() == building.TRAIN else model.test_step
+    step = building.step_of(model, building.stage())
     building.build(model, model.distribute_strategy, data_batch, step)
 
 

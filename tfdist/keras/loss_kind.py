@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.step_error import user_line
 
 
@@ -210,6 +211,8 @@ class KindReader:
 
     def _of(self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Kind:
         op = tensor.op
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            return self._of_call(tensor, kinds)
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
             return Kind.ROWS
         if op.type == "Placeholder":
@@ -233,6 +236,18 @@ class KindReader:
         if Kind.SHAPE in kinds:
             return self._of_shape(tensor, inputs)
         return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
+
+    def _of_call(self, tensor: Any, kinds: Sequence[Kind]) -> Kind:
+        """The kind of what a nested tf.function returns, by its own graph."""
+        graph = _tf.function_graph(tensor.op)
+        if graph is None:
+            return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
+        inside = KindReader(
+            self._is_same, self._kind_of_variable, self._has_varying_rows
+        )
+        for each, kind in zip(graph.inputs, kinds, strict=True):
+            inside._kinds[each.ref()] = kind
+        return inside.kind_of(graph.outputs[tensor.value_index])
 
     def _takes_a_row(self, op: tf.Operation, kinds: Sequence[Kind]) -> bool:
         """Whether an operation takes rows out of the batch by their place in it."""

@@ -3,12 +3,16 @@
 Each is refused before the first step, with the reason and what to do instead.
 """
 
+import logging
 from typing import Any
 
 import keras
 
 from tfdist import _tf
 from tfdist.keras import captures
+from tfdist.keras.step_error import user_line
+
+_log = logging.getLogger("tfdist")
 
 
 class ScopeError(ValueError):
@@ -78,3 +82,26 @@ def check_copies(graph: Any, model: Any) -> None:
             "variable has no copies on the workers. Create the model, its metrics and "
             "its optimizer inside `with strategy.scope():`"
         )
+
+
+def warn_of_pairs(graph: Any) -> None:
+    """Warns where a replica's traced step compares examples of a batch with each other.
+
+    It has a part of the batch, and so fewer to compare with than one process has.
+
+    Args:
+        graph: That the step was traced in.
+    """
+    for op in graph.get_operations():
+        if op.type in _PRODUCTS and op.outputs[0].shape.as_list() == [None, None]:
+            _log.warning(
+                "The step compares the examples of a batch with each other%s. Each "
+                "replica compares those of its own part: with in-batch negatives, the "
+                "result differs from one process's. Make the batch larger, or gather "
+                "what is compared from all replicas",
+                user_line(op),
+            )
+            return
+
+
+_PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum")

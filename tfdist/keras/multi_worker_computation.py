@@ -95,13 +95,37 @@ def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     counted = [None if flat[i] is None else step.counted(flat[i]) for i in places]
     if step.is_rehearsal:
         summed = counted
+    elif _tf.could_be_recorded():
+        summed = _differentiably_reduced(counted)
     else:
-        options = tf.distribute.get_strategy().extended.communication_options
-        summed = reduce_gradients(counted, options)
+        summed = _reduced(counted)
     step.is_same([each for each in summed if each is not None])
     for place, total in zip(places, summed, strict=True):
         flat[place] = total
     return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _reduced(gradients: list[Any]) -> list[Any]:
+    options = tf.distribute.get_strategy().extended.communication_options
+    return reduce_gradients(gradients, options)
+
+
+def _differentiably_reduced(gradients: list[Any]) -> list[Any]:
+    """Adds up gradients that another tape may differentiate, as of a penalty on them.
+
+    Every replica's loss depends on each sum: the gradient of a replica's own part is the
+    sum of what all of them ask for.
+    """
+
+    @tf.custom_gradient
+    def reduce(*dense: tf.Tensor) -> tuple[list[Any], Callable[..., list[Any]]]:
+        return _reduced(list(dense)), lambda *upstream: _reduced(list(upstream))
+
+    present = [
+        None if each is None else tf.convert_to_tensor(each) for each in gradients
+    ]
+    sums = iter(reduce(*(each for each in present if each is not None)))
+    return [None if each is None else next(sums) for each in present]
 
 
 def _is_variable(source: Any) -> bool:

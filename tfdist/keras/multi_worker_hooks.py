@@ -82,7 +82,7 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
     if model.train_function is None or force:
         checks.check_model(model)
         model.train_function = StepFunction(
-            model, model.distribute_strategy, model.train_step
+            model, model.distribute_strategy, building.step_of(model, building.TRAIN)
         )
     return model.train_function
 
@@ -90,7 +90,7 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
 def _make_test_function(model: Any, force: bool = False) -> Any:
     if model.test_function is None or force:
         model.test_function = StepFunction(
-            model, model.distribute_strategy, model.test_step
+            model, model.distribute_strategy, building.step_of(model, building.TEST)
         )
     return model.test_function
 
@@ -109,10 +109,7 @@ def _maybe_symbolic_build(
     if iterator is not None:
         data_batch = iterator._distributed_dataset.element_spec
     structure = BatchStructure(data_batch)
-    is_training = building.stage() == building.TRAIN
-    step = StepFunction(
-        model, strategy, model.train_step if is_training else model.test_step
-    )
+    step = StepFunction(model, strategy, building.step_of(model, building.stage()))
 
     def rehearse(batch: Any) -> None:
         step.rehearse(structure, batch)

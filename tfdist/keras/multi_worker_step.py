@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.keras.logs import check_is_a_log
 from tfdist.keras.loss_kind import Kind
 from tfdist.keras.metric_results import MetricResults, flat_logs
-from tfdist.keras.multi_worker_checks import check_copies
+from tfdist.keras.multi_worker_checks import check_copies, warn_of_pairs
 from tfdist.keras.multi_worker_exchange import (
     gather_rows,
     of_first_replica,
@@ -163,8 +163,11 @@ class StepFunction:
         step.sums(self._model.metrics_variables)
         logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
-        if is_traced and self._strategy.has_one_script:
-            check_copies(tf.compat.v1.get_default_graph(), self._model)
+        if is_traced:
+            graph = tf.compat.v1.get_default_graph()
+            if self._strategy.has_one_script:
+                check_copies(graph, self._model)
+            warn_of_pairs(graph)
         settle_written(step)
         undo()
         self._sources = {n: self._results.source_of(log) for n, log in logs.items()}
