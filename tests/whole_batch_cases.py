@@ -197,9 +197,9 @@ def sharpness_aware(strategy):
             for weight, move in zip(weights, moves, strict=True):
                 weight.assign_sub(move)
             self.optimizer.apply(gradients, weights)
-            return {"loss": loss}
+            return {"sharp_loss": loss}
 
-    model = cases.compiled(strategy, lambda: functional(Sharp))
+    model = cases.compiled(strategy, lambda: functional(Sharp), metrics=None)
     x, y = cases.data(45)
     return cases.result(model, model.fit(x, y, **FIT))
 

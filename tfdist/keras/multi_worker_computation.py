@@ -93,7 +93,7 @@ def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
         i for i, each in enumerate(tf.nest.flatten(sources)) if _is_variable(each)
     ]
     counted = [None if flat[i] is None else step.counted(flat[i]) for i in places]
-    if step.is_rehearsal:
+    if step.is_rehearsal or all(each is None for each in counted):
         summed = counted
     elif _tf.could_be_recorded():
         summed = _differentiably_reduced(counted)
