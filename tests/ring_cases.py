@@ -104,6 +104,30 @@ def route(strategy):
 
 
 @ring_case
+def a_step_fails_on_one_worker(strategy):
+    """The others have written by then; the next `fit` makes all copies equal again."""
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Input((1,), dtype="int32"),
+                keras.layers.Embedding(4, 2, embeddings_initializer=cases.ramp),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, kernel_initializer=cases.ramp),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    ids, y = np.array([[1], [2], [3]] * 4), np.ones((12, 1), "float32")
+    wrong = np.where(np.arange(12)[:, None] == 11, 9, ids)
+    try:
+        model.fit(wrong, y, batch_size=12, shuffle=False, verbose=0)
+        message = "no error"
+    except tf.errors.InvalidArgumentError as error:
+        message = str(error)
+    history = model.fit(ids, y, batch_size=6, shuffle=False, verbose=0)
+    return cases.result(model, history, message=message)
+
+
+@ring_case
 def a_worker_dies(strategy):
     """A worker is killed between two epochs, and the next one says which."""
     return lose_worker(strategy, signal.SIGKILL)

@@ -37,7 +37,14 @@ COMPARED = [
     "py_dataset",
     "loss_scale",
 ]
-OF_THE_RING = ["measured_network", "rings_per_step", "route", "saving", "dropout"]
+OF_THE_RING = [
+    "measured_network",
+    "rings_per_step",
+    "route",
+    "saving",
+    "dropout",
+    "a_step_fails_on_one_worker",
+]
 
 
 def train(directory, names):
@@ -107,6 +114,11 @@ def test_tensors_go_from_each_worker_to_the_next_one_only(found):
 def test_workers_drop_different_units_and_end_the_same(found):
     assert found["dropout"]["masks_differ"]
     assert found["dropout"]["copies_equal"]
+
+
+def test_copies_are_equal_after_a_step_that_failed_on_one_worker(found):
+    assert "9 is not in" in found["a_step_fails_on_one_worker"]["message"]
+    assert found["a_step_fails_on_one_worker"]["copies_equal"]
 
 
 def test_what_is_saved_loads_without_the_strategy(found):

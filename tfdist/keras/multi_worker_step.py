@@ -65,7 +65,11 @@ class StepFunction:
             if not isinstance(iterator, ShardedIterator):
                 batches = itertools.islice(iterator, self._model.steps_per_execution)
                 return [self._on_batch(batch) for batch in batches][-1]
-            ran, logs = self._on_shares(iterator)(iterator.values)
+            try:
+                ran, logs = self._on_shares(iterator)(iterator.values)
+            except tf.errors.OpError:
+                self._strategy.copies_may_differ = True
+                raise
             if not int(ran):
                 raise StopIteration
             return logs

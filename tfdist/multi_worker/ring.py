@@ -116,7 +116,14 @@ class RingStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         return super().distribute_datasets_from_function(lambda _: shares)
 
     def copy_from_chief(self, variables: Sequence[Any]) -> None:
-        """Does nothing: all copies of a variable began as this process's."""
+        """Makes all copies equal again if a step failed, on some replicas perhaps.
+
+        They began as this process's, and every step keeps them equal.
+        """
+        if self.copies_may_differ:
+            for each in variables:
+                each.assign(each.numpy())
+            self.copies_may_differ = False
 
     @property
     def devices(self) -> tuple[str, ...]:

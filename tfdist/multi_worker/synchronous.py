@@ -27,6 +27,9 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     has_one_script = False
     """Whether the script runs in one process alone, for all workers."""
 
+    copies_may_differ = False
+    """Whether a step failed on some replica, while others went on to write."""
+
     @property
     def is_chief(self) -> bool:
         """Whether this process writes what is to be written: chief, or worker 0."""
