@@ -4,7 +4,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.keras.loss_kind import IndivisibleLossError, Kind, KindReader
+from tfdist.keras.kind import Kind
+from tfdist.keras.loss_kind import IndivisibleLossError, KindReader
 
 WEIGHT = tf.Variable(tf.ones([3, 3]))
 CASES = {}

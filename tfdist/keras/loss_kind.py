@@ -6,7 +6,6 @@ operations: a mean over examples is weighed by the replica's share of them, a su
 up. `KindReader` reads that from a traced graph; nothing is executed.
 """
 
-import enum
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,91 +13,22 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.kind import (
+    ADDITIVE,
+    CHOICES,
+    CONSTANTS,
+    INDIVISIBLE,
+    PRODUCTS,
+    QUOTIENTS,
+    SUMS_OVER_ROWS,
+    UNARY,
+    Kind,
+    of_product,
+    of_quotient,
+    of_sum,
+)
 from tfdist.keras.step_error import user_line
 
-
-class Kind(enum.Enum):
-    """What a replica's number is to the whole batch's.
-
-    Attributes:
-        SAME: The same on every replica: a constant, a weight, a reduced gradient.
-        DRAWN: Random and independent of the examples; each replica draws its own.
-        ROWS: Still has the dimension of the examples.
-        MEAN: A mean over examples: the batch's is the mean, weighed by the shares.
-        SELECTED: A mean over some of the examples, whose number differs by replica.
-        SUM: A sum over examples: the batch's is the sum of all.
-        COUNT: The number of examples, or a multiple of it: proportional to the share.
-        SHAPE: A shape, whose first element is a COUNT.
-        OTHER: A function of these that is none of them.
-        UNKNOWN: Computed from the examples by something that is no sum over them.
-        TAKEN: Of examples that were taken out of the batch by their place in it.
-    """
-
-    SAME = enum.auto()
-    DRAWN = enum.auto()
-    ROWS = enum.auto()
-    MEAN = enum.auto()
-    SELECTED = enum.auto()
-    SUM = enum.auto()
-    COUNT = enum.auto()
-    SHAPE = enum.auto()
-    OTHER = enum.auto()
-    UNKNOWN = enum.auto()
-    TAKEN = enum.auto()
-
-
-CONSTANTS = frozenset({Kind.SAME, Kind.DRAWN})
-WEIGHED = CONSTANTS | {Kind.MEAN}
-"""The kinds whose value for the batch is the mean of the replicas', by their shares."""
-
-INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN})
-ADDED_UP = frozenset({Kind.ROWS, Kind.SUM, Kind.COUNT})
-"""The kinds whose value for the batch is the sum of the replicas'."""
-
-# Of one tensor, by parameters that are the same everywhere.
-_UNARY = frozenset(
-    [
-        "Identity",
-        "IdentityN",
-        "StopGradient",
-        "PreventGradient",
-        "Snapshot",
-        "Neg",
-        "Cast",
-        "CheckNumerics",
-        "Reshape",
-        "Squeeze",
-        "ExpandDims",
-        "EnsureShape",
-        "BroadcastTo",
-        "Transpose",
-        "Slice",
-        "StridedSlice",
-        "GatherV2",
-        "Unpack",
-        "Sum",
-        "Mean",
-    ]
-)
-_ADDITIVE = frozenset(["Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2"])
-_PRODUCTS = frozenset(["Mul", "MatMul", "BatchMatMulV2", "Einsum"])
-_QUOTIENTS = frozenset(["RealDiv", "Div", "DivNoNan", "FloorDiv"])
-_CHOICES = frozenset(["Select", "SelectV2"])
-_SUMS_OVER_ROWS = frozenset(
-    [
-        "Sum",
-        "L2Loss",
-        "MatMul",
-        "BatchMatMulV2",
-        "Einsum",
-        "SegmentSum",
-        "SegmentSumV2",
-        "UnsortedSegmentSum",
-        "Bincount",
-        "DenseBincount",
-        "ScatterNd",
-    ]
-)
 # How many rows these return depends on the values of the examples.
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
@@ -232,7 +162,7 @@ class KindReader:
         if Kind.ROWS in kinds:
             if op.type == "Mean":
                 return Kind.SELECTED if self._rows_vary(inputs[0]) else Kind.MEAN
-            return Kind.SUM if op.type in _SUMS_OVER_ROWS else Kind.UNKNOWN
+            return Kind.SUM if op.type in SUMS_OVER_ROWS else Kind.UNKNOWN
         if Kind.SHAPE in kinds:
             return self._of_shape(tensor, inputs)
         return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
@@ -283,21 +213,21 @@ class KindReader:
         kinds = [kind for _, kind in pairs]
         if op.type == "IdentityN":
             return kinds[tensor.value_index]
-        if op.type in _UNARY:
+        if op.type in UNARY:
             return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
         if op.type == "ConcatV2":
             return _sum(pairs[:-1])
-        if op.type in _ADDITIVE:
+        if op.type in ADDITIVE:
             return _sum(pairs)
-        if op.type in _CHOICES:
+        if op.type in CHOICES:
             return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Kind.OTHER
-        if op.type in _PRODUCTS:
-            return _product(kinds)
+        if op.type in PRODUCTS:
+            return of_product(kinds)
         if op.type == "Prod" and pairs[0][0].op.type == "Pack":
             # A shape of some sizes that are known and one that is not.
-            return _product([self.kind_of(each) for each in pairs[0][0].op.inputs])
-        if op.type in _QUOTIENTS:
-            return _quotient(*kinds)
+            return of_product([self.kind_of(each) for each in pairs[0][0].op.inputs])
+        if op.type in QUOTIENTS:
+            return of_quotient(*kinds)
         if op.type == "Maximum" and Kind.COUNT in kinds:
             # max(n, 1) is n, since no batch is empty.
             others = [each for each, kind in pairs if kind is not Kind.COUNT]
@@ -371,30 +301,9 @@ def _measured(shape: Any) -> Any:
 
 def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:
     # The 0 that Python's `sum` begins with is of every kind.
-    kinds = {
+    return of_sum(
         kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)
-    }
-    if kinds <= WEIGHED:
-        return Kind.MEAN
-    if kinds <= {Kind.SUM, Kind.COUNT}:
-        return Kind.SUM if Kind.SUM in kinds else Kind.COUNT
-    return Kind.OTHER
-
-
-def _product(kinds: Iterable[Kind]) -> Kind:
-    factors = sorted({k.name for k in kinds if k not in CONSTANTS})
-    count = sum(k not in CONSTANTS for k in kinds)
-    if count == 1:
-        return Kind[factors[0]]
-    return Kind.SUM if count == 2 and factors == ["COUNT", "MEAN"] else Kind.OTHER
-
-
-def _quotient(numerator: Kind, denominator: Kind) -> Kind:
-    if denominator in CONSTANTS:
-        return numerator
-    if denominator is Kind.COUNT and numerator in (Kind.SUM, Kind.COUNT):
-        return Kind.MEAN
-    return Kind.OTHER
+    )
 
 
 def _is_zero(tensor: Any) -> bool:

@@ -13,13 +13,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras import own_loop
-from tfdist.keras.loss_kind import (
-    ADDED_UP,
-    CONSTANTS,
-    INDIVISIBLE,
-    IndivisibleLossError,
-    Kind,
-)
+from tfdist.keras.kind import ADDED_UP, CONSTANTS, INDIVISIBLE, Kind
+from tfdist.keras.loss_kind import IndivisibleLossError
 from tfdist.keras.multi_worker_exchange import of_last_replica, reduce_gradients
 from tfdist.keras.multi_worker_replica import ReplicaStep, current_step
 from tfdist.keras.whole_batch import exchanged, part_of, weighed_targets

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.loss_kind import Kind, KindReader
+from tfdist.keras.kind import Kind
+from tfdist.keras.loss_kind import KindReader
 
 _current: ContextVar["ReplicaStep | None"] = ContextVar("replica_step", default=None)
 

@@ -10,13 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.loss_kind import (
-    ADDED_UP,
-    INDIVISIBLE,
-    WEIGHED,
-    IndivisibleLossError,
-    Kind,
-)
+from tfdist.keras.kind import ADDED_UP, INDIVISIBLE, WEIGHED, Kind
+from tfdist.keras.loss_kind import IndivisibleLossError
 from tfdist.keras.multi_worker_exchange import (
     of_first_replica,
     of_last_replica,
