@@ -13,7 +13,7 @@ VOCABULARY, LENGTH = 30, 12
 class TransformerBlock(layers.Layer):
     def __init__(self, width, heads, hidden, rate=0.0):
         super().__init__()
-        # A bias of keys has no gradient but rounding, which Adam would make large.
+        # The gradient of a bias of keys is rounding alone.
         self.attention = layers.MultiHeadAttention(heads, width, use_bias=False)
         self.hidden = keras.Sequential(
             [layers.Dense(hidden, activation="relu"), layers.Dense(width)]
@@ -55,7 +55,7 @@ def main(strategy, directory):
         outputs = layers.Dense(2, activation="softmax")(h)
         model = keras.Model(inputs, outputs)
         model.compile(
-            keras.optimizers.Adam(0.01),
+            keras.optimizers.SGD(0.1, momentum=0.9),
             "sparse_categorical_crossentropy",
             metrics=["accuracy"],
         )
