@@ -241,6 +241,38 @@ def masked(strategy):
     return cases.result(model, model.fit(ids, y, **FIT))
 
 
+class Positions(keras.layers.Layer):
+    """Looks up rows that do not depend on the examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(6, 4, embeddings_initializer=cases.ramp)
+
+    def build(self, shape):
+        self.table.build()
+
+    def call(self, x):
+        return x + self.table(keras.ops.arange(keras.ops.shape(x)[1]))
+
+
+@case
+def embedded_positions(strategy):
+    def build():
+        return keras.Sequential(
+            [
+                keras.Input((None, 4)),
+                Positions(),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(1, kernel_initializer=cases.ramp),
+            ]
+        )
+
+    model = cases.compiled(strategy, build, lambda: keras.optimizers.Adam(0.05))
+    x, y = cases.data(45)
+    x = np.stack([x, x[::-1], 2 * x], axis=1)
+    return cases.result(model, model.fit(x, y, **FIT))
+
+
 class Endpoint(keras.layers.Layer):
     def __init__(self):
         super().__init__()

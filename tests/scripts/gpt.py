@@ -71,7 +71,7 @@ def main(strategy, directory):
         h = CausalBlock(WIDTH)(h)
         model = keras.Model(inputs, [layers.Dense(VOCABULARY)(h), h])
         loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.3, momentum=0.9), loss=[loss_fn, None])
+        model.compile(keras.optimizers.Adam(0.02), loss=[loss_fn, None])
     generator = TextGenerator(start=[3])
     model.fit(
         x, y, batch_size=32, epochs=4, shuffle=False, callbacks=[generator], verbose=0

@@ -55,7 +55,7 @@ def main(strategy, directory):
         outputs = layers.Dense(2, activation="softmax")(h)
         model = keras.Model(inputs, outputs)
         model.compile(
-            keras.optimizers.SGD(0.1, momentum=0.9),
+            keras.optimizers.Adam(0.02),
             "sparse_categorical_crossentropy",
             metrics=["accuracy"],
         )

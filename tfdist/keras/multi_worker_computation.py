@@ -87,7 +87,14 @@ def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     places = [
         i for i, each in enumerate(tf.nest.flatten(sources)) if _is_variable(each)
     ]
-    counted = [None if flat[i] is None else step.counted(flat[i]) for i in places]
+    parts = [flat[i] for i in places]
+    rows = [_rows_of_all(step, each) for each in parts]
+    # The same rows on every replica: what each has for a row is added up.
+    values = [
+        part if indices is None else part.values
+        for part, indices in zip(parts, rows, strict=True)
+    ]
+    counted = [None if each is None else step.counted(each) for each in values]
     if step.is_rehearsal or all(each is None for each in counted):
         summed = counted
     elif _tf.could_be_recorded():
@@ -95,9 +102,25 @@ def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     else:
         summed = _reduced(counted)
     step.is_same([each for each in summed if each is not None])
-    for place, total in zip(places, summed, strict=True):
-        flat[place] = total
+    for place, part, indices, total in zip(places, parts, rows, summed, strict=True):
+        flat[place] = (
+            total
+            if indices is None
+            else tf.IndexedSlices(total, indices, part.dense_shape)
+        )
     return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
+    """The rows that a sparse gradient is of, if they do not depend on the examples.
+
+    Those of positions in a sequence, say, are the same on every replica. One process has
+    one gradient for each, and an optimizer that squares it needs their sum.
+    """
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    if is_sparse and step.kind_of(gradient.indices) is Kind.SAME:
+        return gradient.indices
+    return None
 
 
 def _reduced(gradients: list[Any]) -> list[Any]:
