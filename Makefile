@@ -12,13 +12,14 @@ ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test check features lint types wheel clean
+.PHONY: help mnist test check features scripts lint types wheel clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
+	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -37,6 +38,9 @@ check: lint types wheel
 
 features: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features tests/test_features_synchronous.py
+
+scripts: $(VENV)/.dev
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.scripts --strategy=all --write
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

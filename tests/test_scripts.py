@@ -33,9 +33,17 @@ def found(request):
     return run
 
 
+STRATEGIES = [
+    "parameter_server",
+    "multi_worker",
+    # It shares what a step computes with the one before: `make scripts` runs it.
+    pytest.param("ring", marks=pytest.mark.thorough),
+]
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(900)  # The first one of a strategy runs all scripts.
-@pytest.mark.parametrize("strategy", ["parameter_server", "multi_worker", "ring"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_trains_as_in_plain_keras(found, name, strategy):
     row = Row(Script.read(name), strategy, found(strategy)[name], found("plain")[name])
