@@ -6,6 +6,7 @@
 As `multi_worker_cases`, whose cases these are beside; STRATEGY names another strategy.
 """
 
+import logging
 import os
 import random
 import sys
@@ -366,6 +367,33 @@ def moving_sums(strategy):
     return cases.result(model, model.fit(x, y, **FIT))
 
 
+class Codebook(keras.layers.Layer):
+    """Sums that are divided by others, each right after it was set."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = self.add_weight(shape=(), trainable=False, initializer="ones")
+        self.codes = self.add_weight(shape=(4,), trainable=False, initializer="zeros")
+
+    def call(self, x):
+        large = keras.ops.sum(keras.ops.cast(x[:, 0] > 0.5, "float32"))
+        self.sizes.assign(0.9 * self.sizes + 0.1 * large)
+        total = keras.ops.sum(x, axis=0)
+        self.codes.assign(0.9 * self.codes + 0.1 * total / self.sizes)
+        return x
+
+
+@case
+def codebook(strategy):
+    def build():
+        head = keras.layers.Dense(1, kernel_initializer=cases.ramp)
+        return keras.Sequential([keras.Input((4,)), Codebook(), head])
+
+    model = cases.compiled(strategy, build)
+    x, y = cases.data(33)
+    return cases.result(model, model.fit(x, y, **FIT))
+
+
 @case
 def sum_run_eagerly(strategy):
     def build():
@@ -531,6 +559,103 @@ class Greatest(keras.metrics.Metric):
 @refused
 def metric_of_a_maximum(strategy):
     fitted(strategy, cases.data(45), metric=Greatest)
+
+
+@refused
+def scalar_metric_of_a_maximum(strategy):
+    def greatest_error(y, p):
+        return keras.ops.max(keras.ops.abs(y - p))
+
+    fitted(strategy, cases.data(45), metrics=[greatest_error])
+
+
+@refused
+def first_half_of_the_batch(strategy):
+    def loss(y, p):
+        return keras.ops.mean(keras.ops.square(y[:4] - p[:4]))
+
+    fitted(strategy, cases.data(45), loss=loss)
+
+
+@refused
+def rows_over_their_number(strategy):
+    def loss(y, p):
+        rows = keras.ops.cast(keras.ops.shape(y)[0], "float32")
+        return keras.ops.sum(keras.ops.square(y - p) / rows)
+
+    fitted(strategy, cases.data(45), loss=loss)
+
+
+class Queue(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.kept = self.add_weight(shape=(5, 4), trainable=False, name="kept")
+
+    def call(self, x):
+        self.kept.assign(keras.ops.concatenate([x, self.kept])[:5])
+        return x
+
+
+@refused
+def queue_of_examples(strategy):
+    def build():
+        return keras.Sequential([keras.Input((4,)), Queue(), keras.layers.Dense(1)])
+
+    cases.compiled(strategy, build).fit(*cases.data(45), **FIT)
+
+
+def warnings_of(strategy, loss):
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logging.getLogger("tfdist").addHandler(handler)
+    try:
+        fitted(strategy, cases.data(16), loss=loss)
+    finally:
+        logging.getLogger("tfdist").removeHandler(handler)
+    return {"message": " ".join(records), "stack": ""}
+
+
+@case
+def variance(strategy):
+    return warnings_of(strategy, lambda y, p: keras.ops.var(y - p))
+
+
+@case
+def neighbours(strategy):
+    return warnings_of(
+        strategy, lambda y, p: keras.ops.mean(y * keras.ops.flip(p, axis=0))
+    )
+
+
+@case
+def every_pair(strategy):
+    return warnings_of(
+        strategy, lambda y, p: keras.ops.mean((p[:, None] - p[None, :]) ** 2)
+    )
+
+
+@case
+def similarities(strategy):
+    return warnings_of(
+        strategy,
+        lambda y, p: keras.ops.mean(keras.ops.matmul(p, keras.ops.transpose(p))),
+    )
+
+
+@case
+def normalized_by_a_layer(strategy):
+    """Keras's own layers say in their pages what they do with a batch."""
+    model = cases.compiled(
+        strategy, lambda: cases.dense(keras.layers.BatchNormalization())
+    )
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logging.getLogger("tfdist").addHandler(handler)
+    model.fit(*cases.data(16), **FIT)
+    logging.getLogger("tfdist").removeHandler(handler)
+    return {"message": " ".join(records) or "no warning", "stack": ""}
 
 
 @refused

@@ -92,6 +92,9 @@ __all__ = [
     "could_be_recorded",
     # What a call in a graph computes; the function is public, and which one it is not.
     "function_graph",
+    # TensorFlow warns of functions that are traced often, by their line; ours are one for
+    # each model.
+    "function",
     # What runs eagerly runs on one executor for all threads, unless a thread is given
     # its own; and much waits for all that its executor has under way.
     "new_executor",
@@ -245,6 +248,13 @@ def gather(
 ) -> Any:
     """Concatenates the values of all replicas, by these ops."""
     return ops._gather(per_replica_value, destinations, axis, options)
+
+
+def function(python_function: Callable[..., Any], signature: Any) -> Any:
+    """Returns a `tf.function` of this signature, and lets it be one of many."""
+    traced = tf.function(python_function, input_signature=signature)
+    traced._omit_frequent_tracing_warning = True
+    return traced
 
 
 def function_graph(call: tf.Operation) -> Any:

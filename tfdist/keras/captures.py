@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.loss_kind import inputs_of, is_symbolic
+from tfdist.keras.rows import inputs_of, is_symbolic
 from tfdist.keras.step_error import user_line
 
 # Workers may write by the chief's writer: each write is an operation of its own there.

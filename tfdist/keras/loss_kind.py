@@ -27,6 +27,15 @@ from tfdist.keras.kind import (
     of_quotient,
     of_sum,
 )
+from tfdist.keras.rows import (
+    TAKING,
+    handle_of,
+    has_rows,
+    inputs_of,
+    is_symbolic,
+    mixes_rows,
+    takes_rows,
+)
 from tfdist.keras.step_error import user_line
 
 # How many rows these return depends on the values of the examples.
@@ -60,6 +69,8 @@ class KindReader:
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
         self._kinds: dict[Any, Kind] = {}
+        self.mixing: dict[tf.Operation, None] = {}
+        """What the program computes for an example from other examples."""
         self._selects: dict[tf.Operation, bool] = {}
 
     def kind_of(self, tensor: Any) -> Kind:
@@ -81,6 +92,12 @@ class KindReader:
                 )
         return self._kinds[tensor.ref()]
 
+    def begin_with(self, batch: Sequence[Any]) -> None:
+        """Takes tensors for rows, whatever they were computed from."""
+        for each in batch:
+            if tf.is_tensor(each) and is_symbolic(each):
+                self._kinds[each.ref()] = Kind.ROWS
+
     def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
         """Takes apart a tensor of kind OTHER.
 
@@ -100,7 +117,7 @@ class KindReader:
             if kind in INDIVISIBLE or (
                 kind is Kind.OTHER and _FUNCTIONS.search(each.op.type)
             ):
-                raise _indivisible(self._origin(each).op)
+                raise _indivisible(self.origin(each).op)
             if kind is not Kind.OTHER:
                 parts[each.ref()] = each
             elif each.op not in operations:
@@ -108,7 +125,7 @@ class KindReader:
                 pending += inputs_of(each)
         return list(parts.values()), list(operations)
 
-    def _origin(self, tensor: Any) -> Any:
+    def origin(self, tensor: Any) -> Any:
         """The first tensor on the way to this one that is of its kind."""
         kind = self.kind_of(tensor)
         while True:
@@ -132,7 +149,7 @@ class KindReader:
             return Kind.SAME
         op = tensor.op
         if op.type == "ReadVariableOp":
-            return self._kind_of_variable(_handle_of(op))
+            return self._kind_of_variable(handle_of(op))
         is_same = op.type == "Const" or tensor.dtype == tf.resource
         return Kind.SAME if is_same or _COLLECTIVE.match(op.type) else None
 
@@ -148,8 +165,10 @@ class KindReader:
         if op.type == "Placeholder":
             # Without an input, it is an argument of a nested tf.function.
             return kinds[0] if inputs else Kind.UNKNOWN
-        if Kind.TAKEN in kinds or self._takes_a_row(op, kinds):
+        if Kind.TAKEN in kinds or takes_rows(op, kinds):
             return Kind.TAKEN
+        if mixes_rows(tensor, inputs, kinds):
+            self.mixing[op] = None
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
@@ -178,18 +197,6 @@ class KindReader:
         for each, kind in zip(graph.inputs, kinds, strict=True):
             inside._kinds[each.ref()] = kind
         return inside.kind_of(graph.outputs[tensor.value_index])
-
-    def _takes_a_row(self, op: tf.Operation, kinds: Sequence[Kind]) -> bool:
-        """Whether an operation takes rows out of the batch by their place in it."""
-        if op.type not in ("StridedSlice", "Unpack", "GatherV2") or (
-            kinds[0] is not Kind.ROWS or not _is_batch(op.inputs[0])
-        ):
-            return False
-        if op.type == "StridedSlice":
-            return bool(op.get_attr("shrink_axis_mask") & 1)
-        if op.type == "Unpack":
-            return op.get_attr("axis") == 0
-        return tf.get_static_value(op.inputs[2]) == 0 and kinds[1] in CONSTANTS
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         op, shape = tensor.op, inputs[0]
@@ -255,43 +262,6 @@ class KindReader:
         return found
 
 
-def is_symbolic(tensor: Any) -> bool:
-    """Whether a tensor is of a graph, and not an eager one."""
-    return not hasattr(tensor, "numpy")
-
-
-def _is_batch(tensor: Any) -> bool:
-    """Whether a tensor is of the batch itself, and not computed from it."""
-    while tensor.op.type in ("Identity", "Cast") or (
-        tensor.op.type == "Placeholder" and inputs_of(tensor)
-    ):
-        tensor = inputs_of(tensor)[0]
-    return tensor.op.type == "Placeholder" or "GetNext" in tensor.op.type
-
-
-def has_rows(tensor: Any) -> bool:
-    """Whether a tensor has a dimension of unknown size, which is that of examples."""
-    rank = tensor.shape.rank
-    return rank is None or None in tensor.shape.as_list()
-
-
-def inputs_of(tensor: Any) -> list[Any]:
-    """The tensors that one is computed from; of one from outside of a branch, that."""
-    op = tensor.op
-    if op.type != "Placeholder":
-        return list(op.inputs)
-    captures = getattr(op.graph, "captures", ())
-    return [outer for outer, inner in captures if inner is tensor]
-
-
-def _handle_of(read: tf.Operation) -> Any:
-    """The handle of the variable that an operation reads, outside of the graph."""
-    handle = read.inputs[0]
-    while is_symbolic(handle) and (outer := inputs_of(handle)):
-        handle = outer[0]
-    return handle
-
-
 def _measured(shape: Any) -> Any:
     """The tensor that a shape is of."""
     while shape.op.type != "Shape":
@@ -319,15 +289,15 @@ def _is_at_most_one(tensor: Any) -> bool:
 def _indivisible(op: tf.Operation) -> IndivisibleLossError:
     if _FUNCTIONS.search(op.type) or op.type == "Placeholder":
         advice = (
-            "What a nested tf.function, a condition, a loop or a Python function "
-            "computes cannot be taken apart: compute the loss in train_step itself"
+            "What a condition, a loop or a Python function computes cannot be taken "
+            "apart: choose by tf.where, and compute the loss in train_step itself"
         )
-    elif op.type in ("StridedSlice", "Unpack", "GatherV2") and _is_batch(op.inputs[0]):
+    elif op.type in TAKING:
         advice = (
-            "It takes examples out of the batch by their place, and replicas divide the "
-            "first axis of a batch among them. Give what belongs together, pairs for "
-            "example, as several inputs: (anchors, positives) in place of an array of "
-            "both"
+            "It takes examples out of the batch by their place, or divides each by "
+            "their number, and each replica has a part of them. Divide a sum over all "
+            "examples instead; give what belongs together, pairs for example, as "
+            "several inputs: (anchors, positives) in place of an array of both"
         )
     else:
         advice = (

@@ -4,9 +4,11 @@ Each is refused before the first step, with the reason and what to do instead.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras import captures
@@ -84,24 +86,25 @@ def check_copies(graph: Any, model: Any) -> None:
         )
 
 
-def warn_of_pairs(graph: Any) -> None:
-    """Warns where a replica's traced step compares examples of a batch with each other.
+def warn_of_mixing(operations: Iterable[tf.Operation]) -> None:
+    """Warns, once for each line, where a step computes with several examples at a time.
 
-    It has a part of the batch, and so fewer to compare with than one process has.
+    A replica has a part of the batch, and so others than one process has.
 
     Args:
-        graph: That the step was traced in.
+        operations: Of the step's graph, that the program has called for.
     """
-    for op in graph.get_operations():
-        if op.type in _PRODUCTS and op.outputs[0].shape.as_list() == [None, None]:
+    for op in operations:
+        line = user_line(op) or f" ({op.name})"
+        if line not in _warned:
+            _warned.add(line)
             _log.warning(
-                "The step compares the examples of a batch with each other%s. Each "
-                "replica compares those of its own part: with in-batch negatives, the "
-                "result differs from one process's. Make the batch larger, or gather "
-                "what is compared from all replicas",
-                user_line(op),
+                "%s%s computes with several examples of a batch in a way that is no sum "
+                "or mean of what each gives. A replica does so with the examples that "
+                "it has: the result differs from one process's",
+                op.type,
+                line,
             )
-            return
 
 
-_PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum")
+_warned: set[str] = set()

@@ -17,7 +17,8 @@ from tfdist.keras.loss_kind import IndivisibleLossError
 from tfdist.keras.multi_worker_exchange import of_last_replica
 from tfdist.keras.multi_worker_gradients import hook_gradients
 from tfdist.keras.multi_worker_replica import ReplicaStep, current_step
-from tfdist.keras.whole_batch import exchanged, part_of
+from tfdist.keras.step_error import is_by_user
+from tfdist.keras.whole_batch import exchanged, part_of, settled_at_once
 from tfdist.multi_worker.synchronous import SynchronousStrategy
 from tfdist.parameter_server.increment import NotAdditiveError
 
@@ -102,6 +103,8 @@ def _hook_variables() -> None:
             value = tf.convert_to_tensor(value)
             if self.synchronization == "on_read":
                 value = _state_to_sum(step, self, value)
+            elif (settled := settled_at_once(step, self, value)) is not None:
+                value = settled
             else:
                 step.wrote(self, value)
         keras_assign(self, value)
@@ -111,8 +114,11 @@ def _hook_variables() -> None:
         step = current_step()
         if step and not step.is_updating and self.synchronization == "on_read":
             value = tf.cast(tf.convert_to_tensor(value), self._dtype)
-            if step.kind_of(value) not in INDIVISIBLE:
+            kind = step.kind_of(value)
+            if kind not in INDIVISIBLE:
                 value = part_of(step, value)
+            elif step.known_kinds is None and is_by_user(step.reader.origin(value).op):
+                raise _not_additive(self)
             with step.updating():
                 return keras_add(self, value)
         return keras_add(self, value)
@@ -158,13 +164,17 @@ def _state_to_sum(step: ReplicaStep, variable: Any, value: tf.Tensor) -> tf.Tens
     """
     kind = step.kind_of(value)
     if kind in INDIVISIBLE:
-        raise NotAdditiveError(
-            f"{variable.path} sums over the replicas, and this step sets it to a value "
-            "that is no sum over examples (a maximum, say). Write what the step adds, "
-            "as variable.assign_add(...), or compute the value from such sums"
-        )
+        raise _not_additive(variable)
     # Beside constants, which reset it: what is neither is a sum of the state and a mean.
     return value if kind in ADDED_UP | CONSTANTS else part_of(step, value)
+
+
+def _not_additive(variable: Any) -> NotAdditiveError:
+    return NotAdditiveError(
+        f"{variable.path} sums over the replicas, and this step sets it to a value that "
+        "is no sum over examples (a maximum, say). Write what the step adds, as "
+        "variable.assign_add(...), or compute the value from such sums"
+    )
 
 
 def _of_a_copy(

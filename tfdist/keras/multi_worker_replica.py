@@ -91,6 +91,10 @@ class ReplicaStep:
         self.kinds.append(kind)
         return kind
 
+    def is_given(self, batch: Any) -> None:
+        """Notes the rows that the replica begins with, however it came by them."""
+        self.reader.begin_with(tf.nest.flatten(batch, expand_composites=True))
+
     def is_same(self, values: Any) -> None:
         """Notes that tensors are the same on every replica."""
         for each in tf.nest.flatten(values, expand_composites=True):

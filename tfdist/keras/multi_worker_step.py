@@ -8,9 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.logs import check_is_a_log
 from tfdist.keras.metric_results import MetricResults, flat_logs
-from tfdist.keras.multi_worker_checks import check_copies, warn_of_pairs
+from tfdist.keras.multi_worker_checks import check_copies, warn_of_mixing
 from tfdist.keras.multi_worker_exchange import (
     gather_rows,
     of_first_replica,
@@ -156,12 +157,13 @@ class StepFunction:
         if self._model.run_eagerly:
             return execute
         if key not in self._traced:
-            self._traced[key] = tf.function(execute, input_signature=signature)
+            self._traced[key] = _tf.function(execute, signature)
         return self._traced[key]
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """One replica's step; returns its parts of the logs that are not of metrics."""
         undo = undo_if_idle(step, self._model.metrics_variables)
+        step.is_given(batch)
         step.sums(self._model.metrics_variables)
         logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
@@ -169,15 +171,16 @@ class StepFunction:
             graph = tf.compat.v1.get_default_graph()
             if self._strategy.has_one_script:
                 check_copies(graph, self._model)
-            warn_of_pairs(graph)
         settle_written(step)
         undo()
         self._sources = {n: self._results.source_of(log) for n, log in logs.items()}
-        return {
+        parts = {
             name: part_of(step, _as_float(logs[name]))
             for name, source in self._sources.items()
             if source is None
         }
+        warn_of_mixing(step.reader.mixing)
+        return parts
 
     @_as_written
     def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
@@ -264,7 +267,7 @@ class PredictFunction:
             return execute
         if key not in self._traced:
             execute = _as_written(execute)
-            self._traced[key] = tf.function(execute, input_signature=signature)
+            self._traced[key] = _tf.function(execute, signature)
         return self._traced[key]
 
     def _run(self, step: ReplicaStep, batch: Any) -> Any:

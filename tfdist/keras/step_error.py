@@ -136,3 +136,21 @@ def user_line(op: tf.Operation) -> str:
     return (
         f", made in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     )
+
+
+def is_by_user(op: tf.Operation) -> bool:
+    """Whether the program called for an operation itself, and not a layer of a library."""
+    for frame in reversed(op.traceback):
+        if not any(part in frame.filename for part in _PRIMITIVES):
+            return not _is_of_a_library(frame.filename)
+    return False
+
+
+# What makes single operations, for whoever calls it.
+_PRIMITIVES = (
+    "/tensorflow/python/",
+    "/keras/src/ops/",
+    "/keras/src/backend/",
+    "/keras/src/utils/traceback_utils",
+    "/tfdist/keras/",
+)

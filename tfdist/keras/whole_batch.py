@@ -18,6 +18,8 @@ from tfdist.keras.multi_worker_exchange import (
     sum_tensors,
 )
 from tfdist.keras.multi_worker_replica import ReplicaStep
+from tfdist.keras.step_error import is_by_user, user_line
+from tfdist.parameter_server.increment import NotAdditiveError
 
 
 def part_of(
@@ -38,9 +40,12 @@ def part_of(
     """
     kind = step.kind_of(value)
     if kind in ADDED_UP:
-        return value
+        # What a replica computes from an example that stands in for none is no part.
+        return tf.where(step.count > 0, value, tf.zeros_like(value))
     if not value.dtype.is_floating:
         return of_last_replica(step, value)
+    if kind in INDIVISIBLE and step.known_kinds is None:
+        step.reader.mixing[step.reader.origin(value).op] = None
     if kind in WEIGHED or kind in INDIVISIBLE:
         return step.scaled(value)
     try:
@@ -229,6 +234,33 @@ def settle_written(step: ReplicaStep) -> None:
     with step.updating():
         for variable, total in zip(variables, sum_tensors(parts), strict=True):
             variable.assign(total)
+
+
+def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
+    """Returns what to set a variable to, if that is no mean over examples; else None.
+
+    Sums, and functions of sums and means, become those of the whole batch right away, so
+    that what the step computes from the variable next is the whole batch's too.
+
+    Cost: one message for each such variable.
+
+    Raises:
+        NotAdditiveError: If the value is no function of sums and means over examples.
+    """
+    if step.known_kinds is not None or step.is_rehearsal:
+        return None
+    kind = step.kind_of(value)
+    is_simple = kind in WEIGHED or not value.dtype.is_floating
+    if is_simple or not (_is_of_this_graph(value) and is_by_user(value.op)):
+        return None
+    if kind in INDIVISIBLE or kind is Kind.ROWS:
+        raise NotAdditiveError(
+            f"{variable.path} is set to a value that each replica computes from its own "
+            f"part of the batch{user_line(value.op)}, and that is no sum or mean over "
+            "examples: it holds examples, say, or a maximum. Under a strategy in step "
+            "there is no one value of it"
+        )
+    return exchanged(step, [part_of(step, value)])[0]
 
 
 def _is_of_this_graph(value: tf.Tensor) -> bool:
