@@ -117,13 +117,17 @@ class KindReader:
             if kind in INDIVISIBLE or (
                 kind is Kind.OTHER and _FUNCTIONS.search(each.op.type)
             ):
-                raise _indivisible(self.origin(each).op)
+                raise self.error_of(each)
             if kind is not Kind.OTHER:
                 parts[each.ref()] = each
             elif each.op not in operations:
                 operations[each.op] = None
                 pending += inputs_of(each)
         return list(parts.values()), list(operations)
+
+    def error_of(self, tensor: Any) -> IndivisibleLossError:
+        """The error of a tensor that cannot be put together from the replicas' own."""
+        return _indivisible(self.origin(tensor).op)
 
     def origin(self, tensor: Any) -> Any:
         """The first tensor on the way to this one that is of its kind."""
@@ -307,6 +311,6 @@ def _indivisible(op: tf.Operation) -> IndivisibleLossError:
             "tfdist.ParameterServerStrategy, where a step has the whole batch"
         )
     return IndivisibleLossError(
-        f"the loss depends on the examples through {op.type} ({op.name})"
+        f"the loss or a metric depends on the examples through {op.type} ({op.name})"
         f"{user_line(op)}. {advice}"
     )

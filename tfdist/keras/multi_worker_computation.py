@@ -118,7 +118,7 @@ def _hook_variables() -> None:
             if kind not in INDIVISIBLE:
                 value = part_of(step, value)
             elif step.known_kinds is None and is_by_user(step.reader.origin(value).op):
-                raise _not_additive(self)
+                raise step.reader.error_of(value)
             with step.updating():
                 return keras_add(self, value)
         return keras_add(self, value)
@@ -164,17 +164,13 @@ def _state_to_sum(step: ReplicaStep, variable: Any, value: tf.Tensor) -> tf.Tens
     """
     kind = step.kind_of(value)
     if kind in INDIVISIBLE:
-        raise _not_additive(variable)
+        raise NotAdditiveError(
+            f"{variable.path} sums over the replicas, and this step sets it to a value "
+            "that is no sum over examples (a maximum, say). Write what the step adds, "
+            "as variable.assign_add(...), or compute the value from such sums"
+        )
     # Beside constants, which reset it: what is neither is a sum of the state and a mean.
     return value if kind in ADDED_UP | CONSTANTS else part_of(step, value)
-
-
-def _not_additive(variable: Any) -> NotAdditiveError:
-    return NotAdditiveError(
-        f"{variable.path} sums over the replicas, and this step sets it to a value that "
-        "is no sum over examples (a maximum, say). Write what the step adds, as "
-        "variable.assign_add(...), or compute the value from such sums"
-    )
 
 
 def _of_a_copy(
