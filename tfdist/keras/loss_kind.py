@@ -69,6 +69,7 @@ class KindReader:
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
         self._kinds: dict[Any, Kind] = {}
+        self._batch: set[Any] = set()
         self.mixing: dict[tf.Operation, None] = {}
         """What the program computes for an example from other examples."""
         self._selects: dict[tf.Operation, bool] = {}
@@ -97,6 +98,8 @@ class KindReader:
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
                 self._kinds[each.ref()] = Kind.ROWS
+                if not self._has_varying_rows:
+                    self._batch.add(each.ref())
 
     def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
         """Takes apart a tensor of kind OTHER.
@@ -169,7 +172,8 @@ class KindReader:
         if op.type == "Placeholder":
             # Without an input, it is an argument of a nested tf.function.
             return kinds[0] if inputs else Kind.UNKNOWN
-        if Kind.TAKEN in kinds or takes_rows(op, kinds):
+        of_batch = any(each.ref() in self._batch for each in inputs)
+        if Kind.TAKEN in kinds or takes_rows(op, kinds, of_batch):
             return Kind.TAKEN
         if mixes_rows(tensor, inputs, kinds):
             self.mixing[op] = None

@@ -21,14 +21,18 @@ _STATISTICS = frozenset([Kind.MEAN, Kind.SUM, Kind.SELECTED, Kind.OTHER, Kind.UN
 _ALONG_AN_AXIS = {"ReverseV2": 1, "Roll": 2, "Cumsum": 1, "Cumprod": 1}
 
 
-def takes_rows(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
+def takes_rows(op: tf.Operation, kinds: Sequence[Kind], of_batch: bool = False) -> bool:
     """Whether a program takes rows by their place, or scales them by their number.
+
+    Of integers, TensorFlow does so itself as it computes with ragged values.
 
     Args:
         op: The operation.
         kinds: Of its inputs.
+        of_batch: Whether an input is of the batch itself, and that of a fixed layout.
     """
-    if op.type not in TAKING or Kind.ROWS not in kinds:
+    is_looked_at = op.type in TAKING and Kind.ROWS in kinds
+    if not is_looked_at or not (op.outputs[0].dtype.is_floating or of_batch):
         return False
     if op.type in _SCALED:
         # Added up, such rows are a mean on one process, and several on replicas.
@@ -62,7 +66,8 @@ def mixes_rows(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> boo
         kinds: Of the inputs.
     """
     op = tensor.op
-    if Kind.ROWS not in kinds or not has_rows(tensor):
+    is_looked_at = Kind.ROWS in kinds and has_rows(tensor)
+    if not is_looked_at or not tensor.dtype.is_floating:
         return False
     if op.type in _ALONG_AN_AXIS:
         axis = tf.get_static_value(op.inputs[_ALONG_AN_AXIS[op.type]])
