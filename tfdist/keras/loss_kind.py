@@ -304,7 +304,7 @@ def _indivisible(op: tf.Operation) -> IndivisibleLossError:
         advice = (
             "It takes examples out of the batch by their place, or divides each by "
             "their number, and each replica has a part of them. Divide a sum over all "
-            "examples instead; give what belongs together, pairs for example, as "
+            "examples instead. Give what belongs together, pairs for example, as "
             "several inputs: (anchors, positives) in place of an array of both"
         )
     else:

@@ -167,7 +167,11 @@ def _hook_fit() -> None:
             bound = _bind_fit(keras_fit, self, args, kwargs)
             agreement.check_arguments(bound, strategy)
             bound["callbacks"] = callbacks.for_worker(bound.get("callbacks"), strategy)
-            return keras_fit(self, **bound)
+            history = keras_fit(self, **bound)
+            if strategy.num_workers > 1:
+                # What the chief's callbacks have written is there for all to load.
+                strategy.barrier()
+            return history
         return keras_fit(self, *args, **kwargs)
 
     owner.fit = fit
