@@ -13,9 +13,10 @@ import pytest
 import whole_batch_cases as cases  # noqa: E402
 from test_multi_worker import load  # noqa: E402
 
-pytestmark = pytest.mark.cluster
+# The first test of a strategy runs all cases.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(700)]
 
-TIMEOUT = 280.0  # seconds
+TIMEOUT = 600.0  # seconds
 RANDOM = {"noise_without_a_seed", "within_the_scope"}
 OF_SEVERAL_WORKERS = {
     "vocabulary_in_the_model": "UnequalModelError: .*its vocabulary.*on worker:1",
