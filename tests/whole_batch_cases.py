@@ -604,40 +604,44 @@ def queue_of_examples(strategy):
     cases.compiled(strategy, build).fit(*cases.data(45), **FIT)
 
 
-def warnings_of(strategy, loss):
+def warnings_of(train):
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
     logging.getLogger("tfdist").addHandler(handler)
     try:
-        fitted(strategy, cases.data(16), loss=loss)
+        train()
     finally:
         logging.getLogger("tfdist").removeHandler(handler)
-    return {"message": " ".join(records), "stack": ""}
+    return {"message": " ".join(records) or "no warning", "stack": ""}
+
+
+def warnings_of_loss(strategy, loss):
+    return warnings_of(lambda: fitted(strategy, cases.data(16), loss=loss))
 
 
 @case
 def variance(strategy):
-    return warnings_of(strategy, lambda y, p: keras.ops.var(y - p))
+    return warnings_of_loss(strategy, lambda y, p: keras.ops.var(y - p))
 
 
 @case
 def neighbours(strategy):
-    return warnings_of(
+    return warnings_of_loss(
         strategy, lambda y, p: keras.ops.mean(y * keras.ops.flip(p, axis=0))
     )
 
 
 @case
 def every_pair(strategy):
-    return warnings_of(
+    return warnings_of_loss(
         strategy, lambda y, p: keras.ops.mean((p[:, None] - p[None, :]) ** 2)
     )
 
 
 @case
 def similarities(strategy):
-    return warnings_of(
+    return warnings_of_loss(
         strategy,
         lambda y, p: keras.ops.mean(keras.ops.matmul(p, keras.ops.transpose(p))),
     )
@@ -649,13 +653,7 @@ def normalized_by_a_layer(strategy):
     model = cases.compiled(
         strategy, lambda: cases.dense(keras.layers.BatchNormalization())
     )
-    records = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())
-    logging.getLogger("tfdist").addHandler(handler)
-    model.fit(*cases.data(16), **FIT)
-    logging.getLogger("tfdist").removeHandler(handler)
-    return {"message": " ".join(records) or "no warning", "stack": ""}
+    return warnings_of(lambda: model.fit(*cases.data(16), **FIT))
 
 
 @refused
