@@ -17,7 +17,7 @@ from all_reduce_backward import Waiter, gradients
 import tf_config
 import tfdist
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
-from tfdist.connect import wait_for
+from tfdist.cluster.startup import wait_for
 
 CHOICE = "choice"
 OF_TENSORFLOW = ("ReductionToOneDevice", "HierarchicalCopyAllReduce")

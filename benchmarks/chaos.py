@@ -22,8 +22,9 @@ from absl import app, flags
 from chaos_report import Run, environment
 
 import launch
-from launch import chaos, faults
-from launch.invariants import Invariant
+from launch import chaos
+from launch.fault import faults
+from launch.fault.invariants import Invariant
 
 TRAINING = Path(__file__).with_name("chaos_training.py")
 EPOCHS, STEPS, PACE = 4, 50, 0.03

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from absl import app, flags
 
-from tfdist.parameter_server.placement import (
+from tfdist.placement.placement import (
     GreedyLoadBalancing,
     Placement,
     RoundRobin,
     VariableSpec,
 )
-from tfdist.parameter_server.plan import BALANCES, Weight
-from tfdist.parameter_server.planner import TARGET, plan_variables
+from tfdist.planning.plan import BALANCES, Weight
+from tfdist.planning.planner import TARGET, plan_variables
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured" / "placement_balance.json"
@@ -130,7 +130,7 @@ def measure() -> dict:
     import model_zoo
     import tensorflow as tf
 
-    from tfdist.parameter_server.sizes import weights_of
+    from tfdist.planning.sizes import weights_of
 
     rows, weighed = [], []
     for model, build in model_zoo.MODELS.items():

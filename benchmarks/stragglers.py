@@ -4,7 +4,7 @@
 
 Four workers on a machine of few cores would compete for them, and one that is slowed
 would leave its share to the others. So steps wait here, and compute next to nothing:
-whatever passes between a worker and the others arrives `--delay` later (launch/links.py).
+whatever passes between a worker and the others arrives `--delay` later (launch/network/links.py).
 The slow one is stopped (SIGSTOP) for nine tenths of the time, or, with `--how=delay`, what
 passes to and from it is ten times as late. Epochs with and without the slow worker take
 turns, on one cluster.
@@ -33,7 +33,7 @@ from absl import app, flags
 from chaos_report import environment
 
 import launch
-from launch.links import Link, Links, through
+from launch.network.links import Link, Links, through
 from tf_config import split_address
 
 WORKERS, SLOW, TIMES = 4, 3, 10

@@ -25,18 +25,20 @@ import rich.markup
 import rich.table
 from absl import flags
 
-from launch import checkpoint_faults, command_line, faults, invariants, network
-from launch import progress as progress_reports
+from launch import command_line
 from launch.command_line import UsageError
-from launch.faults import Fault, FaultError, Schedule, draw
-from launch.handle import Handle
-from launch.injection import Injection, Injector, tasks_of
-from launch.invariants import Ending, Invariant
+from launch.fault import checkpoint_faults, faults, invariants
+from launch.fault import progress as progress_reports
+from launch.fault.faults import Fault, FaultError, Schedule, draw
+from launch.fault.injection import Injection, Injector, tasks_of
+from launch.fault.invariants import Ending, Invariant
+from launch.fault.progress import Progress, report_result, report_step
 from launch.job import Job
-from launch.links import Links, through_links
 from launch.loopback import local_cluster, make_job, make_log_dir
-from launch.processes import describe
-from launch.progress import Progress, report_result, report_step
+from launch.network import reach
+from launch.network.links import Links, through_links
+from launch.supervise.handle import Handle
+from launch.supervise.processes import describe
 
 __all__ = [
     "Fault",
@@ -156,13 +158,13 @@ def _prepared(job: Job, schedule: Schedule, checkpoint_dir: str | None) -> Job:
     if faults.FULL_DISK in schedule.kinds:
         checkpoint_faults.check_can_be_filled(checkpoint_dir or "")
     if schedule.kinds & faults.LINK_KINDS:
-        if job.network not in (network.AUTO, network.LOOPBACK):
+        if job.network not in (reach.AUTO, reach.LOOPBACK):
             raise FaultError(
                 "faults of links need the tasks' own ports closed to others by "
                 f"network='loopback'; received {job.network!r}"
             )
         plans = tuple(map(through_links, job.plans))
-        job = replace(job, plans=plans, network=network.LOOPBACK)
+        job = replace(job, plans=plans, network=reach.LOOPBACK)
     return job
 
 

@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from absl import flags
 
-from launch.faults import FaultError
+from launch.fault.faults import FaultError
 from launch.loopback import LogDirError
+from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, KINDS, PlanError, Program
-from launch.ports import PortError
 from tf_config import JOBS, ClusterError
 
 

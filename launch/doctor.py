@@ -22,12 +22,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch import command_line, definition, private_network, running
-from launch.agreement import between_tasks
+from launch import command_line
 from launch.command_line import UsageError
-from launch.definition import STRATEGIES, Definition
-from launch.diagnosis import each_task
-from launch.finding import Finding, Level
+from launch.diagnose import definition, running
+from launch.diagnose.agreement import between_tasks
+from launch.diagnose.definition import STRATEGIES, Definition
+from launch.diagnose.diagnosis import each_task
+from launch.diagnose.finding import Finding, Level
+from launch.network import private_network
 from tf_config import JOBS
 
 _STEPS = 4  # of a probe, each of which has the time of --timeout
@@ -65,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _probe(defined: Definition, timeout: float) -> list[Finding]:
     # gRPC takes a while to load, and leaves threads: not before it is needed.
-    from launch.probe import probe_all
+    from launch.diagnose.probe import probe_all
 
     reports = probe_all(defined.addresses, timeout)
     listeners = running.listeners(reports)

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from launch import network
+from launch.network import reach
 from launch.plan import PlanError, TaskPlan
 
 
@@ -18,7 +18,7 @@ class Job:
     `straggler_timeout` how long the rest of an every-task program may take after
     its chief has ended. All are seconds. `echo` shows the logs on the terminal: where
     all tasks do the same, the first one's, or everybody's if `chatty`.
-    `network` is one of `launch.network.MODES`. Lost tasks are started again at most
+    `network` is one of `launch.network.reach.MODES`. Lost tasks are started again at most
     `max_restarts` times within `restart_window` seconds; one that is stopped for
     `stall_timeout` seconds counts as lost.
 
@@ -34,16 +34,16 @@ class Job:
     straggler_timeout: float = 60.0
     echo: bool = True
     chatty: bool = False
-    network: str = network.AUTO
+    network: str = reach.AUTO
     max_restarts: int = 0
     restart_window: float = 600.0
     stall_timeout: float = 1e9
 
     def __post_init__(self) -> None:
-        if self.network not in network.MODES:
+        if self.network not in reach.MODES:
             raise PlanError(
                 f"unknown network {self.network!r}; it is one of "
-                f"{', '.join(network.MODES)}"
+                f"{', '.join(reach.MODES)}"
             )
 
     def log_path(self, plan: TaskPlan) -> str:

@@ -15,13 +15,15 @@ from types import FrameType
 
 from absl import flags
 
-from launch import command_line, network, processes
+from launch import command_line
 from launch.command_line import UsageError
-from launch.handle import Handle
 from launch.job import Job
-from launch.kind import kind_of_script
 from launch.loopback import local_cluster, make_job, make_log_dir, run, servers
+from launch.network import reach
 from launch.plan import COORDINATOR, TaskPlan
+from launch.program_kind import kind_of_script
+from launch.supervise import processes
+from launch.supervise.handle import Handle
 
 __all__ = ["local_cluster", "main", "make_job", "run", "servers"]
 
@@ -172,8 +174,8 @@ def _define_flags() -> flags.FlagValues:
     )
     flags.DEFINE_enum(
         "network",
-        network.AUTO,
-        network.MODES,
+        reach.AUTO,
+        reach.MODES,
         "Who reaches the ports: this machine alone (loopback), nobody else, nor the "
         "job any other machine (private), or whoever reaches this machine (open); "
         "auto takes loopback where the system allows it, and else open.",

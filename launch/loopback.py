@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from launch import gpus, network, ports
-from launch.chatter import LOG_LEVEL
-from launch.handle import Handle
+from launch import gpus
+from launch.console.tf_noise import LOG_LEVEL
 from launch.job import Job
+from launch.network import ports, reach
 from launch.plan import (
     AUTO,
     COORDINATOR,
@@ -22,6 +22,7 @@ from launch.plan import (
     resolve_kind,
     without_proxy,
 )
+from launch.supervise.handle import Handle
 from tf_config import Cluster, Task, TFConfig
 
 CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
@@ -185,7 +186,7 @@ def servers(
     chief = Program("")  # The caller: it is planned, and not started.
     job = make_job(cluster, chief, COORDINATOR, server=server, echo=False, **options)
     job = replace(job, plans=tuple(each for each in job.plans if each.is_server))
-    if job.network == network.PRIVATE:
+    if job.network == reach.PRIVATE:
         raise ValueError(
             "network='private' would keep this very process, the chief, out: choose "
             "'loopback', or start the whole job by python -m launch.local"

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from launch import command_line, gpus, network
+from launch import command_line, gpus
 from launch.command_line import UsageError
-from launch.kind import kind_of_script
+from launch.network import reach
 from launch.plan import TaskPlan, plan, without_proxy
+from launch.program_kind import kind_of_script
 from tf_config import JOBS, Cluster, Task
 
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     if values.dry_run:
         print(task_plan.shell_line())
     else:
-        for notice in (network.exposure(task_plan), _misplaced(task_plan)):
+        for notice in (reach.exposure(task_plan), _misplaced(task_plan)):
             if notice:
                 print(f"launch.task: {notice}", file=sys.stderr, flush=True)
         if task_plan.is_server:
@@ -65,7 +66,7 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
 
 def _misplaced(task_plan: TaskPlan) -> str:
     """Warns of an address that other machines have; '' if there is nothing to warn of."""
-    if task_plan.task.job == "evaluator" or network.is_here(task_plan.address):
+    if task_plan.task.job == "evaluator" or reach.is_here(task_plan.address):
         return ""
     return (
         f"WARNING: {task_plan.address} is not an address of this machine. Unless "

@@ -704,7 +704,7 @@ def own_loop(strategy):
 @case
 def packs(strategy):
     """How many messages four gradients of 3 MB are."""
-    from tfdist.keras.multi_worker_exchange import reduce_gradients
+    from tfdist.synchronous.fit.exchange import reduce_gradients
 
     @tf.function
     def step():

@@ -94,10 +94,10 @@ def test_the_estimator_is_imported_by_itself_alone():
         "checkpoint/attributes.py",
         "checkpoint/plain.py",
         "checkpoint/store.py",
-        "parameter_server/placement.py",
-        "parameter_server/report.py",
-        "activity.py",
-        "stall.py",
+        "placement/placement.py",
+        "placement/report.py",
+        "liveness/activity.py",
+        "liveness/stall.py",
     ],
 )
 def test_decisions_import_no_tensorflow(pure):
@@ -155,8 +155,8 @@ print(json.dumps([before[0] == after[0], before[1] == after[1], len(before[0])])
 def test_launch_starts_without_tensorflow():
     program = """
 import sys
-import launch, launch.chaos, launch.local, launch.task, launch.supervisor, tf_config
-import launch.doctor, launch.peer, launch.probe
+import launch, launch.chaos, launch.local, launch.task, launch.supervise.supervisor, tf_config
+import launch.doctor, launch.diagnose.peer, launch.diagnose.probe
 print({"tensorflow", "keras", "numpy"} & set(sys.modules))
 """
     assert run(program).strip() == "set()"

@@ -7,8 +7,8 @@ import pytest
 
 import launch
 from launch import chaos
-from launch.faults import KINDS, LINK_KINDS
-from launch.invariants import Invariant
+from launch.fault.faults import KINDS, LINK_KINDS
+from launch.fault.invariants import Invariant
 from tfdist.checkpoint.__main__ import main as check_checkpoints
 
 TRAINING = Path(__file__).resolve().parent.parent / "benchmarks" / "chaos_training.py"

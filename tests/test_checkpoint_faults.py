@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import checkpoint_faults
+from launch.fault import checkpoint_faults
 from tfdist.checkpoint.__main__ import main
 from tfdist.checkpoint.store import CheckpointStore
 

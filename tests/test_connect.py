@@ -6,7 +6,7 @@ import pytest
 
 from tf_config import Cluster, ClusterError
 from tfdist import ParameterServerStrategy, StartupTimeoutError
-from tfdist.parameter_server.connect import wait_for_servers
+from tfdist.cluster.servers import wait_for_servers
 
 from .launch_programs.fake_server import FakeServer
 

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.feed import BatchLayout, Feed
-from tfdist.keras.multi_worker_input import BatchStructure, ShardedIterator
-from tfdist.keras.worker_input import WorkerInput
+from tfdist.parameter_server.fit.feed import BatchLayout, Feed
+from tfdist.parameter_server.fit.worker_input import WorkerInput
+from tfdist.synchronous.fit.input import BatchStructure, ShardedIterator
 
 DEADLINE = 30.0  # seconds
 
@@ -88,7 +88,7 @@ def test_workers_have_no_tuner_to_wait_for_unless_asked(
 
 def test_a_program_that_ends_says_nothing():
     code = """if True:
-        from tfdist.deletion import delete_in_background
+        from tfdist.keras.deletion import delete_in_background
         class Owner:
             def __del__(self):
                 delete_in_background([self])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.faults import (
+from launch.fault.faults import (
     CHECKPOINT_KINDS,
     KILL,
     KINDS,

@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.keras.in_flight import InFlight
+from tfdist.parameter_server.fit.in_flight import InFlight
 
 
 class Output:

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.increment import increment
+from tfdist.variables.increment import increment
 
 NOW, THEN, D = 10.0, 16.0, [3.0, 5.0]
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server import initial_value
-from tfdist.parameter_server.layout import DIV, layout_of
-from tfdist.parameter_server.partition import Partition
+from tfdist.placement.partition import Partition
+from tfdist.variables import initial_value
+from tfdist.variables.layout import DIV, layout_of
 
 SHAPE = (70, 3)
 ROWS_A_PIECE = 10

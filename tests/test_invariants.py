@@ -2,9 +2,9 @@
 
 import pytest
 
-from launch import progress
-from launch.invariants import Ending, broken, judge
-from launch.progress import Progress, Result
+from launch.fault import progress
+from launch.fault.invariants import Ending, broken, judge
+from launch.fault.progress import Progress, Result
 
 
 def ending(**values):

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tfdist.multi_worker.last_resort import LastResort
-from tfdist.watchdog import STALLED
+from tfdist.liveness.last_resort import LastResort
+from tfdist.liveness.watchdog import STALLED
 
 DEADLINE = 30.0  # seconds
 

@@ -7,16 +7,16 @@ import sys
 import pytest
 
 from launch import Program, local_cluster
-from launch.cluster_use import (
+from launch.console.keras_progress import is_training
+from launch.plan import plan
+from launch.supervise.cluster_use import (
     PATIENCE_CPU_SECONDS,
     PATIENCE_SECONDS,
     ClusterUse,
     Socket,
     is_used,
 )
-from launch.cluster_watch import has_computed
-from launch.keras_progress import is_training
-from launch.plan import plan
+from launch.supervise.cluster_watch import has_computed
 from tf_config import Task
 
 from .launch_programs.launcher import DEADLINE, PROGRAMS, Launcher

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from launch import command_line, doctor, running
-from launch.agreement import between_tasks
-from launch.definition import STRATEGIES, from_hosts, from_text, roles
-from launch.diagnosis import each_task
-from launch.finding import Level
-from launch.report import Outcome, Peer, Report
+from launch import command_line, doctor
+from launch.diagnose import running
+from launch.diagnose.agreement import between_tasks
+from launch.diagnose.definition import STRATEGIES, from_hosts, from_text, roles
+from launch.diagnose.diagnosis import each_task
+from launch.diagnose.finding import Level
+from launch.diagnose.report import Outcome, Peer, Report
 from tf_config import Cluster, Task, TFConfig
 
 from .launch_programs import fake_servers

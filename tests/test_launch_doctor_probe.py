@@ -8,11 +8,11 @@ import time
 import pytest
 import tensorflow as tf
 
-from launch import agreement, diagnosis, peer, probe, running
-from launch.finding import Level
-from launch.report import Outcome
+from launch.diagnose import agreement, diagnosis, peer, probe, running
+from launch.diagnose.finding import Level
+from launch.diagnose.report import Outcome
 from tf_config import Task
-from tfdist import status
+from tfdist.cluster import status
 
 from .launch_programs import fake_servers
 

@@ -3,8 +3,8 @@
 import pytest
 
 from launch import Program, local_cluster
-from launch.echo import Echo, quiet_tasks
 from launch.plan import plan
+from launch.supervise.echo import Echo, quiet_tasks
 
 from .launch_programs.launcher import DEADLINE, Launcher
 

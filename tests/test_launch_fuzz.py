@@ -16,20 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch import (
-    chaos,
-    command_line,
-    doctor,
-    faults,
-    local,
-    protobuf,
-    running,
-    task,
-)
-from launch.agreement import between_tasks
-from launch.definition import from_text
-from launch.diagnosis import each_task
-from launch.report import Outcome, Peer, Report
+from launch import chaos, command_line, doctor, local, task
+from launch.diagnose import protobuf, running
+from launch.diagnose.agreement import between_tasks
+from launch.diagnose.definition import from_text
+from launch.diagnose.diagnosis import each_task
+from launch.diagnose.report import Outcome, Peer, Report
+from launch.fault import faults
 from tf_config import JOBS, Task, TFConfig
 
 from .test_tf_config_properties import clusters

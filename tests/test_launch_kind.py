@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.kind import kind_of_script
+from launch.program_kind import kind_of_script
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch import Program, local_cluster, make_job
-from launch.chatter import hides
-from launch.console import Console
-from launch.keras_progress import split_progress
-from launch.lines import LineSplitter
-from launch.output import Output
-from launch.summary import Phases, Row, summarize
+from launch.console.console import Console
+from launch.console.keras_progress import split_progress
+from launch.console.lines import LineSplitter
+from launch.console.tf_noise import hides
+from launch.supervise.output import Output
+from launch.supervise.summary import Phases, Row, summarize
 
 pieces = st.lists(st.sampled_from([b"a", b"\xc3", b"\xa9", b"\n", b"\r", b"\b"]))
 

@@ -127,7 +127,7 @@ def test_public_names_exist():
 
 def test_importing_launch_imports_neither_tensorflow_nor_tfdist():
     code = (
-        "import sys, json, launch.local, launch.task, launch.supervisor;"
+        "import sys, json, launch.local, launch.task, launch.supervise.supervisor;"
         "print(json.dumps([*sys.modules]))"
     )
     modules = json.loads(subprocess.check_output([sys.executable, "-c", code]))

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.plan import Program, plan
-from launch.policy import (
+from launch.supervise.policy import (
     START_AGAIN,
     Verdict,
     closing,

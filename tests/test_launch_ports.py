@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import ports, readiness
+from launch.network import ports
+from launch.supervise import readiness
 
 
 @given(st.integers(1024, 65535), st.integers(1024, 65535))

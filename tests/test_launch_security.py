@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import launch
-from launch import loopback_only, network, private_network
+from launch.network import loopback_only, private_network, reach
 
 from .launch_programs.launcher import DEADLINE, PROGRAMS, ROOT, Launcher
 
@@ -114,8 +114,8 @@ def run_python(code):
 
 BINDS = """
 import os, socket, sys, threading
-from launch.loopback_only import LoopbackOnly
-from launch.ports import pick
+from launch.network.loopback_only import LoopbackOnly
+from launch.network.ports import pick
 
 ours, other = pick(2)
 confined = LoopbackOnly([ours])
@@ -178,7 +178,7 @@ ctypes.CDLL(None).prctl(4, 1)  # As after an execve: its own /proc is its own.
 @needs_hosts
 @needs_confinement
 def test_confinement_needs_no_rights():
-    code = "from launch import loopback_only\n" + BECOME_NOBODY
+    code = "from launch.network import loopback_only\n" + BECOME_NOBODY
     assert run_python(code + "print(repr(loopback_only.why_not()))") == "''\n"
 
 
@@ -199,7 +199,7 @@ print(os.getuid(), [name for _, name in socket.if_nameindex()])
 @pytest.mark.parametrize("become", ["import os", BECOME_NOBODY])
 def test_a_private_network_is_loopback_alone(become):
     output = run_python(
-        f"import socket\nfrom launch import private_network\n{become}\n{PRIVATE}"
+        f"import socket\nfrom launch.network import private_network\n{become}\n{PRIVATE}"
     )
     if output.startswith("refused"):
         pytest.skip(f"unprivileged user namespaces are {output}")
@@ -211,22 +211,22 @@ def test_a_private_network_is_loopback_alone(become):
 
 def test_a_protection_that_is_not_to_be_had(monkeypatch):
     monkeypatch.setattr(loopback_only, "why_not", lambda: "seccomp(2): none here")
-    monkeypatch.setattr(network, "addresses", lambda: ["10.1.2.3", "fd00::7"])
-    protection = network.protect("auto", [2222])
+    monkeypatch.setattr(reach, "addresses", lambda: ["10.1.2.3", "fd00::7"])
+    protection = reach.protect("auto", [2222])
     assert protection.is_open
     assert protection.notice.startswith(
         "WARNING: the ports are open (they cannot be closed, seccomp(2): none here): "
         "whoever reaches 10.1.2.3 or fd00::7 can run code as "
     )
-    with pytest.raises(network.NetworkError, match="none here.*--network=private"):
-        network.protect("loopback", [2222])
+    with pytest.raises(reach.NetworkError, match="none here.*--network=private"):
+        reach.protect("loopback", [2222])
 
     def refuse():
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(private_network, "enter", refuse)
-    with pytest.raises(network.NetworkError, match="Operation not permitted"):
-        network.protect("private", [2222])
+    with pytest.raises(reach.NetworkError, match="Operation not permitted"):
+        reach.protect("private", [2222])
 
 
 def test_the_addresses_are_those_that_others_reach(monkeypatch):
@@ -237,7 +237,7 @@ def test_the_addresses_are_those_that_others_reach(monkeypatch):
         each.family, each.address = family, text
         found.append(each)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": found})
-    assert network.addresses() == ["10.1.2.3"]
+    assert reach.addresses() == ["10.1.2.3"]
 
 
 def test_a_machine_that_is_not_known(monkeypatch):

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import launch
-from launch import readiness
+from launch.supervise import readiness
 
 from .launch_programs.launcher import PROGRAMS, Launcher, marked, wait_for
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from launch import network
+from launch.network import reach
 
 from .launch_programs.launcher import DEADLINE, ROOT
 
@@ -37,7 +37,7 @@ def run(tmp_path):
 
 def only_the_warning(errors, words):
     """Whether an open port is warned of, and nothing else, where others reach it."""
-    if not network.addresses():
+    if not reach.addresses():
         return errors == ""
     start = f"launch.task: WARNING: whoever reaches {words} "
     return errors.startswith(start) and errors.count("\n") == 1

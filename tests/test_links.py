@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 import launch
-from launch.links import HOST, Link, Links, through_links
 from launch.loopback import make_job
+from launch.network.links import HOST, Link, Links, through_links
 
 DEADLINE = 30.0  # seconds
 

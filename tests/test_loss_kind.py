@@ -4,8 +4,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.keras.kind import Kind
-from tfdist.keras.loss_kind import IndivisibleLossError, KindReader
+from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.loss_kind import IndivisibleLossError, KindReader
 
 WEIGHT = tf.Variable(tf.ones([3, 3]))
 CASES = {}

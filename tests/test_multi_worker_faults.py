@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tf_config
-from tfdist.multi_worker.peers import PeerLostError, PeerWatch, explained
-from tfdist.multi_worker.share import row_range
+from tfdist.liveness.peers import PeerLostError, PeerWatch, explained
+from tfdist.synchronous.fit.row_range import row_range
 
 TIMEOUT = 120.0  # seconds
 
@@ -161,7 +161,7 @@ PEER = tf_config.Task("worker", 1)
 @pytest.fixture
 def watch(monkeypatch):
     """Starts a watch over a peer that answers with the next of some problems."""
-    monkeypatch.setattr("tfdist.multi_worker.peers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
     watches = []
 
     def start(problems, timeout):
@@ -204,7 +204,7 @@ def test_a_peer_that_answers_again_is_kept(watch):
 
 
 def test_a_peer_that_is_back_is_watched_on(monkeypatch):
-    monkeypatch.setattr("tfdist.multi_worker.peers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
     is_stopped, found = threading.Event(), []
     is_given_up_twice = threading.Event()
 
@@ -229,7 +229,7 @@ def test_a_peer_that_is_back_is_watched_on(monkeypatch):
 
 
 def test_a_peer_that_has_ended_is_never_back(monkeypatch):
-    monkeypatch.setattr("tfdist.multi_worker.peers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
     listens, found = threading.Event(), []
     is_given_up = threading.Event()
 

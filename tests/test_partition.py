@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import VariableSpec
-from tfdist.parameter_server.creation import partition_variables
-from tfdist.parameter_server.layout import layout_of
-from tfdist.parameter_server.partition import Partition, PartitionError, Shard
+from tfdist.placement.partition import Partition, PartitionError, Shard
+from tfdist.variables.creation import partition_variables
+from tfdist.variables.layout import layout_of
 
 
 def variable(*shape: int) -> VariableSpec:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import GreedyLoadBalancing, VariableSpec
-from tfdist.parameter_server.partition import PartitionError
-from tfdist.parameter_server.partitioners import (
+from tfdist.placement.partition import PartitionError
+from tfdist.placement.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import GreedyLoadBalancing, RoundRobin, VariableSpec, byte_size_load_fn
-from tfdist.parameter_server.placement import (
+from tfdist.placement.placement import (
     check_placement,
     ps_for,
     ps_of_shards,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfdist import VariableSpec
-from tfdist.parameter_server.plan import Weight
+from tfdist.planning.plan import Weight
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -64,7 +64,7 @@ def test_slots_follow_their_weight(benchmark):
 def test_the_measured_rows_are_those_of_today(benchmark, monkeypatch):
     import model_zoo
 
-    from tfdist.parameter_server.sizes import weights_of
+    from tfdist.planning.sizes import weights_of
 
     measured = json.loads(benchmark.MEASURED.read_text())["rows"]
     weights = weights_of(model_zoo.vgg16)

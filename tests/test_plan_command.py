@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from tfdist.parameter_server import plan_command
-from tfdist.parameter_server.plan import Plan
+from tfdist.planning import command as plan_command
+from tfdist.planning.plan import Plan
 
 MODEL = """
 import keras

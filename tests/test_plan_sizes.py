@@ -12,9 +12,9 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import VariableSpec
-from tfdist.parameter_server.plan_model import plan
-from tfdist.parameter_server.planner import plan_variables
-from tfdist.parameter_server.sizes import weights_of
+from tfdist.planning.model import plan
+from tfdist.planning.planner import plan_variables
+from tfdist.planning.sizes import weights_of
 
 layers = keras.layers
 
@@ -142,7 +142,7 @@ NOT_ALLOCATED = """
 import json, tracemalloc
 from pathlib import Path
 import keras
-from tfdist.parameter_server.plan_model import plan
+from tfdist.planning.model import plan
 
 def vgg16():
     model = keras.applications.VGG16(weights=None)

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import PlacedVariable, PlacementReport, VariableSpec
-from tfdist.parameter_server.partition import Partition
-from tfdist.parameter_server.placement import GreedyLoadBalancing
-from tfdist.parameter_server.plan import Plan, Weight
-from tfdist.parameter_server.plan_file import PlanFileError
-from tfdist.parameter_server.planned import PlanMismatchError, Planned
-from tfdist.parameter_server.planner import plan_variables
+from tfdist.placement.partition import Partition
+from tfdist.placement.placement import GreedyLoadBalancing
+from tfdist.planning.file import PlanFileError
+from tfdist.planning.plan import Plan, Weight
+from tfdist.planning.planned import PlanMismatchError, Planned
+from tfdist.planning.planner import plan_variables
 
 
 def weight(*shape: int, name: str = "v", slots: int = 0, **kwargs) -> Weight:

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import tf_config
-from tfdist.parameter_server.lost import explained
+from tfdist.liveness.lost_ps import explained
 
 from .launch_programs.fake_server import FakeServer
 

@@ -12,9 +12,9 @@ import pytest
 import launch
 import tf_config
 from tfdist import Network, RingStrategy, StartupTimeoutError
-from tfdist.membership import Membership
-from tfdist.multi_worker import ring
-from tfdist.watchdog import STALLED
+from tfdist.cluster.membership import Membership
+from tfdist.liveness.watchdog import STALLED
+from tfdist.synchronous import ring
 
 sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfdist import sentinel
-from tfdist.sentinel import Sentinel
+from tfdist.liveness import sentinel
+from tfdist.liveness.sentinel import Sentinel
 
 DEADLINE = 30.0  # seconds
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from launch import ports
+from launch.network import ports
 
 
 def serve(tf_config: object, timeout: float = 60) -> subprocess.CompletedProcess:

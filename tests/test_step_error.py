@@ -7,13 +7,13 @@ import threading
 import pytest
 import tensorflow as tf
 
-from tfdist.keras.in_flight import InFlight
-from tfdist.keras.step_error import (
+from tfdist.liveness.step_error import (
     CoordinatorLog,
     OfTensorFlowAlone,
     shortened,
     summary,
 )
+from tfdist.parameter_server.fit.in_flight import InFlight
 
 TITLE = "Graph execution error:\n\n"
 STACK = """Graph execution error:

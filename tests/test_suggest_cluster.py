@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.parameter_server.suggest import suggest_cluster
+from tfdist.planning.suggest import suggest_cluster
 
 amounts = st.floats(1e3, 1e10)
 

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_config import Cluster, Task
-from tfdist import StartupTimeoutError, supervision
-from tfdist.activity import DATA, STEPS, Activity
-from tfdist.parameter_server.connect import wait_for_servers
-from tfdist.sign_of_life import problems
-from tfdist.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled
-from tfdist.watchdog import STALLED, StalledError, Watchdog, _end_in_time
+from tfdist import StartupTimeoutError
+from tfdist.cluster.health import problems
+from tfdist.cluster.servers import wait_for_servers
+from tfdist.liveness import supervision
+from tfdist.liveness.activity import DATA, STEPS, Activity
+from tfdist.liveness.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled
+from tfdist.liveness.watchdog import STALLED, StalledError, Watchdog, _end_in_time
 
 from .launch_programs.fake_server import FakeServer
 
@@ -183,7 +184,7 @@ def test_its_sentinel_watches_as_long_as_the_cluster_is_needed(watch, monkeypatc
         def close(self):
             told.append("close")
 
-    monkeypatch.setattr("tfdist.watchdog.Sentinel", Sentinel)
+    monkeypatch.setattr("tfdist.liveness.watchdog.Sentinel", Sentinel)
     dog, activity = watch(timeout=0.5)
     time.sleep(0.5)
     assert told == []
@@ -198,7 +199,7 @@ def test_its_sentinel_watches_as_long_as_the_cluster_is_needed(watch, monkeypatc
 def test_a_main_thread_out_of_reach_is_ended_with_a_status(
     watch, server, monkeypatch, capsys
 ):
-    monkeypatch.setattr("tfdist.watchdog._SECONDS_TO_RAISE", 0.2)
+    monkeypatch.setattr("tfdist.liveness.watchdog._SECONDS_TO_RAISE", 0.2)
     _, activity = watch()
     server.silent.set()
     with activity.call():

@@ -5,7 +5,7 @@ In code it is the function `tfdist.plan`; this file is the command alone.
 
 import sys
 
-from tfdist.parameter_server.plan_command import main
+from tfdist.planning.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv))

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 import tf_config
-from tfdist import status
-from tfdist.connect import check_no_proxy
+from tfdist.cluster import status
+from tfdist.cluster.startup import check_no_proxy
 
 # A worker that waits for a variable of another task holds a thread. On a machine
 # of two cores TensorFlow's default leaves too few to answer that other task.

@@ -16,7 +16,7 @@ from models import mlp
 import tfdist
 from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
-from tfdist.keras.resume import CheckpointMismatchError
+from tfdist.parameter_server.fit.resume import CheckpointMismatchError
 
 pytestmark = pytest.mark.parameter_server
 
@@ -211,7 +211,9 @@ class StoppedWorker(keras.callbacks.Callback):
 @pytest.mark.feature("A stopped worker keeps no checkpoint from being written")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_stopped_worker(strategy, servers, program, monkeypatch, steps_per_execution):
-    monkeypatch.setattr("tfdist.keras.checkpoints._SECONDS_FOR_STEPS", 0.2)
+    monkeypatch.setattr(
+        "tfdist.parameter_server.fit.checkpoints._SECONDS_FOR_STEPS", 0.2
+    )
     size = 600 * 8
     rows = np.arange(size, dtype="float32")[:, None]
     with strategy.scope():

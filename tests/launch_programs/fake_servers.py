@@ -9,7 +9,7 @@ from concurrent import futures
 
 import grpc
 
-from launch.protobuf import field, read
+from launch.diagnose.protobuf import field, read
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding import routing
-from tfdist.parameter_server.layout import DIV, MOD
-from tfdist.parameter_server.partitioned import PartitionedVariable
-from tfdist.parameter_server.partitioners import Partitioner
+from tfdist.placement.partitioners import Partitioner
+from tfdist.variables.layout import DIV, MOD
+from tfdist.variables.partitioned import PartitionedVariable
 
 COMBINERS = ("mean", "sqrtn", "sum")
 

@@ -18,7 +18,7 @@ from tfdist.embedding.partial_sum import (
     rows_gradient,
     weights_gradient,
 )
-from tfdist.parameter_server.partitioned import PartitionedVariable
+from tfdist.variables.partitioned import PartitionedVariable
 
 
 def sums_on_shards(

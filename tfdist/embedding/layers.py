@@ -10,11 +10,11 @@ from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
     embedding_lookup_sparse_with_distributed_aggregation,
 )
-from tfdist.parameter_server.creation import partition_variables
-from tfdist.parameter_server.layout import DIV
-from tfdist.parameter_server.partitioned import PartitionedVariable
-from tfdist.parameter_server.partitioners import FixedShardsPartitioner, Partitioner
-from tfdist.parameter_server.variable import ParameterServerVariable
+from tfdist.placement.partitioners import FixedShardsPartitioner, Partitioner
+from tfdist.variables.creation import partition_variables
+from tfdist.variables.layout import DIV
+from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.variable import ParameterServerVariable
 
 
 @keras.saving.register_keras_serializable("tfdist")

@@ -5,13 +5,13 @@ from enum import Enum
 import tensorflow as tf
 
 from tf_config import Cluster, ClusterError
-from tfdist.multi_worker.ring import RingStrategy
-from tfdist.multi_worker.strategy import (
-    MultiWorkerMirroredStrategy as KerasMultiWorkerMirroredStrategy,
-)
 from tfdist.parameter_server.strategy import (
     ParameterServerStrategy as KerasParameterServerStrategy,
 )
+from tfdist.synchronous.multi_worker import (
+    MultiWorkerMirroredStrategy as KerasMultiWorkerMirroredStrategy,
+)
+from tfdist.synchronous.ring import RingStrategy
 
 
 class Kind(Enum):

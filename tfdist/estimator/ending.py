@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_config import Cluster, Task
-from tfdist.connect import unreachable
+from tfdist.cluster.startup import unreachable
 
 _log = logging.getLogger("tfdist")
 

@@ -6,7 +6,7 @@ import uuid
 import tensorflow as tf
 
 import tf_config
-from tfdist import connect
+from tfdist.cluster import startup
 
 
 class ModelDirError(ValueError):
@@ -31,7 +31,7 @@ def check_no_proxy(config: tf_config.TFConfig) -> None:
         tf_config.ClusterError: If it would not, and hang.
     """
     jobs = config.cluster.cluster_spec().values()
-    connect.check_no_proxy(address for job in jobs for address in job)
+    startup.check_no_proxy(address for job in jobs for address in job)
 
 
 def check_writable(model_dir: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.placement import Placement, ps_for, spec_of_operation
-from tfdist.parameter_server.report import PlacedVariable
+from tfdist.placement.placement import Placement, ps_for, spec_of_operation
+from tfdist.placement.report import PlacedVariable
 
 
 class Placing:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_config
-from tfdist.connect import wait_for
+from tfdist.cluster.startup import wait_for
 from tfdist.estimator import _tf
 from tfdist.estimator.clusters import Kind, kind_of
 from tfdist.estimator.ending import watch_chief

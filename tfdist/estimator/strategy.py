@@ -10,12 +10,12 @@ import tf_config
 from tfdist.estimator import _tf
 from tfdist.estimator.environment import check_no_proxy, read_tf_config
 from tfdist.estimator.placing import Placing
-from tfdist.parameter_server.placement import (
+from tfdist.placement.placement import (
     GreedyLoadBalancing,
     Placement,
     check_placement,
 )
-from tfdist.parameter_server.report import PlacementReport
+from tfdist.placement.report import PlacementReport
 
 
 class ParameterServerStrategy(

@@ -18,10 +18,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras.own_loop import check_optimizer_is_on_replica
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
-from tfdist.membership import MEMBERSHIP
 
 _log = logging.getLogger("tfdist")
 

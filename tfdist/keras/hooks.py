@@ -20,18 +20,19 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.checkpoint.variables import in_a_function
-from tfdist.keras import building, checks
-from tfdist.keras.export import in_one_piece
-from tfdist.keras.feed import BatchLayout, FedDataset
-from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.keras.resume import fit_resumably
+from tfdist.keras import building
 from tfdist.keras.saving import join_before_saving
-from tfdist.keras.step_error import print_records_once, shorten_the_coordinators_log
-from tfdist.parameter_server import lost as lost_ps
-from tfdist.parameter_server.creation import variable_initializer, variable_path
-from tfdist.parameter_server.partitioned import PartitionedVariable
+from tfdist.liveness import lost_ps
+from tfdist.liveness.step_error import print_records_once, shorten_the_coordinators_log
+from tfdist.parameter_server.fit import refusals
+from tfdist.parameter_server.fit.export import in_one_piece
+from tfdist.parameter_server.fit.feed import BatchLayout, FedDataset
+from tfdist.parameter_server.fit.resume import fit_resumably
+from tfdist.parameter_server.fit.step_function import PredictFunction, StepFunction
 from tfdist.parameter_server.strategy import ParameterServerStrategy
-from tfdist.parameter_server.variable import ParameterServerVariable
+from tfdist.variables.creation import variable_initializer, variable_path
+from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.variable import ParameterServerVariable
 
 _log = logging.getLogger("tfdist")
 _warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -125,7 +126,7 @@ def _make_train_function(model: Any, force: bool = False) -> Any:
     strategy = model.distribute_strategy
     strategy.in_flight.join()
     if model.train_function is None or force:
-        checks.check_model(model)
+        refusals.check_model(model)
         strategy.check_placement_is_complete([w._value for w in model.weights])
 
         step = building.step_of(model, building.TRAIN)
@@ -148,7 +149,7 @@ def _make_test_function(model: Any, force: bool = False) -> Any:
     strategy = model.distribute_strategy
     strategy.in_flight.join()
     if model.test_function is None or force:
-        checks.check_model(model)
+        refusals.check_model(model)
         model.test_function = StepFunction(
             model,
             strategy,
@@ -169,7 +170,7 @@ def _make_predict_function(model: Any, force: bool = False) -> Any:
 def _maybe_symbolic_build(
     model: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
-    checks.check_scope(model)
+    refusals.check_scope(model)
     if iterator is not None:
         # Keras would take a batch for this, and a generator would not give it back.
         spec = _dataset_of(iterator).element_spec

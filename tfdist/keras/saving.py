@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.membership import MEMBERSHIP
+from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.parameter_server.strategy import ParameterServerStrategy
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 import tf_config
-from tfdist.connect import StartupTimeoutError, wait_for
+from tfdist.cluster.startup import StartupTimeoutError, wait_for
 
 _log = logging.getLogger("tfdist")
 

@@ -5,7 +5,7 @@ import time
 import tensorflow as tf
 
 import tf_config
-from tfdist.connect import StartupTimeoutError, wait_for
+from tfdist.cluster.startup import StartupTimeoutError, wait_for
 from tfdist.low_level.ending import addresses, trainers
 
 STARTUP_SECONDS = 300.0

@@ -9,8 +9,17 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
-from tfdist.parameter_server import update
-from tfdist.parameter_server.creation import (
+from tfdist.placement.partition import PartitionError
+from tfdist.placement.partitioners import partition_of
+from tfdist.placement.placement import (
+    PartitioningPlacement,
+    Placement,
+    VariableSpec,
+    ps_for,
+)
+from tfdist.placement.report import PlacedVariable
+from tfdist.variables import narrowing
+from tfdist.variables.creation import (
     requested,
     shard_name,
     spec_before_creation,
@@ -18,19 +27,10 @@ from tfdist.parameter_server.creation import (
     variable_initializer,
     variable_path,
 )
-from tfdist.parameter_server.initial_value import of_shards
-from tfdist.parameter_server.layout import Layout, layout_of
-from tfdist.parameter_server.partition import PartitionError
-from tfdist.parameter_server.partitioned import PartitionedVariable
-from tfdist.parameter_server.partitioners import partition_of
-from tfdist.parameter_server.placement import (
-    PartitioningPlacement,
-    Placement,
-    VariableSpec,
-    ps_for,
-)
-from tfdist.parameter_server.report import PlacedVariable
-from tfdist.parameter_server.variable import ParameterServerVariable
+from tfdist.variables.initial_value import of_shards
+from tfdist.variables.layout import Layout, layout_of
+from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.variable import ParameterServerVariable
 
 
 class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
@@ -178,7 +178,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         if isinstance(var, PartitionedVariable):
             per_argument = [self._parts(var, each) for each in args]
             for i, shard in enumerate(var.shards):
-                with update.of_shard(i):
+                with narrowing.of_shard(i):
                     self._update(
                         shard,
                         lambda _, *rest: fn(var, *rest, **kwargs),
@@ -191,7 +191,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             summed = _summed_by_row(args[0])
             if var.updates_rows:
                 args = (summed.values, *args[1:])
-                with update.of_rows(var, summed.indices):
+                with narrowing.of_rows(var, summed.indices):
                     return super()._update(var, fn, args, kwargs, group)
             args = (summed, *args[1:])
         return super()._update(var, fn, args, kwargs, group)
@@ -207,7 +207,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         return super()._call_for_each_replica(
-            with_this_generator(update.tracing_a_step(fn)), args, kwargs
+            with_this_generator(narrowing.tracing_a_step(fn)), args, kwargs
         )
 
     def _use_merge_call(self) -> bool:

@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 import tf_config
-from tfdist import _tf, status
-from tfdist.activity import Activity
-from tfdist.keras.in_flight import STEPS_PER_WORKER, InFlight
-from tfdist.keras.patience import Patience
-from tfdist.membership import (
+from tfdist import _tf
+from tfdist.cluster import servers, status
+from tfdist.cluster.membership import (
     MEMBERSHIP,
     JoinsOnce,
     check_eager,
     config_of,
     resolver_of,
 )
-from tfdist.parameter_server import connect
+from tfdist.liveness.activity import Activity
+from tfdist.liveness.patience import Patience
+from tfdist.liveness.stall import ON_STALL
+from tfdist.liveness.watchdog import Watchdog
 from tfdist.parameter_server.extended import ParameterServerExtended
-from tfdist.parameter_server.placement import (
+from tfdist.parameter_server.fit.in_flight import STEPS_PER_WORKER, InFlight
+from tfdist.placement.placement import (
     GreedyLoadBalancing,
     Placement,
     check_placement,
 )
-from tfdist.parameter_server.report import (
+from tfdist.placement.report import (
     PlacementReport,
     WorkerReport,
 )
-from tfdist.stall import ON_STALL
-from tfdist.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from tfdist.keras.resume import ResumableFit
+    from tfdist.parameter_server.fit.resume import ResumableFit
 
 _CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
 _STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
@@ -115,10 +115,10 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         )
         config = _chief_of(cluster)
         MEMBERSHIP.check_none()
-        connect.wait_for_servers(config.cluster, startup_timeout)
+        servers.wait_for_servers(config.cluster, startup_timeout)
         MEMBERSHIP.joined(self)
         self.activity = Activity(len(config.cluster.worker))
-        self.servers = connect.servers_of(config.cluster)
+        self.servers = servers.servers_of(config.cluster)
         self.watchdog = Watchdog(self.servers, self.activity, stall_timeout, on_stall)
         # While the process ends, somebody has to watch.
         weakref.finalize(self, self.watchdog.stop).atexit = False

@@ -1,0 +1,1 @@
+"""What the terminal of a job shows."""

@@ -1,0 +1,144 @@
+"""What is wrong with a task by itself, and what to do: decided by what was found."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch.diagnose.finding import Finding, Level
+from launch.diagnose.report import Outcome, Report
+
+_OUTCOMES = {
+    Outcome.NO_SUCH_HOST: (
+        "address",
+        "the host of {address} is not known here ({detail})",
+        "correct the name, or add it to the DNS or to /etc/hosts of every machine",
+    ),
+    Outcome.LOOKUP_SLOW: (
+        "address",
+        "the host of {address} was not looked up in time",
+        "check that the servers in /etc/resolv.conf answer, or write IP addresses",
+    ),
+    Outcome.REFUSED: (
+        "port",
+        "nothing listens on {address}",
+        "start the task on that machine; if it runs, its log says why it does not "
+        "listen. A firewall that rejects looks the same",
+    ),
+    Outcome.UNREACHABLE: (
+        "port",
+        "{address} does not answer ({detail})",
+        "see that the machine is on and in this network, and that no firewall between "
+        "drops the port",
+    ),
+    Outcome.SILENT: (
+        "server",
+        "{address} accepts connections and says nothing{because}",
+        "if it is the task, it is stopped (kill -CONT its process) or hangs (restart "
+        "it); if not, give the task another port",
+    ),
+    Outcome.STRANGER: (
+        "server",
+        "another program listens on {address}{because}",
+        "give the task a port of its own, or end that program",
+    ),
+    Outcome.NOT_TENSORFLOW: (
+        "server",
+        "a server of HTTP/2 that is not TensorFlow's listens on {address}{because}",
+        "give the task a port of its own, or end that program",
+    ),
+}
+
+
+def each_task(
+    reports: Mapping[str, Report], processes: Mapping[str, str] | None = None
+) -> list[Finding]:
+    """Decides what is wrong with each task.
+
+    Args:
+        reports: What was found where each task should be, by the task's name.
+        processes: The processes of this machine that listen there, described.
+    """
+    processes = processes or {}
+    addresses = {task: report.address for task, report in reports.items()}
+    found: list[Finding] = []
+    for task, report in reports.items():
+        if report.peer is None:
+            found.append(_no_server(task, report, processes.get(task, "")))
+        else:
+            found += _server(task, report, addresses)
+    return found
+
+
+def _no_server(task: str, report: Report, process: str) -> Finding:
+    check, found, advice = _OUTCOMES[report.outcome]
+    because = f" ({report.detail})" if report.detail else ""
+    found = found.format(address=report.address, detail=report.detail, because=because)
+    if process:
+        found += f"; it is {process}"
+    return Finding(Level.WRONG, task, check, found, advice)
+
+
+def _server(task: str, report: Report, ours: Mapping[str, str]) -> Iterator[Finding]:
+    peer = report.peer
+    assert peer is not None
+    if peer.task != task:
+        yield Finding(
+            Level.WRONG,
+            task,
+            "task",
+            f"the server on {report.address} is {peer.task}, not {task}",
+            "start each task with its own --job_name and --task_index, and list the "
+            "addresses in the same order everywhere",
+        )
+    else:
+        yield Finding(Level.OK, task, "task", f"a TensorFlow server answers as {task}")
+    yield _definition(task, peer.tf_config, peer.silence, ours)
+
+
+def _definition(
+    task: str, text: str | None, silence: str, ours: Mapping[str, str]
+) -> Finding:
+    theirs = None if text is None else _addresses_of(text)
+    if theirs is None:
+        why = silence or "only a task that tfdist has started or joined tells"
+        return Finding(
+            Level.UNKNOWN,
+            task,
+            "cluster definition",
+            f"{task} does not tell the addresses that it was given ({why})",
+            "run python -m tf_config --check with its TF_CONFIG, and compare",
+        )
+    if theirs == ours:
+        return Finding(
+            Level.OK, task, "cluster definition", "it was given the same addresses"
+        )
+    return Finding(
+        Level.WRONG,
+        task,
+        "cluster definition",
+        f"{task} was given other addresses: {_difference(ours, theirs)}",
+        "end it, and start it with the addresses of the others; if it belongs to "
+        "another cluster, give this one other ports",
+    )
+
+
+def _addresses_of(text: str) -> dict[str, str] | None:
+    try:
+        cluster: dict[str, Any] = json.loads(text)["cluster"]
+        return {
+            f"{job}:{index}": address
+            for job, addresses in cluster.items()
+            for index, address in enumerate(addresses)
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    for task in [*ours, *theirs]:
+        if ours.get(task) != theirs.get(task):
+            return (
+                f"{task} is {theirs.get(task, 'not in the cluster')} to it, and "
+                f"{ours.get(task, 'not in the cluster')} here"
+            )
+    raise AssertionError("the definitions are equal")

@@ -1,0 +1,153 @@
+"""What is found at an address where a task should be, one step after the other.
+
+Its name is looked up, its port is connected to, its first bytes are read, and it is
+asked who it is. Each step has a deadline.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from launch.diagnose import peer
+from launch.diagnose.report import Outcome, Report
+from launch.network import reach
+from tf_config import split_address
+
+# What a client of HTTP/2 says first (RFC 9113, section 3.4), and the frame of settings
+# with which each side has to begin.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SETTINGS = 4
+_FRAME_HEADER = 9  # bytes
+_RANKS = {outcome: rank for rank, outcome in enumerate(Outcome)}
+
+
+def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, Report]:
+    """Probes addresses at the same time.
+
+    Args:
+        addresses: An address `host:port` for each name.
+        timeout: For each step, in seconds. There are four.
+
+    Returns:
+        The report on each name, after four times `timeout` at most.
+    """
+    latest = {name: _unresolved(address) for name, address in addresses.items()}
+
+    def run(name: str, address: str) -> None:
+        for report in probe(address, timeout):
+            latest[name] = report
+
+    # A lookup has no time-out of its own, and must not keep this process: a daemon.
+    threads = [
+        threading.Thread(target=run, args=item, daemon=True)
+        for item in addresses.items()
+    ]
+    deadline = time.monotonic() + 4 * timeout
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(latest)
+
+
+def probe(address: str, timeout: float) -> Iterator[Report]:
+    """Probes one address, and yields what is known after each step.
+
+    A lookup may take longer than `timeout`, which is that of a step in seconds.
+    """
+    yield _unresolved(address)
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        yield Report(address, Outcome.NO_SUCH_HOST, _words(error))
+        return
+    best: Report | None = None
+    for family, _, _, _, destination in found:
+        ip = str(destination[0]).partition("%")[0]
+        report = Report(
+            address, Outcome.UNREACHABLE, "", ip, reach.has_address(family, ip)
+        )
+        yield best or report
+        # All addresses of one name share the time.
+        report = _connect(report, family, port, timeout / len(found))
+        if best is None or _RANKS[report.outcome] > _RANKS[best.outcome]:
+            best = report
+    assert best is not None, "a lookup that succeeds finds something"
+    yield best
+    if best.outcome is Outcome.TENSORFLOW:
+        yield _ask(best, port, timeout)
+
+
+def _unresolved(address: str) -> Report:
+    return Report(address, Outcome.LOOKUP_SLOW)
+
+
+def _connect(report: Report, family: int, port: int, timeout: float) -> Report:
+    """Connects, and tells what the server at the other end speaks.
+
+    Its outcome is TENSORFLOW for any server that speaks HTTP/2.
+    """
+    deadline = time.monotonic() + 2 * timeout
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout)
+            connection.connect((report.ip, port))
+            heard, problem = _greet(connection, deadline)
+    except ConnectionRefusedError as error:
+        return replace(report, outcome=Outcome.REFUSED, detail=_words(error))
+    except OSError as error:
+        return replace(report, detail=_words(error))
+    if len(heard) >= _FRAME_HEADER and heard[3] == _SETTINGS:
+        return replace(report, outcome=Outcome.TENSORFLOW)
+    if heard or problem:
+        detail = _language(heard) if heard else problem
+        return replace(report, outcome=Outcome.STRANGER, detail=detail)
+    return replace(report, outcome=Outcome.SILENT)
+
+
+def _greet(connection: socket.socket, deadline: float) -> tuple[bytes, str]:
+    """Says hello in HTTP/2: the first bytes of the answer, or why there is none."""
+    heard = b""
+    try:
+        connection.sendall(_PREFACE + _EMPTY_SETTINGS)
+        while len(heard) < _FRAME_HEADER:
+            left = deadline - time.monotonic()
+            connection.settimeout(max(left, 0.001))
+            if not (more := connection.recv(256)):
+                return heard, "it closed the connection"
+            heard += more
+    except TimeoutError:
+        return heard, ""
+    except OSError as error:
+        return heard, f"it broke the connection: {_words(error)}"
+    return heard, ""
+
+
+def _language(heard: bytes) -> str:
+    """What a server that is not gRPC's speaks.
+
+    >>> _language(b"SSH-2.0-OpenSSH_9.2p1"), _language(b"220 mail")
+    ("SSH: b'SSH-2.0-OpenSSH_9.2p1'", "b'220 mail'")
+    """
+    for start, name in ((b"HTTP/", "HTTP"), (b"SSH-", "SSH"), (b"\x15\x03", "TLS")):
+        if heard.startswith(start):
+            return f"{name}: {heard[:40]!r}"
+    return repr(heard[:40])
+
+
+def _ask(report: Report, port: int, timeout: float) -> Report:
+    host = f"[{report.ip}]" if ":" in report.ip else report.ip
+    try:
+        return replace(report, peer=peer.ask(f"{host}:{port}", timeout))
+    except peer.NotTensorFlowError as error:
+        return replace(report, outcome=Outcome.NOT_TENSORFLOW, detail=str(error))
+    except peer.NoAnswerError as error:
+        return replace(report, outcome=Outcome.SILENT, detail=str(error))
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,105 @@
+"""The clusters that run on this machine, found by the TF_CONFIG of their processes."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from launch.diagnose.report import Report
+from launch.supervise import processes
+from tf_config import split_address
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process that was started as a task."""
+
+    pid: int
+    tf_config: str
+
+    def __str__(self) -> str:
+        try:
+            cluster = json.loads(self.tf_config)["cluster"]
+            sizes = [f"{len(tasks)} {job}" for job, tasks in cluster.items()]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            sizes = ["a TF_CONFIG that cannot be read"]
+        return f"{', '.join(sizes)}: {processes.describe(self.pid)}"
+
+
+def tf_config_of(pid: int) -> str | None:
+    """The TF_CONFIG that a process was started with, if it is there to be read."""
+    return environ_of(pid).get("TF_CONFIG") or None
+
+
+def environ_of(pid: int) -> Mapping[str, str]:
+    """The environment that a process was started with; {} if it may not be read."""
+    try:
+        return psutil.Process(pid).environ()
+    except psutil.Error:
+        return {}
+
+
+def clusters() -> list[Running]:
+    """One process of each cluster that runs here, the oldest."""
+    found: dict[str, Running] = {}
+    for process in sorted(psutil.process_iter(), key=_age):
+        text = None if process.pid == os.getpid() else tf_config_of(process.pid)
+        if text is not None:
+            found.setdefault(_cluster_in(text), Running(process.pid, text))
+    return list(found.values())
+
+
+def in_other_network(pid: int) -> bool:
+    """Whether a process is in another network namespace than this one."""
+    try:
+        theirs, ours = (os.stat(f"/proc/{each}/ns/net") for each in (pid, "self"))
+    except OSError:
+        return False
+    return theirs.st_ino != ours.st_ino
+
+
+def listeners(reports: Mapping[str, Report]) -> dict[str, str]:
+    """Describes the process behind each address that is this machine's.
+
+    Of other users' processes, root alone is told.
+    """
+    try:
+        sockets = psutil.net_connections("tcp")
+    except psutil.Error:
+        return {}
+    pids = {
+        each.laddr.port: each.pid
+        for each in sockets
+        if each.status == psutil.CONN_LISTEN and each.pid
+    }
+    found = {}
+    for task, report in reports.items():
+        pid = pids.get(split_address(report.address)[1])
+        if pid is not None and report.is_here:
+            found[task] = processes.describe(pid) + _state(pid)
+    return found
+
+
+def _state(pid: int) -> str:
+    try:
+        stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return ""
+    return f", which is stopped: kill -CONT {pid}" if stopped else ""
+
+
+def _age(process: psutil.Process) -> float:
+    try:
+        return float(process.create_time())
+    except psutil.Error:
+        return float("inf")
+
+
+def _cluster_in(text: str) -> str:
+    """What processes of one cluster have in common."""
+    try:
+        return json.dumps(json.loads(text)["cluster"], sort_keys=True)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text

@@ -1,0 +1,61 @@
+"""Faults of checkpoints: the newest one cut short, and a full file system."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from launch.fault.faults import FaultError
+from launch.paths import existing_part
+
+_CHECKPOINTS = "checkpoint-*"
+_LARGEST_FILLED = 1 << 30
+_BALLAST = ".ballast"
+_CHUNK = 1 << 20
+
+
+def newest(directory: str) -> Path | None:
+    """The newest checkpoint below a directory, if it is not the only one."""
+    found = sorted(
+        Path(directory).rglob(_CHECKPOINTS), key=lambda path: (path.parent, path.name)
+    )
+    if len(found) < 2 or found[-2].parent != found[-1].parent:
+        return None
+    return found[-1]
+
+
+def cut_short(checkpoint: Path) -> None:
+    """Cuts the largest file of a checkpoint to half, as a torn write would."""
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+
+
+def check_can_be_filled(directory: str) -> None:
+    """Checks that nobody else needs the file system.
+
+    Raises:
+        FaultError: If it is larger than one would make for this.
+    """
+    size = shutil.disk_usage(existing_part(directory)).total
+    if size > _LARGEST_FILLED:
+        raise FaultError(
+            f"'full_disk' fills the file system of {directory}, which has "
+            f"{size >> 20} MiB and may be in use: name a directory of one with at most "
+            f"{_LARGEST_FILLED >> 20}, such as mount -t tmpfs -o size=64m tmpfs DIR"
+        )
+
+
+def fill(directory: str) -> Callable[[], None]:
+    """Fills the file system of a directory; returns what frees it again."""
+    os.makedirs(directory, exist_ok=True)  # The program may not have made it yet.
+    ballast = Path(directory, _BALLAST)
+    with open(ballast, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * _CHUNK)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+    return lambda: ballast.unlink(missing_ok=True)

@@ -1,0 +1,196 @@
+"""Makes the faults of a schedule happen to a running job, and sees it recover."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from launch.fault import checkpoint_faults, progress
+from launch.fault.faults import (
+    CORRUPT,
+    DELAY,
+    FULL_DISK,
+    LETHAL_KINDS,
+    PARTITION,
+    SLOW,
+    STOP,
+    Fault,
+    Schedule,
+)
+from launch.job import Job
+from launch.network.links import Link, Links
+from launch.supervise import readiness
+
+Tasks = dict[str, psutil.Process]
+
+
+@dataclass
+class Injection:
+    """A fault that has happened.
+
+    Attributes:
+        fault: It.
+        at: When, in seconds since 1970.
+        seconds: How long until the job was at work again: from the death of a task
+            until another process had its place and the program had reported a step;
+            after other faults, from their end until the program had reported one. None
+            if the job ended before.
+    """
+
+    fault: Fault
+    at: float
+    seconds: float | None = None
+
+
+@dataclass
+class _UnderWay:
+    injection: Injection
+    victim: psutil.Process
+    undo: Callable[[], None] | None
+    since: float  # From when on the recovery is counted.
+    ready: int | None = None  # How many steps had been reported by then.
+
+
+def tasks_of(job: Job, supervisor: int) -> Tasks:
+    """The process of each task of a job that lives, by its name."""
+    found: Tasks = {}
+    plans = {plan.env.get("TF_CONFIG"): plan for plan in job.plans}
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(supervisor).children():
+            with contextlib.suppress(psutil.Error):
+                plan = plans.get(child.environ().get("TF_CONFIG"))
+                # Until its program begins, a child has what its parent has.
+                if plan and tuple(child.cmdline()) == plan.argv:
+                    found[plan.name] = child
+    return found
+
+
+class Injector:
+    """Injects a schedule; `tick` has to be called every now and then.
+
+    Args:
+        job: Which runs.
+        supervisor: The process id of its supervisor.
+        schedule: What to inject.
+        progress_path: Where the program reports.
+        checkpoint_dir: Of the program, for faults of checkpoints.
+        links: The network of the tasks, for faults of links.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        supervisor: int,
+        schedule: Schedule,
+        progress_path: str,
+        checkpoint_dir: str | None = None,
+        links: Links | None = None,
+    ) -> None:
+        self._job = job
+        self._supervisor = supervisor
+        self._progress_path = progress_path
+        self._checkpoint_dir = checkpoint_dir
+        self._links = links
+        self._has_begun = False
+        self._pending = list(schedule.faults)
+        self._due: dict[int, float] = {}
+        self._under_way: list[_UnderWay] = []
+        self.injections: list[Injection] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every fault has happened, and the job has recovered from it."""
+        return not (self._pending or self._under_way)
+
+    def tick(self) -> None:
+        """Looks what is due."""
+        if self.is_done:
+            return
+        now = time.time()
+        tasks = tasks_of(self._job, self._supervisor)
+        reported = progress.read(self._progress_path)
+        self._has_begun |= len(tasks) == len(self._job.plans)
+        for fault in list(self._pending):
+            reached = self._has_begun and reported.furthest >= fault.step
+            due = self._due.setdefault(id(fault), now + fault.wait) if reached else now
+            if reached and now >= due and fault.task in tasks:
+                self._inject(fault, tasks[fault.task])
+        for each in list(self._under_way):
+            self._look_after(each, tasks, len(reported.steps))
+
+    def end(self) -> None:
+        """Ends the faults that still last."""
+        for each in self._under_way:
+            if each.undo:
+                each.undo()
+        self._under_way.clear()
+
+    def _inject(self, fault: Fault, victim: psutil.Process) -> None:
+        newest = None
+        if fault.kind == CORRUPT:
+            newest = checkpoint_faults.newest(self._checkpoint_dir or "")
+            if newest is None:
+                return  # The next tick may find two.
+        self._pending.remove(fault)
+        now = time.time()
+        undo: Callable[[], None] | None = None
+        with contextlib.suppress(psutil.Error):
+            if fault.kind == STOP:
+                victim.suspend()
+                undo = _resume(victim)
+            elif fault.kind == FULL_DISK:
+                undo = checkpoint_faults.fill(self._checkpoint_dir or "")
+            elif fault.kind in _LINKS:
+                assert self._links
+                undo = self._links.impair(fault.task, _LINKS[fault.kind](fault.amount))
+            else:
+                if newest:
+                    checkpoint_faults.cut_short(newest)
+                victim.kill()
+        injection = Injection(fault, now)
+        self.injections.append(injection)
+        self._under_way.append(_UnderWay(injection, victim, undo, now))
+
+    def _look_after(self, each: _UnderWay, tasks: Tasks, reports: int) -> None:
+        fault, now = each.injection.fault, time.time()
+        ends = fault.seconds > 0
+        if each.undo and ends and now - each.injection.at >= fault.seconds:
+            each.undo()
+            each.undo, each.since = None, now
+        if each.ready is None:
+            lasts = each.undo is not None and each.victim.is_running()
+            if not lasts and self._is_back(each, tasks):
+                each.ready = reports
+        elif reports > each.ready:
+            each.injection.seconds = now - each.since
+            self._under_way.remove(each)
+
+    def _is_back(self, each: _UnderWay, tasks: Tasks) -> bool:
+        name = each.injection.fault.task
+        if name not in tasks:
+            return False
+        if each.injection.fault.kind not in LETHAL_KINDS:
+            return True
+        [plan] = [plan for plan in self._job.plans if plan.name == name]
+        process = tasks[name]
+        listens = not plan.is_server or readiness.process_listens(
+            process.pid, plan.port
+        )
+        return process != each.victim and listens
+
+
+_LINKS: dict[str, Callable[[float], Link]] = {
+    PARTITION: lambda _: Link(is_cut=True),
+    DELAY: lambda amount: Link(delay=amount),
+    SLOW: lambda amount: Link(rate=amount),
+}
+
+
+def _resume(victim: psutil.Process) -> Callable[[], None]:
+    def resume() -> None:
+        with contextlib.suppress(psutil.Error):
+            victim.resume()
+
+    return resume

@@ -1,0 +1,81 @@
+"""What must hold of a job at its end, whatever went wrong meanwhile: pure decisions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launch.fault.progress import Progress, Result
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        status: Its exit status; None if it had not ended at its deadline.
+        reason: Why, in the launcher's words, if it was not a plain success.
+        seconds: How long it ran, at most until the deadline.
+        faults: How many it has suffered.
+        progress: What the program has reported.
+        left: The processes that were left behind, in words.
+    """
+
+    status: int | None
+    reason: str
+    seconds: float
+    faults: int
+    progress: Progress
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """What must hold, whether it does, and what was seen."""
+
+    name: str
+    holds: bool
+    seen: str
+
+
+def judge(ending: Ending, may_fail: bool = False) -> list[Invariant]:
+    """Says of each invariant whether it holds.
+
+    Args:
+        ending: How the job ended.
+        may_fail: Whether an error with a reason will do, as when more faults are
+            injected than the job may recover from.
+    """
+    found = [_ends(ending, may_fail)]
+    if ending.status == 0:
+        found.append(_counts(ending.progress.result, ending.faults))
+    left = ", ".join(ending.left)
+    return [*found, Invariant("no process is left", not left, left or "none")]
+
+
+def _ends(ending: Ending, may_fail: bool) -> Invariant:
+    if ending.status is None:
+        return Invariant("it ends", False, f"not within {ending.seconds:.0f} s")
+    if ending.status == 0:
+        return Invariant("it ends", True, f"after {ending.seconds:.0f} s, trained")
+    if not ending.reason:
+        return Invariant("it ends", False, f"with status {ending.status}, silently")
+    return Invariant("it ends", may_fail, ending.reason.partition("\n")[0])
+
+
+def _counts(result: Result | None, faults: int) -> Invariant:
+    name = "no step is lost, nor doubled beyond what may be"
+    if result is None:
+        return Invariant(name, False, "the program has not reported its result")
+    least = result.expected + result.ahead
+    most = least + faults * result.in_flight
+    ahead = f", {result.ahead} in the checkpoint before" if result.ahead else ""
+    return Invariant(
+        name,
+        least <= result.steps <= most,
+        f"{result.steps} steps of {least} to {most} ({result.expected} asked for"
+        f"{ahead})",
+    )
+
+
+def broken(invariants: Sequence[Invariant]) -> list[Invariant]:
+    """Those that do not hold."""
+    return [each for each in invariants if not each.holds]

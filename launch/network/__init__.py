@@ -1,0 +1,1 @@
+"""Ports, links and namespaces: who reaches a job, and through what."""

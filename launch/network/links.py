@@ -1,0 +1,228 @@
+"""The network between the tasks of a local job, and what can be wrong with it.
+
+The tasks know each other by the address `HOST`, where this process listens in their
+place; their own servers are kept to 127.0.0.1 (`launch.network.loopback_only`). What passes is
+forwarded byte by byte, and so can be held back. It needs no rights and no modules of
+the kernel, and each byte costs some processor time.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+
+from launch.plan import TaskPlan
+
+HOST = "127.0.0.2"
+_LOOPBACK = "127.0.0.1"
+_CHUNK = 64 * 1024
+_CHUNKS_UNDER_WAY = 64
+_MOMENT = 0.02  # seconds
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is wrong with the link of a task.
+
+    Attributes:
+        delay: Of each byte, in seconds.
+        rate: Of each connection, in bytes a second.
+        is_cut: Whether nothing passes.
+    """
+
+    delay: float = 0.0
+    rate: float = float("inf")
+    is_cut: bool = False
+
+    def __add__(self, other: "Link") -> "Link":
+        """Both links, one after the other."""
+        return Link(
+            self.delay + other.delay,
+            min(self.rate, other.rate),
+            self.is_cut or other.is_cut,
+        )
+
+
+def through_links(plan: TaskPlan) -> TaskPlan:
+    """Returns the plan of a task that reaches the others by `HOST`."""
+    tf_config = through(plan.env["TF_CONFIG"])
+    return replace(
+        plan,
+        address=through(plan.address),
+        env={**plan.env, "TF_CONFIG": tf_config},
+    )
+
+
+def through(addresses: str) -> str:
+    """Returns a text with addresses of loopback as one with those of `HOST`."""
+    return addresses.replace(_LOOPBACK, HOST)
+
+
+class Links:
+    """Forwards what passes between tasks, as long as the context is entered.
+
+    Args:
+        ports: Of each task, by its name.
+        tasks: Returns the process of each task that lives, by its name: who connects
+            is known by it.
+    """
+
+    def __init__(
+        self,
+        ports: Mapping[str, int],
+        tasks: Callable[[], Mapping[str, psutil.Process]],
+    ) -> None:
+        self._ports = dict(ports)
+        self._tasks = tasks
+        self._faults: dict[str, list[Link]] = {name: [] for name in self._ports}
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="links")
+
+    def impair(self, task: str, link: Link) -> Callable[[], None]:
+        """Makes the link of a task worse; returns what mends it again."""
+        self._faults[task].append(link)
+        return lambda: self._faults[task].remove(link)
+
+    def __enter__(self) -> "Links":
+        self._thread.start()
+        try:
+            for name in self._ports:
+                self._run(self._listen(name)).result()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._run(self._end()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> "Future[None]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _listen(self, name: str) -> None:
+        async def accept(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await self._connect(name, reader, writer)
+
+        self._servers.append(
+            await asyncio.start_server(accept, HOST, self._ports[name])
+        )
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _connect(
+        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        port = writer.get_extra_info("peername")[1]
+        # It takes a while, and whoever calls may have little patience.
+        caller = asyncio.ensure_future(asyncio.to_thread(self._who_has, port))
+
+        def link() -> Link:
+            if not any(self._faults.values()):
+                return Link()
+            if not caller.done():
+                return Link(is_cut=True)
+            ends = [name, *caller.result()]
+            return sum((fault for end in ends for fault in self._faults[end]), Link())
+
+        with contextlib.closing(writer):
+            await _until_open(link)
+            theirs, ours = await asyncio.open_connection(_LOOPBACK, self._ports[name])
+            with contextlib.closing(ours):
+                await _first_of(
+                    _forward(reader, ours, link), _forward(theirs, writer, link)
+                )
+
+    def _who_has(self, port: int) -> list[str]:
+        inode = _inode_of(port)
+        for name, process in self._tasks().items():
+            if inode and _has_open(process.pid, f"socket:[{inode}]"):
+                return [name]
+        return []
+
+
+def _inode_of(port: int) -> str | None:
+    """The inode of the socket that has a local port, as the kernel's table has it.
+
+    psutil would read the table once for each process, and it may be long.
+    """
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/net/{table}") as lines:
+            for line in lines:
+                if f":{port:04X} " not in line:
+                    continue
+                _, local, _, _, _, _, _, _, _, inode, *_ = line.split()
+                if local.endswith(f":{port:04X}") and inode != "0":
+                    return inode
+    return None
+
+
+def _has_open(pid: int, target: str) -> bool:
+    directory = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(directory):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"{directory}/{descriptor}") == target:
+                    return True
+    return False
+
+
+async def _forward(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    link: Callable[[], Link],
+) -> None:
+    loop = asyncio.get_running_loop()
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_UNDER_WAY)
+
+    async def read() -> None:
+        while data := await reader.read(_CHUNK):
+            await under_way.put((loop.time(), data))
+        await under_way.join()
+
+    async def write() -> None:
+        while True:
+            came, data = await under_way.get()
+            await _until_open(link)
+            await asyncio.sleep(max(0.0, came + link().delay - loop.time()))
+            await _until_open(link)
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(len(data) / link().rate)
+            under_way.task_done()
+
+    await _first_of(read(), write())
+
+
+async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Waits for the first of them to end or to fail, and ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until_open(link: Callable[[], Link]) -> None:
+    while link().is_cut:
+        await asyncio.sleep(_MOMENT)

@@ -1,0 +1,133 @@
+"""Keeping the ports of a job to this machine.
+
+TensorFlow's server listens on every interface, whatever host its address names, and
+has no option for less. So each task's bind(2) is looked at before the kernel carries
+it out: one that means every interface, on a port of the job, becomes one of loopback.
+Every other socket is the task's own affair.
+"""
+
+import errno
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Collection
+
+from launch.network import seccomp
+
+_FAMILY_AND_PORT = struct.Struct("=H2s")
+# Where the address is in `struct sockaddr_in` and `sockaddr_in6`, and what stands for
+# loopback there: that of IPv4, which the tasks' addresses name.
+_LOOPBACK: dict[int, tuple[int, bytes]] = {
+    socket.AF_INET: (4, socket.inet_pton(socket.AF_INET, "127.0.0.1")),
+    socket.AF_INET6: (8, socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1")),
+}
+_LONGEST_ADDRESS = 28  # bytes of a `struct sockaddr_in6`
+_TRIAL_SECONDS = 5.0
+
+
+class LoopbackOnly:
+    """Confines this process's children, and theirs, for as long as it lives.
+
+    The process itself is confined too, and would wait for itself: it must not bind.
+
+    Args:
+        ports: Those that must not be open to other machines.
+
+    Raises:
+        OSError: If the system does not allow it.
+    """
+
+    def __init__(self, ports: Collection[int]) -> None:
+        self._ports = frozenset(ports)
+        self._listener = seccomp.filter_bind()
+
+    def fileno(self) -> int:
+        """The file descriptor to wait on until a bind is to be answered."""
+        return self._listener
+
+    def answer(self) -> None:
+        """Answers a bind; waits until there is one."""
+        call = seccomp.receive(self._listener)
+        if call is None:
+            return
+        try:
+            self._redirect(call)
+        except OSError:
+            # Better no server than one that strangers can use.
+            seccomp.refuse(self._listener, call, errno.EACCES)
+        else:
+            seccomp.let_go_on(self._listener, call)
+
+    def _redirect(self, call: seccomp.SystemCall) -> None:
+        _, pointer, size, *_ = call.arguments
+        memory = seccomp.open_memory(self._listener, call)
+        try:
+            address = os.pread(memory, min(size, _LONGEST_ADDRESS), pointer)
+            if (found := _wildcard(address)) and found[1] in self._ports:
+                offset, loopback = _LOOPBACK[found[0]]
+                os.pwrite(memory, loopback, pointer + offset)
+        finally:
+            os.close(memory)
+
+
+def _wildcard(address: bytes) -> tuple[int, int] | None:
+    """The family and port of an address that means every interface; else None."""
+    if len(address) < _FAMILY_AND_PORT.size:
+        return None
+    family, port = _FAMILY_AND_PORT.unpack_from(address)
+    if family not in _LOOPBACK:
+        return None
+    offset, loopback = _LOOPBACK[family]
+    if address[offset : offset + len(loopback)] != bytes(len(loopback)):
+        return None
+    return family, int.from_bytes(port, "big")
+
+
+def why_not() -> str:
+    """Why children cannot be confined on this system: empty if they can.
+
+    It is tried, by a child of this process, which must have one thread.
+    """
+    code = _status_of(_try)
+    return f"seccomp(2): {os.strerror(code)}" if code else ""
+
+
+def _try() -> None:
+    trial = LoopbackOnly([0])
+    waiting = select.poll()
+    waiting.register(trial, select.POLLIN)
+
+    def answer() -> None:
+        if waiting.poll(_TRIAL_SECONDS * 1000):
+            trial.answer()
+
+    if code := _status_of(_bind, answer):
+        raise OSError(code, os.strerror(code))
+
+
+def _bind() -> None:
+    with socket.socket() as tried:
+        tried.bind(("", 0))
+        host, _ = tried.getsockname()
+    if host != "127.0.0.1":
+        raise OSError(errno.ENOTSUP, host)
+
+
+def _status_of(
+    trial: Callable[[], None], meanwhile: Callable[[], None] = lambda: None
+) -> int:
+    """Runs `trial` in a child, and returns the number of its error, or 0."""
+    pid = os.fork()
+    if pid == 0:
+        code = errno.EIO
+        try:
+            trial()
+            code = 0
+        except OSError as error:
+            code = error.errno or code
+        finally:
+            os._exit(code)
+    meanwhile()
+    _, status = os.waitpid(pid, 0)
+    return abs(os.waitstatus_to_exitcode(status))

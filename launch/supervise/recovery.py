@@ -1,0 +1,60 @@
+"""What a job has recovered from, and how long that took."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from launch.plan import task_name
+from launch.supervise.policy import describe_exit
+from tf_config import Task
+
+
+@dataclass
+class Recovery:
+    """One loss, and what became of it.
+
+    Attributes:
+        cause: Which tasks were lost, and how.
+        again: The tasks that were started again.
+        began: When the loss was seen, in seconds of a steady clock.
+        waiting: Which of `again` are not at work yet: a server that does not listen, a
+            program that has not told of its first step.
+        seconds: From the loss until all of them were at work; None if they never were.
+    """
+
+    cause: str
+    again: tuple[Task, ...]
+    began: float
+    waiting: set[Task] = field(default_factory=set)
+    seconds: float | None = None
+
+    def at_work(self, task: Task, now: float) -> bool:
+        """Notes that a task is at work; returns whether this was the last."""
+        if task not in self.waiting:
+            return False
+        self.waiting.discard(task)
+        if self.waiting:
+            return False
+        self.seconds = now - self.began
+        return True
+
+    @property
+    def line(self) -> str:
+        """The loss as a line of the closing table."""
+        took = "never at work" if self.seconds is None else f"{self.seconds:.1f} s"
+        return f"recovered: {self.cause}; {names(self.again)} again: {took}"
+
+
+def cause_of(exits: Mapping[Task, int]) -> str:
+    """Says which tasks were lost, and how.
+
+    >>> cause_of({Task("ps", 0): -9, Task("chief", 0): 1})
+    'ps:0 was killed by SIGKILL, chief exited with status 1'
+    """
+    return ", ".join(
+        f"{task_name(task)} {describe_exit(code)}" for task, code in exits.items()
+    )
+
+
+def names(tasks: tuple[Task, ...] | list[Task]) -> str:
+    """The tasks as people say them."""
+    return ", ".join(map(task_name, tasks))

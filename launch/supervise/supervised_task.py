@@ -1,0 +1,172 @@
+"""One task under supervision: its process, its output and its log file."""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.console.lines import LineSplitter
+from launch.plan import TaskPlan
+from launch.supervise import processes
+
+_CHUNK = 64 * 1024
+_CHUNKS_AT_ONCE = 16
+_TAIL_LINES = 15
+
+
+REPORT_FD = "LAUNCH_REPORT_FD"
+"""The variable with the file descriptor on which a task reports to the launcher."""
+
+
+class SupervisedTask:
+    """A started task.
+
+    Its standard output and error arrive as one stream. The log file gets the bytes
+    as they are, `on_line` the lines. What it reports, a line of JSON at a time, goes to
+    `reports`.
+
+    Args:
+        plan: Of the task.
+        log_path: The log file.
+        on_line: Is called with each line.
+        environ: The task's environment, beside that of its plan.
+        inherit_stdin: Whether it reads the standard input.
+        before: The same task, which has ended; the log goes on.
+        may_report: Whether it is told of the pipe for its reports.
+
+    Raises:
+        OSError: If the program cannot be started, or the log file written.
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        log_path: str,
+        on_line: Callable[[str], None],
+        *,
+        environ: Mapping[str, str],
+        inherit_stdin: bool = False,
+        before: "SupervisedTask | None" = None,
+        may_report: bool = True,
+    ) -> None:
+        self.plan = plan
+        self.log_path = log_path
+        self.told_to_end = False
+        self.exit: processes.Exit | None = None
+        self._on_line = on_line
+        self._lines = LineSplitter()
+        self._report_lines = LineSplitter()
+        mode = "wb" if before is None else "ab"
+        self._log = open(log_path, mode, buffering=0)  # noqa: SIM115
+        self._output, write_end = _pipe()
+        self.reports, report_end = _pipe()
+        told = {REPORT_FD: str(report_end)} if may_report else {}
+        try:
+            self._process = processes.spawn(
+                plan.argv,
+                {**environ, **plan.env, **told},
+                output=write_end,
+                inherit_stdin=inherit_stdin,
+                pass_fds=[report_end] if may_report else [],
+            )
+        finally:
+            os.close(write_end)
+            os.close(report_end)
+        self._started = time.monotonic()
+        self.wall = 0.0
+        self.restarts: int = 0 if before is None else before.restarts + 1
+        self._before = 0.0 if before is None else before.cpu
+
+    @property
+    def cpu(self) -> float:
+        """Its user and system time, and those of the same task before, in seconds."""
+        return self._before + (self.exit.cpu if self.exit else 0.0)
+
+    @property
+    def pid(self) -> int:
+        """The process id; another process may have it after the task's end."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the task has not been reaped."""
+        return self.exit is None
+
+    @property
+    def partial(self) -> str:
+        """The line that the task has not finished yet."""
+        return self._lines.partial
+
+    def fileno(self) -> int:
+        """The file descriptor to wait for output on."""
+        return self._output
+
+    def read(self) -> bool:
+        """Takes the output that has come, and returns False at its end."""
+        for _ in range(_CHUNKS_AT_ONCE):
+            try:
+                data = os.read(self._output, _CHUNK)
+            except BlockingIOError:
+                return True
+            # A full disk ends the log, not the training.
+            with contextlib.suppress(OSError):
+                self._log.write(data)
+            for line in self._lines.feed(data) if data else self._lines.close():
+                self._on_line(line)
+            if not data:
+                return False
+        return True
+
+    def read_reports(self) -> list[dict[str, Any]] | None:
+        """Takes what the task has reported; None once it reports no more."""
+        try:
+            data = os.read(self.reports, _CHUNK)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        reports = []
+        for line in self._report_lines.feed(data):
+            with contextlib.suppress(ValueError):
+                reports.append(json.loads(line))
+        return [report for report in reports if isinstance(report, dict)]
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the task, if it is alive."""
+        if self.alive:
+            os.kill(self.pid, signum)
+
+    def ended(self, exit: processes.Exit) -> None:
+        """Records that the task was reaped."""
+        self.exit = exit
+        self.wall = time.monotonic() - self._started
+        self._process.returncode = exit.code  # `Popen` would wait for it again.
+
+    def close(self) -> None:
+        """Closes the pipe and the log file."""
+        os.close(self._output)
+        os.close(self.reports)
+        self._log.close()
+
+    def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:
+        """The last lines of the log, indented, under its path, but for hidden ones."""
+        text = Path(self.log_path).read_bytes()[-_CHUNK:]
+        splitter = LineSplitter()
+        lines = [*splitter.feed(text), *splitter.close()]
+        lines = [line for line in lines if not hidden(line)][-_TAIL_LINES:]
+        if not lines:
+            return f"{self.log_path} is empty"
+        return "\n".join(
+            [f"{self.log_path} ends with", *(f"  {line}" for line in lines)]
+        )
+
+
+def _pipe() -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    # A child of the task may keep the pipe open, and silent, for ever.
+    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_NONBLOCK)
+    return read_end, write_end

@@ -1,0 +1,1 @@
+"""Membership in a cluster, startup, and the health of its servers."""

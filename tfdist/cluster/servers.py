@@ -1,0 +1,31 @@
+"""Waiting for the ps and the workers, with a deadline and a name for each."""
+
+import tf_config
+from tfdist.cluster.startup import wait_for
+
+
+def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
+    """Waits until every ps and every worker answers as a TensorFlow server.
+
+    Args:
+        cluster: The cluster whose ps and workers to wait for.
+        timeout: How long to wait for all of them together, in seconds.
+
+    Raises:
+        StartupTimeoutError: If one does not answer in time; names all such.
+    """
+    wait_for(
+        servers_of(cluster),
+        timeout,
+        "Start each of them (python -m launch.task, or python -m launch.local for a "
+        "whole cluster on one machine), check the addresses in TF_CONFIG, or give "
+        "ParameterServerStrategy a longer startup_timeout. `python -m launch.doctor` "
+        "says more about each",
+        servers=True,
+    )
+
+
+def servers_of(cluster: tf_config.Cluster) -> dict[tf_config.Task, str]:
+    """The address of each ps and worker."""
+    servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
+    return {task: cluster.address(task) for task in servers}

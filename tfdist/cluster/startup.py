@@ -1,0 +1,158 @@
+"""Waiting for other tasks, with a deadline and a name for each."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+
+import tf_config
+from tf_config import proxies
+from tfdist.cluster.health import Server, problem_of
+
+_log = logging.getLogger("tfdist")
+
+_PROBE_SECONDS = 1.0
+_RETRY_SECONDS = 0.2
+_NOTICE_SECONDS = 5.0
+
+
+class StartupTimeoutError(TimeoutError):
+    """A task of the cluster did not answer in time."""
+
+
+def wait_for(
+    tasks: Mapping[tf_config.Task, str],
+    timeout: float,
+    advice: str,
+    *,
+    servers: bool = False,
+) -> None:
+    """Waits until every task accepts connections.
+
+    TensorFlow itself connects without a deadline: a task that was never started
+    would hang the others for ever, and without a word.
+
+    Args:
+        tasks: The address of each task to wait for.
+        timeout: How long to wait for all of them together, in seconds.
+        advice: What to do about a task that does not answer: a sentence, which is
+            the end of the error.
+        servers: Whether each has to answer as a TensorFlow server, too.
+
+    Raises:
+        StartupTimeoutError: If one does not answer in time; names all such.
+        tf_config.ClusterError: If a proxy stands between.
+    """
+    check_no_proxy(tasks.values())
+    answers = {task: _Probe(address, servers) for task, address in tasks.items()}
+    started = noticed = time.monotonic()
+    deadline = started + timeout
+    try:
+        while missing := [t for t, probe in answers.items() if not probe.answered()]:
+            names = ", ".join(
+                f"{task} at {tasks[task]}{answers[task].problem}" for task in missing
+            )
+            if time.monotonic() >= deadline:
+                raise StartupTimeoutError(
+                    f"no server answered within {timeout:g} s for {names}. {advice}"
+                )
+            if time.monotonic() - noticed > _NOTICE_SECONDS:
+                noticed = time.monotonic()
+                _log.warning(
+                    "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
+                )
+            time.sleep(_RETRY_SECONDS)
+    finally:
+        for probe in answers.values():
+            probe.stop()
+
+
+def check_no_proxy(addresses: Iterable[str]) -> None:
+    """Checks that TensorFlow will reach these addresses without a proxy.
+
+    Raises:
+        tf_config.ClusterError: If the environment names a proxy, and does not except
+            their hosts. TensorFlow would wait for them for ever.
+    """
+    hosts = [tf_config.split_address(address)[0] for address in addresses]
+    if found := proxies.proxied(hosts, os.environ):
+        (setting,) = proxies.exception_for(hosts, os.environ).items()
+        raise tf_config.ClusterError(
+            f"the environment variable {proxies.proxy(os.environ)} names a proxy, and "
+            f"TensorFlow would reach {', '.join(found)} through it, and hang: export "
+            f"{'='.join(setting)} on every machine, or start each task by python -m "
+            "launch.task or launch.local, which do so"
+        )
+
+
+def unreachable(tasks: Mapping[tf_config.Task, str]) -> list[str]:
+    """Tries once to connect to each task, and returns those that do not accept.
+
+    Args:
+        tasks: The address of each task.
+
+    Returns:
+        Their names and addresses. A process that is stopped still accepts.
+    """
+    return [
+        f"{task} at {address}"
+        for task, address in tasks.items()
+        if not _accepts(address)
+    ]
+
+
+def _accepts(address: str) -> bool:
+    try:
+        socket.create_connection(
+            tf_config.split_address(address), _PROBE_SECONDS
+        ).close()
+    except OSError:
+        return False
+    return True
+
+
+class _Probe:
+    """Tries to connect to an address, again and again, in a thread of its own.
+
+    Looking up a host name has no time-out: in this thread it could outlast any
+    deadline.
+    """
+
+    def __init__(self, address: str, server: bool) -> None:
+        self.problem = ""
+        self._name = address
+        self._server = server
+        self._address = tf_config.split_address(address)
+        self._answered = threading.Event()
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            problem = self._try()
+            if problem is None:
+                self._answered.set()
+                return
+            self.problem = f" ({problem})"
+            self._stopped.wait(_RETRY_SECONDS)
+
+    def _try(self) -> str | None:
+        try:
+            socket.create_connection(self._address, _PROBE_SECONDS).close()
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        if not self._server:
+            return None
+        server = Server(self._name)
+        try:
+            return problem_of(server.ask(_PROBE_SECONDS))
+        finally:
+            server.close()
+
+    def answered(self) -> bool:
+        return self._answered.is_set()
+
+    def stop(self) -> None:
+        self._stopped.set()

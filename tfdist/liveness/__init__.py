@@ -1,0 +1,1 @@
+"""Who waits for whom, until when, and what is said when the wait is over."""

@@ -1,0 +1,41 @@
+"""Saying that a ps was lost, in place of what TensorFlow says of the step it failed."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+import tf_config
+from tfdist.cluster.health import problems
+from tfdist.liveness.peers import PeerLostError
+
+# How long a ps may take to show that it is there after all.
+_PROBE_SECONDS = 2.0
+_OF_A_LOST_TASK = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
+
+
+def explained(
+    error: BaseException, servers: Mapping[tf_config.Task, str]
+) -> PeerLostError | None:
+    """Returns an error that names the ps which is gone, or None if none is.
+
+    Args:
+        error: What a call of `fit`, or the like, has failed with.
+        servers: The address of each ps and worker.
+    """
+    if not isinstance(error, _OF_A_LOST_TASK):
+        return None
+    every_ps = {task: at for task, at in servers.items() if task.job == "ps"}
+    lost = problems(every_ps, _PROBE_SECONDS)
+    if not lost:
+        return None
+    names = ", ".join(f"{task} at {servers[task]} {lost[task]}" for task in lost)
+    return PeerLostError(
+        f"{names}. The variables that it held are gone. Start the ps and this program "
+        "again (python -m launch.local does so); with a checkpoint_dir, fit goes on "
+        "from its newest checkpoint"
+    )

@@ -1,0 +1,62 @@
+"""Waiting for the workers in slices, so that the watchdog can end it."""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.liveness.activity import STEPS, Activity
+
+_SLICE_SECONDS = 0.5
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.1  # seconds
+
+
+class Patience:
+    """Waits as TensorFlow's coordinator does, and looks up now and then.
+
+    Args:
+        coordinator: Of the workers.
+        activity: Is told of the waits.
+        check: Raises what is to end a wait.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        activity: Activity,
+        check: Callable[[], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self.check = check
+        self._activity = activity
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Notes, in a context, that the main thread waits for steps."""
+        return self._activity.waiting_for(STEPS)
+
+    def wait_for(self, output: Any) -> None:
+        """Waits until a function has ended, however it did."""
+        with self.waiting():
+            while not _tf.wait_for_result(output, _SLICE_SECONDS):
+                self.check()
+
+    def wait_for_all(self, outputs: Iterable[Any]) -> None:
+        """Waits until no function is under way.
+
+        Args:
+            outputs: Of functions that are known to be; there may be others.
+
+        Raises:
+            tf.errors.OpError: What a function failed with.
+        """
+        for output in outputs:
+            self.wait_for(output)
+        pause = _SHORTEST_PAUSE
+        with self.waiting():
+            while not self._coordinator.done():
+                self.check()
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)

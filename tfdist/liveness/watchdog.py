@@ -1,0 +1,238 @@
+"""A thread of the chief that notices when training stalls, and says for whom it waits.
+
+TensorFlow waits without a deadline, and mostly where Python cannot interrupt it. So the
+main thread waits for steps in slices, and raises what the watchdog has found. Where it
+is out of reach, in a read of a variable or of the dataset, the watchdog ends the process.
+Where it holds Python's lock, the watchdog cannot run either, and its sentinel does.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import tf_config
+from tfdist.cluster.health import NO_ANSWER, Server, problem_of
+from tfdist.liveness import stall, supervision
+from tfdist.liveness.activity import DATA, Activity
+from tfdist.liveness.sentinel import Sentinel
+from tfdist.liveness.stall import Seen, Stall
+
+_log = logging.getLogger("tfdist")
+
+STALLED = 69
+"""The exit status of a chief that its watchdog has ended: EX_UNAVAILABLE."""
+
+_LONGEST_INTERVAL = 5.0
+# How long the main thread has to raise an error, before the process is ended.
+_SECONDS_TO_RAISE = 5.0
+# How much longer than training may stall the watchdog itself may, at least.
+_SECONDS_FOR_THE_WATCHDOG = 60.0
+# How long a program that has raised it may take to end.
+_SECONDS_TO_END = 10.0
+
+
+class StalledError(RuntimeError):
+    """Training stands still: a task does not answer, or a step or the data takes long."""
+
+
+class Watchdog:
+    """Asks every server for a sign of life, and looks whether steps finish.
+
+    Args:
+        tasks: The address of each ps and worker.
+        activity: What the chief and the workers do.
+        timeout: How long a task may be silent, and a step or a batch take, in seconds.
+        on_stall: One of `stall.ON_STALL`, or None.
+        end: Ends the process with a status.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[tf_config.Task, str],
+        activity: Activity,
+        timeout: float,
+        on_stall: str | None = None,
+        end: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._servers = {str(t): Server(address) for t, address in tasks.items()}
+        self._addresses = {str(task): address for task, address in tasks.items()}
+        self._activity = activity
+        self._timeout = timeout
+        self._on_stall = on_stall
+        self._end = end
+        self._silent: dict[str, float] = {}
+        self._problems: dict[str, str] = {}
+        self._without_progress = 0.0
+        self._finished = 0
+        self._said: Stall | None = None
+        self._error: StalledError | None = None
+        self._raised = threading.Event()
+        self._stopped = threading.Event()
+        self._sentinel: Sentinel | None = None
+        self._interval = min(_LONGEST_INTERVAL, timeout / 5)
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watches no longer."""
+        self._stopped.set()
+
+    def check(self) -> None:
+        """Raises, in the thread that calls it, what was found.
+
+        Raises:
+            StalledError: If training stands still.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            self._raised.set()
+            atexit.register(_end_in_time)
+            raise error
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            before = time.monotonic()
+            self._tell_sentinel()
+            self._look()
+            seen = self._seen()
+            found = stall.stalled(seen, self._timeout)
+            if found is None:
+                self._said = None
+            else:
+                self._act(found, seen)
+            # This process may have been stopped itself: none of that time counts.
+            spent = min(time.monotonic() - before, self._interval)
+            self._count(spent + self._interval)
+        if self._sentinel is not None:
+            self._sentinel.close()
+
+    def _tell_sentinel(self) -> None:
+        is_needed = self._activity.working
+        if is_needed and self._sentinel is None:
+            with contextlib.suppress(OSError):  # No process to be had: next time.
+                patience = 2 * self._timeout + _SECONDS_FOR_THE_WATCHDOG
+                self._sentinel = Sentinel(patience)
+        if self._sentinel is None:
+            return
+        if is_needed:
+            self._sentinel.tell("\n".join(self._lines(self._seen())))
+        else:
+            self._sentinel.pause()
+
+    def _look(self) -> None:
+        answers = {
+            name: server.ask(self._interval) for name, server in self._servers.items()
+        }
+        for name, answer in answers.items():
+            problem = problem_of(answer)
+            if problem is None:
+                self._silent.pop(name, None)
+            else:
+                self._silent.setdefault(name, 0.0)
+                self._problems[name] = problem
+        finished = sum(self._activity.finished.values())
+        if finished != self._finished or not self._activity.under_way:
+            self._without_progress = 0.0
+        if finished != self._finished:
+            # Training that goes on after an error has all the time that it needs.
+            atexit.unregister(_end_in_time)
+        self._finished = finished
+
+    def _count(self, seconds: float) -> None:
+        self._silent = {name: time + seconds for name, time in self._silent.items()}
+        self._without_progress += seconds
+
+    def _seen(self) -> Seen:
+        return Seen(
+            self._activity.working,
+            dict(self._silent),
+            self._without_progress,
+            self._activity.waits(DATA),
+            self._activity.busy,
+        )
+
+    def _act(self, found: Stall, seen: Seen) -> None:
+        what = stall.action(found, self._on_stall, supervision.is_supervised())
+        text = self._describe(found, seen)
+        if what == stall.RESTART:
+            self._restart(found, text)
+        elif what == stall.RAISE:
+            self._raise(text)
+        else:
+            self._warn(found, text)
+
+    def _warn(self, found: Stall, text: str) -> None:
+        if self._said != found:
+            self._said = found
+            _log.warning("%s", text)
+
+    def _describe(self, found: Stall, seen: Seen) -> str:
+        who = [f"{each} at {self._addresses[each]}" for each in found.tasks]
+        return "\n".join(
+            [
+                f"for {self._timeout:g} s {found.kind.value}"
+                f"{': ' if who else ''}{', '.join(who)}",
+                *self._lines(seen),
+            ]
+        )
+
+    def _lines(self, seen: Seen) -> list[str]:
+        """What each task was last seen doing."""
+        return stall.lines(
+            seen, self._problems, self._activity.finished, list(self._servers)
+        )
+
+    def _restart(self, found: Stall, text: str) -> None:
+        if not found.tasks:
+            end_process(text, supervision.START_AGAIN, self._end)
+            return
+        # A process that is gone, the supervisor knows of.
+        ended = {t for t in self._silent if self._problems[t] != NO_ANSWER}
+        tasks = [task for task in found.tasks if task not in ended]
+        if not tasks:
+            self._warn(found, text)
+            return
+        _log.warning("%s\nasking for %s to be started again", text, ", ".join(tasks))
+        supervision.tell("stalled", tasks=tasks, why=text)
+        for task in tasks:
+            self._silent.pop(task, None)
+        self._without_progress = 0.0
+
+    def _raise(self, text: str) -> None:
+        self._raised.clear()
+        self._error = StalledError(text)
+        if not self._raised.wait(_SECONDS_TO_RAISE) and not self._stopped.is_set():
+            end_process(text, STALLED, self._end)
+
+
+def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -> None:
+    """Ends this process, from a thread that is not the main one.
+
+    Args:
+        text: Why.
+        status: Its exit status.
+        end: Ends it.
+    """
+    print(
+        f"tfdist: {text}\ntfdist: the main thread cannot be interrupted: ending "
+        f"the process with status {status}",
+        file=sys.stderr,
+    )
+    for handler in (*logging.getLogger().handlers, *_log.handlers):
+        handler.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    end(status)
+
+
+def _end_in_time() -> None:
+    # TensorFlow says goodbye to every task, and waits for those that do not answer.
+    # This needs neither the main thread nor the interpreter.
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        faulthandler.dump_traceback_later(_SECONDS_TO_END, exit=True, file=nowhere)

@@ -1,1 +1,0 @@
-"""Synchronous training on several workers, each with a copy of every variable."""

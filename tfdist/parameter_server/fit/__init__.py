@@ -1,0 +1,1 @@
+"""How Keras models train on parameter servers."""

@@ -1,0 +1,278 @@
+"""The batches of a dataset, on their way to the workers."""
+
+import collections
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.deletion import delete_in_background
+from tfdist.parameter_server.fit.worker_input import WorkerInput
+
+_log = logging.getLogger("tfdist")
+
+
+class BatchLayout:
+    """How the nested structure of a batch becomes a flat list of tensors, and back.
+
+    Args:
+        element_spec: The structure of type specs of one batch. Keras stands an
+            `Optional` where a batch has no targets or weights: None here.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self._structure = tf.nest.map_structure(
+            lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
+            element_spec,
+        )
+        self._leaves = tf.nest.flatten(self._structure)
+        self.tensor_specs: list[tf.TensorSpec] = tf.nest.flatten(
+            [spec for spec in self._leaves if spec is not None], expand_composites=True
+        )
+
+    @property
+    def key(self) -> str:
+        """Equal for layouts that one traced function serves."""
+        return repr(self._structure)
+
+    @property
+    def structure(self) -> Any:
+        """The type specs of a batch, with None where it has no value."""
+        return self._structure
+
+    def flatten(self, batch: Any) -> list[tf.Tensor]:
+        """The batch's tensors; those of a ragged or sparse tensor one by one."""
+        leaves = tf.nest.flatten(batch)
+        present = [
+            leaf
+            for leaf, spec in zip(leaves, self._leaves, strict=True)
+            if spec is not None
+        ]
+        return tf.nest.flatten(present, expand_composites=True)
+
+    def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """The batch with these tensors."""
+        specs = [spec for spec in self._leaves if spec is not None]
+        present = iter(
+            tf.nest.pack_sequence_as(specs, list(tensors), expand_composites=True)
+        )
+        leaves = [None if spec is None else next(present) for spec in self._leaves]
+        return tf.nest.pack_sequence_as(self._structure, leaves)
+
+    def to_row(self, batch: Any) -> tf.Tensor:
+        """The batch as a matrix of one row: each tensor serialized, a string.
+
+        Every argument of a function on a worker costs a message of its own. As rows,
+        the batches of one or more steps are one argument, whatever they consist of.
+        """
+        strings = [tf.io.serialize_tensor(tensor) for tensor in self.flatten(batch)]
+        return tf.reshape(tf.stack(strings), [1, len(strings)])
+
+    def from_row(self, row: tf.Tensor) -> Any:
+        """The batch of a row, a vector of strings."""
+        return self.pack(
+            [
+                tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
+                for i, spec in enumerate(self.tensor_specs)
+            ]
+        )
+
+    @classmethod
+    def of_batch(cls, batch: Any) -> "BatchLayout":
+        """The layout of batches like this one, of any number of examples."""
+        return cls(tf.nest.map_structure(_spec_of_any_size, batch))
+
+
+def _spec_of_any_size(value: Any) -> Any:
+    if value is None:
+        return tf.OptionalSpec(None)
+    spec = tf.type_spec_from_value(value)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
+
+
+def as_tensors(batch: Any) -> Any:
+    """The same structure with a tensor in place of each array; None stays."""
+
+    def as_tensor(value: Any) -> Any:
+        if value is None or isinstance(value, tf.__internal__.CompositeTensor):
+            return value
+        return tf.convert_to_tensor(value)
+
+    return tf.nest.map_structure(as_tensor, batch)
+
+
+@dataclass(eq=False)
+class FedBatch:
+    """One batch on its way to a worker.
+
+    Attributes:
+        row: The batch, as `BatchLayout.to_row` makes it.
+        feed: Where it comes from, and where the next ones are.
+        output: The remote result, once a worker was asked for it ahead of time.
+    """
+
+    row: tf.Tensor
+    feed: "Feed"
+    output: Any = field(default=None)
+
+
+class Feed(Iterator[FedBatch]):
+    """Reads a dataset batch by batch; every batch is read exactly once.
+
+    Args:
+        rows: The dataset as rows, read by the chief from its start, once a batch is
+            asked for.
+        layout: Of its batches.
+        worker_input: The same dataset read by the workers, if they can.
+
+    Attributes:
+        taken: How many batches were taken, those before its start included.
+    """
+
+    def __init__(
+        self,
+        rows: tf.data.Dataset,
+        layout: BatchLayout,
+        worker_input: WorkerInput | None,
+    ) -> None:
+        self.layout = layout
+        self.worker_input = worker_input
+        self._rows = rows
+        self._batches: Iterator[Any] | None = None
+        self._ahead: collections.deque[FedBatch] = collections.deque()
+        self._executor = _tf.new_executor()
+        self.taken = 0
+
+    def __del__(self) -> None:
+        if self._batches is not None:
+            delete_in_background([self.__dict__.pop("_batches")])
+
+    def start_at(
+        self, batches: int, state: tf.Tensor | None, put_back: np.ndarray | None
+    ) -> None:
+        """Begins where another feed of this dataset was.
+
+        Args:
+            batches: How many batches the other had read.
+            state: Its `state()`; without it, the batches are read and thrown away.
+            put_back: Those that are to be given again, first of all: rows of `bytes`.
+        """
+        self._batches = self._resumed(state) or iter(self._rows.skip(batches))
+        rows = [] if put_back is None else list(put_back)
+        self._ahead.extend(FedBatch(tf.constant([list(row)]), self) for row in rows)
+        self.taken = batches - len(rows)
+
+    @property
+    def ahead(self) -> list[tf.Tensor]:
+        """The rows of the batches that were read, and not taken yet."""
+        return [batch.row for batch in self._ahead]
+
+    @property
+    def read(self) -> int:
+        """How many batches were read from the dataset, those before its start too."""
+        return self.taken + len(self._ahead)
+
+    def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:
+        if state is None:
+            return None
+        iterator = iter(self._rows)
+        try:
+            _tf.restore_iterator(iterator, state)
+        except tf.errors.OpError as error:
+            _log.warning("the dataset is not the one of the checkpoint: %s", error)
+            return None
+        return iterator
+
+    def state(self) -> tf.Tensor | None:
+        """Where the dataset is, with what its pipeline holds; None if it cannot tell.
+
+        The batches that are `ahead` are behind it.
+        """
+        if self.worker_input is not None:
+            return None
+        try:
+            return _tf.iterator_state(self._begin())
+        except tf.errors.OpError:
+            return None
+
+    def __next__(self) -> FedBatch:
+        batch = self._ahead.popleft() if self._ahead else self._read()
+        self.taken += 1
+        return batch
+
+    def _read(self) -> FedBatch:
+        # On the executor of all threads, a read would wait for the steps that are under
+        # way at that moment, that of the slowest worker too.
+        with _tf.executor_scope(self._executor):
+            return FedBatch(next(self._begin()), self)
+
+    def _begin(self) -> Iterator[Any]:
+        if self._batches is None:
+            self._batches = iter(self._rows)
+        return self._batches
+
+    def peek(self, count: int) -> list[FedBatch]:
+        """The next batches, at most `count`, without taking them."""
+        with contextlib.suppress(StopIteration):
+            while len(self._ahead) < count:
+                self._ahead.append(self._read())
+        return list(self._ahead)[:count]
+
+    def take(self, count: int) -> list[FedBatch]:
+        """Takes the next batches: `count`, or those that are left.
+
+        Raises:
+            StopIteration: If none is left.
+        """
+        batches = self.peek(count)
+        if not batches:
+            raise StopIteration
+        for _ in batches:
+            self._ahead.popleft()
+        self.taken += len(batches)
+        return batches
+
+
+class FedDataset:
+    """A dataset for the steps of a cluster; each iteration begins at its start.
+
+    Args:
+        dataset: Made before or after the process has joined the cluster.
+        coordinator: Of the workers.
+        num_workers: Their number.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        num_workers: int,
+    ) -> None:
+        if not _tf.is_of_this_cluster(dataset):
+            graph = _tf.dataset_graph(dataset)
+            dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
+        self._dataset = dataset
+        self._layout = BatchLayout(dataset.element_spec)
+        # Traced once: what is traced is made known to every task, one that does not
+        # answer too, and the chief waits for it with Python's lock in its hand.
+        self._rows = dataset.map(self._to_row)
+        self._coordinator = coordinator
+        self._num_workers = num_workers
+
+    def __iter__(self) -> Feed:
+        worker_input = WorkerInput.of(
+            self._dataset, self._coordinator, self._num_workers
+        )
+        return Feed(self._rows, self._layout, worker_input)
+
+    def _to_row(self, *batch: Any) -> tf.Tensor:
+        # A tuple arrives as its elements.
+        is_tuple = isinstance(self._dataset.element_spec, tuple)
+        return self._layout.to_row(batch if is_tuple else batch[0])

@@ -1,0 +1,107 @@
+"""A Keras step as a function that a worker runs, traced once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server.fit.feed import BatchLayout
+
+
+def trace_steps(
+    strategy: tf.distribute.Strategy,
+    step: Callable[[Any], Any],
+    layout: BatchLayout,
+    steps: int,
+) -> Any:
+    """Traces up to `steps` steps, one after the other, each on a batch of its own.
+
+    Args:
+        strategy: Whose replica runs the steps.
+        step: Takes a batch. If `steps` is more than 1, it returns a vector.
+        layout: Of each batch.
+        steps: The number of batches that the function takes at most.
+
+    Returns:
+        A `ConcreteFunction` of the batches' rows. It returns what the last step does.
+    """
+
+    def run(rows: tf.Tensor) -> Any:
+        def run_one(i: Any) -> Any:
+            return strategy.run(step, args=(layout.from_row(rows[i]),))
+
+        return _unless_empty(
+            run_one(0) if steps == 1 else _repeat(run_one, tf.shape(rows)[0])
+        )
+
+    rows = tf.TensorSpec(
+        [1 if steps == 1 else None, len(layout.tensor_specs)], tf.string
+    )
+    return _trace(strategy, run, rows)
+
+
+def trace_steps_reading(
+    strategy: tf.distribute.Strategy,
+    step: Callable[[Any], Any],
+    layout: BatchLayout,
+    iterators: Any,
+    steps: int,
+) -> Any:
+    """Traces `steps` steps whose batches the worker reads itself.
+
+    Args:
+        strategy: Whose replica runs the steps.
+        step: Takes a batch. If `steps` is more than 1, it returns a vector.
+        layout: Of each batch.
+        iterators: One a worker.
+        steps: The number of steps.
+
+    Returns:
+        A `ConcreteFunction` of a worker's iterator. It returns what the last step
+        does.
+    """
+
+    def run(iterator: Any) -> Any:
+        def run_one(_: Any) -> Any:
+            batch = layout.pack(layout.flatten(next(iterator)))
+            return strategy.run(step, args=(batch,))
+
+        return _unless_empty(
+            run_one(0) if steps == 1 else _repeat(run_one, tf.constant(steps))
+        )
+
+    return _trace(strategy, run, _tf.iterator_spec(iterators))
+
+
+def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
+    shape = None
+
+    def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        nonlocal shape
+        vector = run_one(i)
+        shape = vector.shape
+        return i + 1, vector
+
+    _, last = tf.while_loop(
+        lambda i, _: i < count,
+        body,
+        (tf.constant(0), tf.zeros([0], tf.float64)),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+        parallel_iterations=1,
+    )
+    last.set_shape(shape)
+    return last
+
+
+def _unless_empty(result: Any) -> Any:
+    # A result costs a message, even an empty one.
+    is_empty = isinstance(result, tf.Tensor) and result.shape.num_elements() == 0
+    return None if is_empty else result
+
+
+def _trace(
+    strategy: tf.distribute.Strategy, run: Callable[[Any], Any], spec: Any
+) -> Any:
+    with strategy.scope():
+        return tf.function(run, autograph=False).get_concrete_function(spec)

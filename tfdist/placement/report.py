@@ -1,0 +1,139 @@
+"""What a cluster did, as data that prints as a table."""
+
+import io
+import statistics
+from dataclasses import dataclass
+
+import rich.box
+import rich.console
+import rich.table
+
+from tfdist.placement.placement import VariableSpec
+
+
+@dataclass(frozen=True)
+class PlacedVariable:
+    """A variable, and the index of the ps that holds it."""
+
+    spec: VariableSpec
+    ps: int
+
+
+@dataclass(frozen=True)
+class PlacementReport:
+    """Where every variable lives.
+
+    Attributes:
+        num_ps: The number of ps, also those that hold nothing.
+        variables: Every variable on a ps, optimizer slots too, in creation order.
+    """
+
+    num_ps: int
+    variables: tuple[PlacedVariable, ...]
+
+    def on(self, ps: int) -> tuple[VariableSpec, ...]:
+        """The variables that the ps of this index holds."""
+        return tuple(v.spec for v in self.variables if v.ps == ps)
+
+    @property
+    def bytes_per_ps(self) -> tuple[int, ...]:
+        """The bytes of the variables on each ps."""
+        return tuple(
+            sum(spec.size_bytes for spec in self.on(ps)) for ps in range(self.num_ps)
+        )
+
+    @property
+    def imbalance(self) -> float:
+        """The bytes on the fullest ps over their mean: 1.0 is perfect balance."""
+        total = sum(self.bytes_per_ps)
+        return max(self.bytes_per_ps) * self.num_ps / total if total else 1.0
+
+    def __str__(self) -> str:
+        table = _table("ps", "variable", "shape", "dtype", ">bytes")
+        for ps, total in enumerate(self.bytes_per_ps):
+            specs = self.on(ps)
+            for spec in specs:
+                shape = " x ".join(map(str, spec.shape)) or "scalar"
+                size = f"{spec.size_bytes:,}"
+                table.add_row(str(ps), spec.name, shape, spec.dtype, size)
+            table.add_row(
+                str(ps), f"{len(specs)} variables", "", "", f"{total:,}", style="bold"
+            )
+            table.add_section()
+        return (
+            _render(table) + f"fullest ps / mean: {self.imbalance:.3f} (1 is perfect)"
+        )
+
+
+STRAGGLER_SHARE = 0.5
+"""A worker with less than this share of the median worker's steps is a straggler."""
+
+MIN_MEDIAN_STEPS = 10
+"""Below it, chance alone may leave a worker with half the steps."""
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """How many training steps each worker ran, by the worker's own count.
+
+    Attributes:
+        steps: One number a worker, in the order of their task index. A worker that
+            was restarted counts from its restart.
+    """
+
+    steps: tuple[int, ...]
+
+    @property
+    def stragglers(self) -> tuple[int, ...]:
+        """The workers that ran fewer than half as many steps as the median worker.
+
+        A worker takes a step whenever it is free, so all that are equally fast run
+        about as many. None is named while the median is below 10 steps. A worker that
+        was restarted has had less time: see `since`.
+
+        >>> WorkerReport((98, 103, 9, 100)).stragglers
+        (2,)
+        """
+        median = statistics.median(self.steps) if self.steps else 0
+        if median < MIN_MEDIAN_STEPS:
+            return ()
+        few = STRAGGLER_SHARE * median
+        return tuple(worker for worker, n in enumerate(self.steps) if n < few)
+
+    def since(self, earlier: "WorkerReport") -> "WorkerReport":
+        """What was run since an earlier report; by a worker restarted, since then.
+
+        >>> WorkerReport((130, 20)).since(WorkerReport((100, 60)))
+        WorkerReport(steps=(30, 20))
+        """
+        pairs = zip(self.steps, earlier.steps, strict=True)
+        return WorkerReport(tuple(n - m if n >= m else n for n, m in pairs))
+
+    def __str__(self) -> str:
+        table = _table("worker", ">training steps", ">share", "")
+        total = sum(self.steps)
+        stragglers = self.stragglers
+        for worker, steps in enumerate(self.steps):
+            share = f"{steps / total:.0%}" if total else "-"
+            note = ""
+            if worker in stragglers:
+                median = statistics.median(self.steps)
+                note = f"straggler: {steps / median:.0%} of the median worker's"
+            table.add_row(str(worker), f"{steps:,}", share, note)
+        table.add_section()
+        table.add_row("all", f"{total:,}", "", "", style="bold")
+        return _render(table).rstrip("\n")
+
+
+def _table(*headings: str) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.ROUNDED)
+    for heading in headings:
+        right = heading.startswith(">")
+        table.add_column(heading.lstrip(">"), justify="right" if right else "left")
+    return table
+
+
+def _render(table: rich.table.Table) -> str:
+    text = io.StringIO()
+    rich.console.Console(file=text, width=10_000).print(table)
+    return text.getvalue()

@@ -1,0 +1,1 @@
+"""Plans: where every variable of a model shall live, computed ahead of time."""

@@ -1,0 +1,182 @@
+"""Things with two loads, memory and traffic, on several ps. Imports no TensorFlow."""
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfdist.placement.partition import Partition, Shard
+
+
+@dataclass(frozen=True)
+class Items:
+    """What to place.
+
+    Attributes:
+        memory: Of each item, as a part of the memory of all.
+        traffic: Of each item, as a part of the traffic of all.
+        axes: Of those items that are large enough to be cut: the axis to cut, and its
+            indices.
+        looked_up: Those of them whose traffic is that of a few rows.
+        dealt: Those of them that have even shards, one a ps.
+    """
+
+    memory: list[float]
+    traffic: list[float]
+    axes: dict[int, tuple[int, int]]
+    looked_up: list[int]
+    dealt: list[int]
+
+
+class Assignment:
+    """Which ps holds which item, or which part of it; made in a few pours.
+
+    Attributes:
+        memory: The part of all memory that is on each ps.
+        traffic: The part of all traffic that is on each ps.
+
+    Args:
+        items: All items.
+        num_ps: The number of ps.
+    """
+
+    def __init__(self, items: Items, num_ps: int) -> None:
+        self.memory = [0.0] * num_ps
+        self.traffic = [0.0] * num_ps
+        self._items = items
+        self._homes = [0] * len(items.memory)
+        self._shards: dict[int, list[Shard]] = {}
+
+    @property
+    def cuts(self) -> int:
+        """The number of shards beyond one an item."""
+        return sum(len(shards) - 1 for shards in self._shards.values())
+
+    def homes(self) -> list[int | Partition]:
+        """Where each item lives."""
+        homes: list[int | Partition] = [*self._homes]
+        for i, shards in self._shards.items():
+            homes[i] = _home(self._items.axes[i][0], shards)
+        return homes
+
+    def spread(self, chosen: Iterable[int]) -> None:
+        """Spreads each of these items evenly over all ps."""
+        num_ps = len(self.memory)
+        for i in chosen:
+            indices = self._items.axes[i][1]
+            edges = [indices * ps // num_ps for ps in range(num_ps + 1)]
+            for ps, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+                if stop > start:
+                    self._cut(i, ps, start, stop)
+
+    def deal(self, chosen: Iterable[int]) -> None:
+        """Deals the indices of each of these items out to all ps, one by one.
+
+        The shards differ by one index at most, and the first ones are the larger: they
+        go where there is the least memory.
+        """
+        items, num_ps = self._items, len(self.memory)
+        for i in sorted(chosen, key=lambda each: -items.memory[each]):
+            indices, start = items.axes[i][1], 0
+            emptiest_first = sorted(range(num_ps), key=self.memory.__getitem__)
+            for shard, ps in enumerate(emptiest_first[:indices]):
+                stop = start + len(range(shard, indices, min(num_ps, indices)))
+                self._cut(i, ps, start, stop)
+                start = stop
+
+    def pour(self, chosen: Sequence[int], kind: str, capacity: float) -> None:
+        """Puts these items where there is the least, and cuts what does not fit there.
+
+        Cost: O(n log n + n log num_ps), and less than num_ps cuts.
+
+        Args:
+            chosen: The items.
+            kind: What there is the least of: `"memory"` or `"traffic"`.
+            capacity: What a ps can hold of it.
+        """
+        items = self._items
+        loads, other_loads = items.memory, items.traffic
+        levels, other_levels = self.memory, self.traffic
+        if kind == "traffic":
+            loads, other_loads = other_loads, loads
+            levels, other_levels = other_levels, levels
+        # The ends of both are the next largest. What remains of an item that was cut:
+        # its load, negative; its number; the first index that remains.
+        whole = _by_size(chosen, loads, items.traffic)
+        remainders: list[tuple[float, int, int]] = []
+        heap = [(levels[ps], other_levels[ps], ps) for ps in range(len(levels))]
+        heapq.heapify(heap)
+        while whole or remainders:
+            start = 0
+            if not whole or (remainders and -remainders[0][0] > loads[whole[-1]]):
+                _, i, start = heapq.heappop(remainders)
+            else:
+                i = whole.pop()
+            level, _, ps = heap[0]
+            load = loads[i]
+            if start or (level + load > capacity and i in items.axes):
+                indices = items.axes[i][1]
+                fitting = math.floor((capacity - level) / load * indices)
+                stop = start + min(max(1, fitting), indices - start)
+                if stop < indices:
+                    left = load * (indices - stop) / indices
+                    heapq.heappush(remainders, (-left, i, stop))
+                self._cut(i, ps, start, stop)
+            else:
+                # Nearly all items come here, so it calls nothing.
+                self._homes[i] = ps
+                levels[ps] = level + load
+                other_levels[ps] += other_loads[i]
+            heapq.heapreplace(heap, (levels[ps], other_levels[ps], ps))
+
+    def fill(self, chosen: Sequence[int], capacity: float) -> list[int]:
+        """Puts these items where there is the least traffic, as far as memory allows.
+
+        Returns:
+            The items that no ps has the memory for.
+        """
+        items = self._items
+        heap = [(traffic, ps) for ps, traffic in enumerate(self.traffic)]
+        heapq.heapify(heap)
+        left = []
+        for i in reversed(_by_size(chosen, items.traffic, items.memory)):
+            while heap and self.memory[heap[0][1]] + items.memory[i] > capacity:
+                heapq.heappop(heap)
+            if not heap:
+                left.append(i)
+                continue
+            ps = heap[0][1]
+            self._homes[i] = ps
+            self.memory[ps] += items.memory[i]
+            self.traffic[ps] += items.traffic[i]
+            heapq.heapreplace(heap, (self.traffic[ps], ps))
+        return left
+
+    def _cut(self, i: int, ps: int, start: int, stop: int) -> None:
+        self._shards.setdefault(i, []).append(Shard(ps, start, stop))
+        part = (stop - start) / self._items.axes[i][1]
+        self.memory[ps] += self._items.memory[i] * part
+        self.traffic[ps] += self._items.traffic[i] * part
+
+
+def _by_size(
+    chosen: Sequence[int], loads: Sequence[float], ties: Sequence[float]
+) -> list[int]:
+    """Sorts items, the largest last and among equals the first one last."""
+    first_last = np.array(chosen, np.int64)[::-1]
+    keys = (np.array(each)[first_last] for each in (ties, loads))
+    order: list[int] = first_last[np.lexsort(tuple(keys))].tolist()
+    return order
+
+
+def _home(axis: int, shards: Sequence[Shard]) -> int | Partition:
+    """Returns where shards live, neighbours on the same ps as one."""
+    joined = [shards[0]]
+    for shard in shards[1:]:
+        if shard.ps == joined[-1].ps:
+            joined[-1] = Shard(shard.ps, joined[-1].start, shard.stop)
+        else:
+            joined.append(shard)
+    return Partition(axis, tuple(joined)) if len(joined) > 1 else joined[0].ps

@@ -1,0 +1,191 @@
+"""The command that plans before there is a cluster: `python -m tfdist.plan`."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from tfdist.planning.model import plan
+from tfdist.planning.plan import BALANCES
+from tfdist.planning.planner import TARGET, check_arguments
+from tfdist.planning.sizes import NotAModelError, UnknownSizesError
+from tfdist.planning.view import check_plot_path
+
+USAGE = """Plans where the variables of a model live, before there is a cluster.
+
+    python -m tfdist.plan MODULE:FUNCTION --num_ps=4 [--json=FILE] [--plot=FILE]
+    python -m tfdist.plan SCRIPT.py:FUNCTION --num_ps=4 -- --flag_of_the_script=1
+
+FUNCTION takes no arguments and returns a compiled model. The script is imported, and
+so should train under `if __name__ == "__main__":` only. It sees its own arguments as
+sys.argv; if it defines absl flags, they are parsed.
+"""
+
+
+class UsageError(ValueError):
+    """The command line asks for something that is not there."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Plans, prints the plan, and returns the exit status.
+
+    Args:
+        argv: The command's name and its arguments.
+    """
+    ours, theirs = _split(argv[1:])
+    options = _flags()
+    try:
+        names = options([argv[0], *ours])[1:]
+        if options.help:
+            print(USAGE + options.get_help())
+            return 0
+        if len(names) != 1:
+            raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")
+        if options.num_ps is None:
+            raise UsageError("say how many ps there will be: --num_ps=4")
+        check_arguments(options.num_ps, options.balance, options.target)
+        for path in filter(None, (options.json, options.plot)):
+            _check_directory(path)
+        if options.plot:
+            check_plot_path(options.plot)
+        lookups = _lookups(options.lookups)
+        build_model = _load(names[0], theirs)
+    except (flags.Error, ValueError, OSError) as error:
+        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    try:
+        planned = plan(
+            build_model,
+            options.num_ps,
+            lookups=lookups,
+            balance=options.balance,
+            target=options.target,
+        )
+        if options.variables:
+            print(planned.table())
+        print(planned)
+        if options.json:
+            planned.save(options.json)
+        if options.plot:
+            planned.plot(options.plot)
+    except (UnknownSizesError, NotAModelError, ImportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _flags() -> flags.FlagValues:
+    # Values of their own: the script that is loaded may define flags of these names.
+    values = flags.FlagValues()
+    flags.DEFINE_integer("num_ps", None, "The number of ps.", flag_values=values)
+    flags.DEFINE_string(
+        "json", None, "Write the plan to this file.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "plot", None, "Draw a bar a ps to this PNG file.", flag_values=values
+    )
+    flags.DEFINE_bool("variables", False, "Show every variable.", flag_values=values)
+    flags.DEFINE_enum(
+        "balance", "memory", BALANCES, "What is balanced.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "target", TARGET, "The imbalance that is good enough.", flag_values=values
+    )
+    flags.DEFINE_multi_string(
+        "lookups",
+        [],
+        "The rows that a step looks up in an embedding, as PATTERN=ROWS, for example "
+        "'*/embeddings=256'. Can be repeated.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
+    return values
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits arguments into ours and, after `--`, the script's."""
+    if "--" not in arguments:
+        return list(arguments), []
+    at = list(arguments).index("--")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+def _lookups(pairs: Sequence[str]) -> dict[str, int]:
+    lookups = {}
+    for pair in pairs:
+        pattern, _, rows = pair.rpartition("=")
+        if not pattern or not rows.isdecimal():
+            raise UsageError(
+                f"--lookups is PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
+            )
+        lookups[pattern] = int(rows)
+    return lookups
+
+
+def _check_directory(path: str) -> None:
+    directory = Path(path).absolute().parent
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory} to write {path} to")
+
+
+def _load(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
+    where, _, function = name.rpartition(":")
+    if not where or not function.isidentifier():
+        raise UsageError(
+            f"name a function as MODULE:FUNCTION or SCRIPT.py:FUNCTION; received "
+            f"{name!r}"
+        )
+    sys.argv = [where, *arguments]
+    with _flags_of_the_script_parsed():
+        module = _script(where) if where.endswith(".py") else _module(where)
+    try:
+        build_model: Callable[[], Any] = getattr(module, function)
+    except AttributeError:
+        raise UsageError(f"{where} has no function {function!r}") from None
+    if not callable(build_model):
+        raise UsageError(f"{name} is no function; it is {build_model!r}")
+    return build_model
+
+
+@contextmanager
+def _flags_of_the_script_parsed() -> Iterator[None]:
+    """Parses the absl flags that are defined meanwhile, and refuses others.
+
+    A script without flags of its own may parse `sys.argv` in another way, as with
+    argparse: then only what absl happens to know of it is parsed.
+    """
+    before = {*flags.FLAGS}
+    yield
+    if not flags.FLAGS.is_parsed():
+        has_its_own = bool({*flags.FLAGS} - before)
+        flags.FLAGS(sys.argv, known_only=not has_its_own)
+
+
+def _script(path: str) -> Any:
+    if not Path(path).is_file():
+        raise UsageError(f"there is no file {path}")
+    # As Python does for a script, so that it finds its neighbours.
+    sys.path.insert(0, str(Path(path).absolute().parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str) -> Any:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not name.startswith(error.name):
+            raise
+        raise UsageError(f"there is no module {name}") from error

@@ -1,0 +1,152 @@
+"""A plan as JSON. Nothing here imports TensorFlow."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tfdist.placement.partition import Partition, Shard
+from tfdist.placement.placement import VariableSpec
+from tfdist.planning import fields
+from tfdist.planning.plan import BALANCES, Plan, PlannedVariable, Weight
+
+VERSION = 1
+
+
+class PlanFileError(ValueError):
+    """A file that holds no plan."""
+
+
+def to_json(plan: Plan) -> str:
+    """Returns the plan as JSON, one variable a line."""
+    rows = ",\n  ".join(json.dumps(_to_row(v)) for v in plan.variables)
+    head = {
+        "version": VERSION,
+        "num_ps": plan.num_ps,
+        "target": plan.target,
+        "balance": plan.balance,
+    }
+    return f'{json.dumps(head)[:-1]}, "variables": [\n  {rows}\n]}}\n'
+
+
+def from_json(text: str) -> Plan:
+    """Returns the plan that `to_json` wrote.
+
+    Raises:
+        PlanFileError: If it is none, or a variable lives on no ps.
+    """
+    try:
+        data = fields.an_object("plan", json.loads(text))
+        version = fields.get(data, "version", fields.whole(0))
+        if version != VERSION:
+            raise PlanFileError(
+                f"the plan has version {version}, and this tfdist reads version "
+                f"{VERSION}: plan again"
+            )
+        num_ps = fields.get(data, "num_ps", fields.whole(1))
+        rows = fields.get(data, "variables", fields.a_list)
+        if not rows:
+            raise fields.RefusedError("variables", "at least one variable", rows)
+        plan = Plan(
+            num_ps,
+            tuple(_from_row(row) for row in rows),
+            fields.get(data, "target", fields.ratio),
+            fields.get(data, "balance", fields.one_of(BALANCES)),
+        )
+        _check_homes(plan)
+    except PlanFileError:
+        raise
+    except ValueError as error:
+        raise PlanFileError(
+            f"this is not a plan that tfdist.Plan.save has written: {error}"
+        ) from error
+    return plan
+
+
+def load(path: str | os.PathLike[str]) -> Plan:
+    """Returns the plan of a file.
+
+    Raises:
+        PlanFileError: If the file holds none. It names the file.
+        OSError: If it cannot be read.
+    """
+    try:
+        return from_json(Path(path).read_bytes().decode())
+    except (PlanFileError, UnicodeDecodeError) as error:
+        what = "this is no text" if isinstance(error, UnicodeDecodeError) else error
+        raise PlanFileError(f"{os.fspath(path)}: {what}") from error
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file, whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _check_homes(plan: Plan) -> None:
+    for each in plan.variables:
+        if isinstance(each.home, Partition):
+            each.home.check(each.spec, plan.num_ps)
+        elif not 0 <= each.home < plan.num_ps:
+            raise PlanFileError(
+                f"the plan has {plan.num_ps} ps and puts {each.spec.name} on ps "
+                f"{each.home}"
+            )
+
+
+def _to_row(variable: PlannedVariable) -> dict[str, Any]:
+    row = {**dataclasses.asdict(variable.spec), "slots": list(variable.weight.slots)}
+    if variable.weight.lookups is not None:
+        row["lookups"] = variable.weight.lookups
+    if not variable.weight.divisible:
+        row["divisible"] = False
+    for key in ("rows_only", "dealt"):
+        if getattr(variable.weight, key):
+            row[key] = True
+    if isinstance(variable.home, Partition):
+        return {**row, "axis": variable.home.axis, "shards": variable.home.bounds}
+    return {**row, "ps": variable.home}
+
+
+def _from_row(row: Any) -> PlannedVariable:
+    name = fields.get(fields.an_object("variable", row), "name", fields.text)
+    try:
+        spec = VariableSpec(
+            name,
+            tuple(fields.get(row, "shape", fields.list_of(fields.whole(0)))),
+            fields.get(row, "dtype", fields.text),
+            fields.get(row, "itemsize", fields.whole(1)),
+        )
+        weight = Weight(
+            spec,
+            tuple(fields.get(row, "slots", fields.list_of(fields.text))),
+            fields.get(row, "lookups", fields.whole(0), None),
+            fields.get(row, "divisible", fields.flag, True),
+            fields.get(row, "rows_only", fields.flag, False),
+            fields.get(row, "dealt", fields.flag, False),
+        )
+        if "shards" in row:
+            shards = fields.get(row, "shards", fields.list_of(_shard))
+            return PlannedVariable(
+                weight, Partition(fields.get(row, "axis", fields.whole(0)), shards)
+            )
+        return PlannedVariable(weight, fields.get(row, "ps", fields.whole(None)))
+    except ValueError as error:
+        raise ValueError(f"the variable {name}: {error}") from error
+
+
+def _shard(key: str, value: Any) -> Shard:
+    numbers = fields.list_of(fields.whole(None))(key, value)
+    if len(numbers) != len(Shard._fields):
+        raise fields.RefusedError(key, "a list of ps, start and stop", value)
+    return Shard(*numbers)

@@ -1,0 +1,129 @@
+"""Which variables are created while a model is built, and what is known of each."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.placement.placement import VariableSpec
+from tfdist.planning.match import Matcher
+from tfdist.planning.plan import Weight
+from tfdist.variables.creation import Request, requested, spec_of
+from tfdist.variables.layout import MOD
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable of the graph; Keras's own beside it, if it is one of Keras."""
+
+    spec: VariableSpec
+    variable: tf.Variable
+    request: Request
+    keras_variable: "weakref.ref[keras.Variable] | None"
+
+    @property
+    def is_in_use(self) -> bool:
+        # The graph keeps all of its variables; Keras keeps those of its models.
+        return self.keras_variable is None or self.keras_variable() is not None
+
+
+@dataclass
+class Recording:
+    """The variables that a graph has, and which of them follows which.
+
+    Attributes:
+        variables: In creation order, but for slots.
+        slots: The names of the slots of a variable, by its `id`.
+        keras_variable: The variable of Keras that is being created.
+        reference: The `id` of the variable whose slot is being created.
+    """
+
+    variables: list[_Variable] = field(default_factory=list)
+    slots: dict[int, list[str]] = field(default_factory=dict)
+    keras_variable: keras.Variable | None = None
+    reference: int | None = None
+
+    def record(self, variable: tf.Variable) -> None:
+        """Adds a variable that was created, or a slot."""
+        of_keras = self.keras_variable
+        name = variable.name.removesuffix(":0") if of_keras is None else of_keras.path
+        if self.reference is not None:
+            self.slots.setdefault(self.reference, []).append(name)
+            return
+        spec = spec_of(name, variable.shape, variable.dtype)
+        reference = None if of_keras is None else weakref.ref(of_keras)
+        self.variables.append(_Variable(spec, variable, requested(), reference))
+
+    def weights(self, divisible: set[int]) -> list[Weight]:
+        """Returns what a plan has to know, in creation order.
+
+        Args:
+            divisible: The `id`s of the variables that can be split.
+        """
+        return [
+            Weight(
+                each.spec,
+                tuple(self.slots.get(id(each.variable), ())),
+                divisible=id(each.variable) in divisible,
+                rows_only=each.request.rows_only,
+                dealt=each.request.partition_strategy == MOD,
+            )
+            for each in self._to_plan()
+        ]
+
+    def _to_plan(self) -> list[_Variable]:
+        """Those in use, and those without a like in use, which a plan has to know."""
+        gc.collect()
+        in_use = [each for each in self.variables if each.is_in_use]
+        likes = Matcher(each.spec for each in in_use)
+        return [
+            each
+            for each in self.variables
+            if each.is_in_use or likes.find(each.spec) is None
+        ]
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """Records the variables that are created meanwhile, in a graph."""
+    created = Recording()
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        variable = next_creator(**kwargs)
+        created.record(variable)
+        return variable
+
+    def initialize(variable: Any, value: Any) -> None:
+        created.keras_variable = variable
+        try:
+            keras_initialize(variable, value)
+        finally:
+            created.keras_variable = None
+
+    def add_slot(optimizer: Any, reference_variable: Any, *args: Any, **kw: Any) -> Any:
+        reference = reference_variable
+        if isinstance(reference, keras.Variable):
+            reference = reference.value
+        created.reference = id(reference)
+        try:
+            return keras_add_slot(optimizer, reference_variable, *args, **kw)
+        finally:
+            created.reference = None
+
+    # Keras tells a variable's path and a slot's weight to nobody else.
+    keras_initialize = _tf.KerasVariable._initialize
+    keras_add_slot = keras.optimizers.Optimizer.add_variable_from_reference
+    _tf.KerasVariable._initialize = initialize
+    keras.optimizers.Optimizer.add_variable_from_reference = add_slot
+    try:
+        with tf.variable_creator_scope(creator):
+            yield created
+    finally:
+        _tf.KerasVariable._initialize = keras_initialize
+        keras.optimizers.Optimizer.add_variable_from_reference = keras_add_slot

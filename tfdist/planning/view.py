@@ -1,0 +1,153 @@
+"""A plan as a table, as bars of text, and as a picture."""
+
+import io
+import os
+from pathlib import Path
+
+import rich.box
+import rich.console
+import rich.table
+
+from tfdist.placement.partition import Partition
+from tfdist.planning.file import write_whole
+from tfdist.planning.plan import Plan, PlannedVariable
+
+BAR = 30  # characters
+
+
+def table_of(*headings: str) -> rich.table.Table:
+    """Returns an empty table; a heading that begins with `>` is aligned right."""
+    table = rich.table.Table(box=rich.box.ROUNDED)
+    for heading in headings:
+        right = heading.startswith(">")
+        table.add_column(heading.lstrip(">"), justify="right" if right else "left")
+    return table
+
+
+def render(table: rich.table.Table) -> str:
+    """Returns a table as text, no cell of it cut short."""
+    text = io.StringIO()
+    rich.console.Console(file=text, width=10_000).print(table)
+    return text.getvalue()
+
+
+def bar(amount: float, largest: float) -> str:
+    """Returns a bar whose length is the part of the largest."""
+    return "#" * round(BAR * amount / largest) if largest else ""
+
+
+def summary(plan: Plan) -> str:
+    """Returns a bar a ps, the variables that are split, and the bounds."""
+    held, moved = plan.bytes_per_ps, plan.traffic_per_ps
+    ps_table = table_of("ps", ">bytes", "memory", ">bytes a step", "traffic")
+    for ps in range(plan.num_ps):
+        ps_table.add_row(
+            str(ps),
+            f"{held[ps]:,}",
+            bar(held[ps], max(held)),
+            f"{moved[ps]:,.0f}",
+            bar(moved[ps], max(moved)),
+        )
+    ps_table.add_section()
+    ps_table.add_row("all", f"{sum(held):,}", "", f"{sum(moved):,.0f}", "")
+    lines = [render(ps_table)]
+    if plan.split:
+        split_table = table_of("split", "shape", "axis", "ps [from, to)")
+        for each in plan.split:
+            split_table.add_row(*_split_row(each))
+        lines.append(render(split_table))
+    lines.append(
+        f"{len(plan.variables):,} variables on {plan.num_ps} ps, {len(plan.split)} of "
+        f"them split; cuts: {plan.cuts}\n"
+        f"fullest ps / mean: {plan.imbalance:.4f} in memory "
+        f"(at best {plan.bound:.4f}; without splits at best {plan.unsplit_bound:.4f}),"
+        f" {plan.traffic_imbalance:.4f} in traffic"
+    )
+    return "".join(lines)
+
+
+def table(plan: Plan) -> str:
+    """Returns a row a variable: its size, its slots and its ps."""
+    rows = table_of("variable", "shape", "dtype", ">slots", ">bytes", "ps")
+    for each in plan.variables:
+        spec = each.spec
+        rows.add_row(
+            spec.name,
+            _shape(spec.shape),
+            spec.dtype,
+            str(len(each.weight.slots)),
+            f"{each.weight.memory:,}",
+            _homes(each),
+        )
+    return render(rows).rstrip("\n")
+
+
+def check_plot_path(path: str | os.PathLike[str]) -> None:
+    """Checks that a file to draw to is called a PNG file.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if Path(path).suffix.lower() != ".png":
+        raise ValueError(
+            f"a plan is drawn as a PNG file, which is called so: {Path(path).stem}.png; "
+            f"received {os.fspath(path)!r}"
+        )
+
+
+def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Draws a bar a ps, of its memory and of its traffic, and their means.
+
+    Raises:
+        ValueError: If the file's name does not end with `.png`.
+        ImportError: If matplotlib is not installed.
+    """
+    check_plot_path(path)
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "a plot needs matplotlib, which tfdist does not install by itself: "
+            "pip install matplotlib"
+        ) from error
+    width = min(24.0, 4 + 0.3 * plan.num_ps)
+    figure = Figure(figsize=(width, 5), layout="constrained")
+    kinds = (
+        ("MB of variables", plan.bytes_per_ps, plan.imbalance),
+        ("MB a step", plan.traffic_per_ps, plan.traffic_imbalance),
+    )
+    for axes, (label, amounts, imbalance) in zip(
+        figure.subplots(2, 1, sharex=True), kinds, strict=True
+    ):
+        axes.bar(range(plan.num_ps), [amount / 1e6 for amount in amounts])
+        axes.axhline(sum(amounts) / plan.num_ps / 1e6, color="black", linewidth=1)
+        axes.set_ylabel(label)
+        axes.set_title(f"fullest / mean: {imbalance:.3f}", fontsize="medium")
+    axes.set_xlabel("ps")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format="png")
+    write_whole(path, picture.getvalue())
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def _split_row(variable: PlannedVariable) -> tuple[str, str, str, str]:
+    assert variable.partition is not None
+    axis = str(variable.partition.axis)
+    return variable.spec.name, _shape(variable.spec.shape), axis, _homes(variable)
+
+
+def _homes(variable: PlannedVariable) -> str:
+    if not isinstance(variable.home, Partition):
+        return str(variable.home)
+    bounds = variable.home.bounds
+    if variable.weight.dealt:
+        return ", ".join(
+            f"{shard.ps} [{i}::{len(bounds)}]" for i, shard in enumerate(bounds)
+        )
+    return ", ".join(
+        f"{shard.ps} [{shard.start:,}, {shard.stop:,})" for shard in bounds
+    )

@@ -1,0 +1,1 @@
+"""Strategies whose workers step together, each with a copy of the model."""

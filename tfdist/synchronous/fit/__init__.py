@@ -1,0 +1,1 @@
+"""How Keras models train on workers that step together."""

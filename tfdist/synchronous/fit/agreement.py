@@ -1,0 +1,164 @@
+"""Whether all workers train the same model on the same data, before they begin to.
+
+Each runs the script in a process of its own. Where it draws at random without a seed, a
+shuffled list of files or the vocabulary that was learned from it differs, and training
+goes on, to worse results.
+"""
+
+import json
+import logging
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.synchronous.extended import UnequalModelError
+from tfdist.synchronous.fit import checksums
+from tfdist.synchronous.fit.checksums import Checksums
+from tfdist.synchronous.fit.input import UnequalDataError, is_own_data
+from tfdist.synchronous.fit.shuffle import with_agreed_shuffles
+
+_log = logging.getLogger("tfdist")
+_checked: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_DATA = ("x", "y", "sample_weight", "validation_data")
+_NUMBERS = (
+    "batch_size",
+    "class_weight",
+    "epochs",
+    "initial_epoch",
+    "shuffle",
+    "steps_per_epoch",
+    "validation_batch_size",
+    "validation_freq",
+    "validation_split",
+    "validation_steps",
+)
+_ADVICE = (
+    "Every worker runs the script: draw with the same seed on all of them "
+    "(keras.utils.set_random_seed at its beginning), and read the same files in the "
+    "same order"
+)
+
+
+def check_model(model: Any, strategy: Any) -> None:
+    """Checks, the first time, that a model is the same on all workers.
+
+    Cost: each worker reads its tables once, and one number crosses the network.
+
+    Raises:
+        UnequalModelError: If it is not; names what differs, and on whom.
+    """
+    if strategy.num_workers == 1 or model in _checked:
+        return
+    _checked.add(model)
+    if differing := _differing(checksums.of_model(model), strategy):
+        raise UnequalModelError(f"the workers differ in {differing}. {_ADVICE}")
+
+
+def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
+    """Checks what `fit` was called with: numbers, arrays, and where datasets begin.
+
+    Cost: each worker reads at most 64 MiB of each array, and the first batch of a
+    dataset that it has not read before.
+
+    Raises:
+        UnequalModelError: If numbers differ, such as that of the epochs.
+        UnequalDataError: If the data of which each worker takes its own rows differs.
+    """
+    if strategy.num_workers == 1:
+        return
+    numbers = {
+        name: checksums.of_values(name, arguments[name])
+        for name in _NUMBERS
+        if name in arguments
+    }
+    if differing := _differing(numbers, strategy):
+        raise UnequalModelError(
+            f"fit was called with different {differing}. Call it with the same "
+            "arguments on every worker"
+        )
+    found: Checksums = {}
+    uncertain = False
+    for name in _DATA:
+        of_data, may_differ = _of_data(name, arguments.get(name))
+        found |= of_data
+        uncertain |= may_differ
+    differing = _differing(found, strategy, all_of_them=uncertain)
+    if differing:
+        raise UnequalDataError(
+            f"the workers were given different data: {differing}. Each takes its own "
+            f"rows of the same batches. {_ADVICE}; or, if the data is each worker's "
+            "own, set AutoShardPolicy.OFF in the options of its dataset"
+        )
+
+
+def _of_data(name: str, value: Any) -> tuple[Checksums, bool]:
+    """Checksums of an argument, and whether it may differ between two readings."""
+    if isinstance(value, tf.data.Dataset):
+        return _of_dataset(name, value)
+    if isinstance(value, keras.utils.PyDataset):
+        if value.num_batches is None:
+            return {}, False
+        return checksums.of_tensors(f"{name}, its first batch", value[0]), True
+    if name == "validation_data" and isinstance(value, tuple):
+        return checksums.of_tensors(name, value), False
+    leaves = keras.tree.flatten(value)
+    arrays = all(hasattr(each, "__array__") for each in leaves if each is not None)
+    return (checksums.of_tensors(name, value) if arrays else {}), False
+
+
+def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
+    if dataset in _checked or is_own_data(dataset):
+        return {}, False
+    _checked.add(dataset)
+    if _tf.shuffle_seeds(dataset):
+        # It would begin with other examples on each worker.
+        dataset = with_agreed_shuffles(dataset, seed=0)
+    for batch in dataset.take(1):
+        found = checksums.of_tensors(f"{name}, its first batch", batch)
+        return found, _tf.draws_at_random(dataset)
+    return {}, False
+
+
+def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str:
+    """Says what differs between the workers and on whom; '' if nothing does.
+
+    Args:
+        mine: This worker's checksums.
+        strategy: The strategy.
+        all_of_them: Whether it is no matter unless everything does: what is drawn for
+            an example differs, and its target does not.
+    """
+    gather = strategy.extended.gather_numbers
+    total = checksums.of_values("", sorted(mine.items()))
+    if len(set(gather([total])[:, 0].tolist())) == 1:
+        return ""
+    of_each = _gather_texts(gather, json.dumps(mine))
+    chiefs, *others = [json.loads(text) for text in of_each]
+    on: dict[str, list[int]] = {}
+    for worker, theirs in enumerate(others, start=1):
+        for name in {**chiefs, **theirs}:
+            if chiefs.get(name) != theirs.get(name):
+                on.setdefault(name, []).append(worker)
+    if all_of_them and (len(on) < len(chiefs) or len(chiefs) == 1):
+        return ""
+    names = strategy.extended.worker_names
+    return "; ".join(
+        f"{name} (on {', '.join(names[i] for i in workers)}, against {names[0]})"
+        for name, workers in list(on.items())[:5]
+    )
+
+
+def _gather_texts(gather: Any, text: str) -> Sequence[str]:
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = gather([len(mine)])[:, 0]
+    padded = np.zeros(lengths.max(), np.int64)
+    padded[: len(mine)] = mine
+    return [
+        bytes(row[:length].astype(np.uint8)).decode()
+        for row, length in zip(gather(padded), lengths, strict=True)
+    ]

@@ -1,0 +1,119 @@
+"""What the replicas of a step tell each other: gradients, statistics, metrics."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.synchronous.fit.replica import ReplicaStep
+
+# What TensorFlow's collectives add up; others travel as one of these.
+_CARRIED_AS = {
+    tf.bool: tf.int32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.uint64: tf.int64,
+}
+
+
+def reduce_gradients(gradients: Sequence[Any], options: Any) -> list[Any]:
+    """Adds up each gradient over all replicas.
+
+    Here is the place to decide in what order, and in what buckets, gradients travel.
+    Cost: about 2 (R - 1) / R times the gradients' bytes on every worker's link with R
+    replicas; the values and indices of all replicas for an `IndexedSlices`.
+
+    Args:
+        gradients: A tensor, an `IndexedSlices` or None for each variable.
+        options: The strategy's `tf.distribute.experimental.CommunicationOptions`.
+
+    Returns:
+        The sums, in the order of `gradients`.
+    """
+    present = [each for each in gradients if each is not None]
+    sums = iter(_sum_by_dtype(present, options))
+    return [None if each is None else next(sums) for each in gradients]
+
+
+def sum_tensors(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds up each tensor over all replicas, in one message for each dtype."""
+    carried = [tf.cast(t, _CARRIED_AS.get(t.dtype, t.dtype)) for t in tensors]
+    sums = _sum_by_dtype(carried, None)
+    return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
+
+
+def _sum_by_dtype(values: Sequence[Any], options: Any) -> list[Any]:
+    # TensorFlow packs tensors together, and fails where they have several dtypes.
+    extended = tf.distribute.get_strategy().extended
+    sums: list[Any] = [None] * len(values)
+    for dtype in dict.fromkeys(each.dtype for each in values):
+        places = [i for i, each in enumerate(values) if each.dtype == dtype]
+        reduced = extended.sum_over_replicas([values[i] for i in places], options)
+        for place, value in zip(places, reduced, strict=True):
+            sums[place] = value
+    return sums
+
+
+def of_first_replica(value: tf.Tensor) -> tf.Tensor:
+    """The value on the first replica, zeros on the others: their sum is the value."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.where(replica == 0, value, tf.zeros_like(value))
+
+
+def of_last_replica(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
+    """The same of the last one, which has examples of a batch if any has."""
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    return tf.where(step.replica == replicas - 1, value, tf.zeros_like(value))
+
+
+def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], None]:
+    """Prepares to take back what a replica without examples adds to variables.
+
+    Args:
+        step: The step, before it runs.
+        variables: The Keras variables, such as those of metrics.
+
+    Returns:
+        What to call after the step.
+    """
+    if step.is_rehearsal:
+        return lambda: None
+    before = [tf.identity(each.value) for each in variables]
+
+    def undo() -> None:
+        def restore() -> tf.Tensor:
+            with step.updating():
+                for variable, value in zip(variables, before, strict=True):
+                    variable.assign(value)
+            return tf.constant(True)
+
+        tf.cond(step.count > 0, lambda: tf.constant(False), restore)
+
+    return undo
+
+
+def gather_rows(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
+    """Concatenates the rows of all replicas, in the order of the replicas.
+
+    Cost: the rows of all, each replica's padded to the most that one has.
+
+    Args:
+        step: Rows beyond its `count` stand in for none, and are left out.
+        value: This replica's rows, of shape [rows, ...].
+    """
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync
+    count, here = step.count, step.replica
+    counts = sum_tensors([tf.one_hot(here, replicas, dtype=tf.int64) * count])[0]
+    most = tf.reduce_max(counts)
+    # Zeros at the places of the others: the sum is the gather, in an order that is
+    # certain on several devices as well.
+    around = [[here * most, (replicas - here) * most - count]]
+    carried = tf.cast(value[:count], _CARRIED_AS.get(value.dtype, value.dtype))
+    placed = tf.pad(carried, around + [[0, 0]] * (value.shape.rank - 1))
+    rows = tf.reshape(tf.sequence_mask(counts, most), [-1])
+    gathered = tf.boolean_mask(_sum_by_dtype([placed], None)[0], rows)
+    return tf.cast(gathered, value.dtype)

@@ -1,0 +1,149 @@
+"""Gradients of the whole batch's loss, on each replica, whoever computes them.
+
+`tf.GradientTape.gradient` behaves as before unless a step of ours is being traced: see
+`multi_worker_hooks`, which installs this.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras import own_loop
+from tfdist.synchronous.fit.exchange import reduce_gradients
+from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.replica import ReplicaStep, current_step
+from tfdist.synchronous.fit.whole_batch import weighed_targets
+from tfdist.synchronous.strategy import SynchronousStrategy
+
+
+def hook_gradients() -> None:
+    """Has a tape return the gradient of the whole batch's loss.
+
+    Whatever a `train_step` does with it then, clip it or measure its norm, it does with
+    what one process would have.
+    """
+    owner = tf.GradientTape
+    tape_gradient = owner.gradient
+
+    @functools.wraps(tape_gradient)
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        unconnected = unconnected_gradients
+        step = current_step()
+        if step is None:
+            _check_not_across_replicas(tf.nest.flatten(sources))
+        if step is None or step.is_differentiating or target is None:
+            return tape_gradient(self, target, sources, output_gradients, unconnected)
+        targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
+        given = [None] * len(targets)
+        if output_gradients is not None:
+            given = tf.nest.flatten(output_gradients)
+        tensors, weights = weighed_targets(step, targets, given)
+        # Recomputed layers differentiate parts of themselves meanwhile.
+        step.is_differentiating = True
+        try:
+            gradients = tape_gradient(
+                self, tensors, sources, _all_or_none(tensors, weights), unconnected
+            )
+        finally:
+            step.is_differentiating = False
+        return _of_whole_batch(step, sources, gradients)
+
+    owner.gradient = gradient
+
+
+def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
+    if all(weight is None for weight in weights):
+        return None
+    return [
+        tf.ones_like(tensor) if weight is None else weight
+        for tensor, weight in zip(tensors, weights, strict=True)
+    ]
+
+
+def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
+    """Adds up the gradients of variables; those of a replica's tensors are its own."""
+    flat = tf.nest.flatten(gradients)
+    places = [
+        i for i, each in enumerate(tf.nest.flatten(sources)) if _is_variable(each)
+    ]
+    parts = [flat[i] for i in places]
+    rows = [_rows_of_all(step, each) for each in parts]
+    # The same rows on every replica: what each has for a row is added up.
+    values = [
+        part if indices is None else part.values
+        for part, indices in zip(parts, rows, strict=True)
+    ]
+    counted = [None if each is None else step.counted(each) for each in values]
+    if step.is_rehearsal or all(each is None for each in counted):
+        summed = counted
+    elif _tf.could_be_recorded():
+        summed = _differentiably_reduced(counted)
+    else:
+        summed = _reduced(counted)
+    step.is_same([each for each in summed if each is not None])
+    for place, part, indices, total in zip(places, parts, rows, summed, strict=True):
+        flat[place] = (
+            total
+            if indices is None
+            else tf.IndexedSlices(total, indices, part.dense_shape)
+        )
+    return tf.nest.pack_sequence_as(gradients, flat)
+
+
+def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
+    """The rows that a sparse gradient is of, if they do not depend on the examples.
+
+    Those of positions in a sequence, say, are the same on every replica. One process has
+    one gradient for each, and an optimizer that squares it needs their sum.
+    """
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    if is_sparse and step.kind_of(gradient.indices) is Kind.SAME:
+        return gradient.indices
+    return None
+
+
+def _reduced(gradients: list[Any]) -> list[Any]:
+    options = tf.distribute.get_strategy().extended.communication_options
+    return reduce_gradients(gradients, options)
+
+
+def _differentiably_reduced(gradients: list[Any]) -> list[Any]:
+    """Adds up gradients that another tape may differentiate, as of a penalty on them.
+
+    Every replica's loss depends on each sum: the gradient of a replica's own part is the
+    sum of what all of them ask for.
+    """
+
+    @tf.custom_gradient
+    def reduce(*dense: tf.Tensor) -> tuple[list[Any], Callable[..., list[Any]]]:
+        return _reduced(list(dense)), lambda *upstream: _reduced(list(upstream))
+
+    present = [
+        None if each is None else tf.convert_to_tensor(each) for each in gradients
+    ]
+    sums = iter(reduce(*(each for each in present if each is not None)))
+    return [None if each is None else next(sums) for each in present]
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, keras.Variable | tf.Variable)
+
+
+def _check_not_across_replicas(sources: list[Any]) -> None:
+    strategy = tf.distribute.get_strategy()
+    if (
+        isinstance(strategy, SynchronousStrategy)
+        and tf.distribute.in_cross_replica_context()
+        and any(_is_variable(each) for each in sources)
+    ):
+        raise own_loop.outside_of_run("a gradient was computed", strategy)

@@ -1,0 +1,320 @@
+"""How a number that one replica computes relates to the one of the whole batch.
+
+A loss, a metric's increment or a log is a function of the examples. One process computes
+it from all of them, and a replica from its own. What makes both the same follows from the
+operations: a mean over examples is weighed by the replica's share of them, a sum is added
+up. `KindReader` reads that from a traced graph; nothing is executed.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.liveness.step_error import user_line
+from tfdist.synchronous.fit.kind import (
+    ADDITIVE,
+    CHOICES,
+    CONSTANTS,
+    INDIVISIBLE,
+    PRODUCTS,
+    QUOTIENTS,
+    SUMS_OVER_ROWS,
+    UNARY,
+    Kind,
+    of_product,
+    of_quotient,
+    of_sum,
+)
+from tfdist.synchronous.fit.rows import (
+    TAKING,
+    handle_of,
+    has_rows,
+    inputs_of,
+    is_symbolic,
+    mixes_rows,
+    takes_rows,
+)
+
+# How many rows these return depends on the values of the examples.
+_SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
+_RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
+_COLLECTIVE = re.compile("^Collective")
+_FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
+
+
+class IndivisibleLossError(ValueError):
+    """A loss cannot be computed by replicas that have a part of the batch each."""
+
+
+class KindReader:
+    """Reads kinds from the graph of one replica's step.
+
+    Args:
+        is_same: Whether a tensor is known to be the same on every replica.
+        kind_of_variable: Given the handle of a variable, the kind of its value.
+        has_varying_rows: Whether a batch holds ragged or sparse values, whose number is
+            not proportional to that of the examples.
+    """
+
+    def __init__(
+        self,
+        is_same: Callable[[Any], bool] = lambda tensor: False,
+        kind_of_variable: Callable[[Any], Kind] = lambda handle: Kind.SAME,
+        has_varying_rows: bool = False,
+    ) -> None:
+        self._is_same = is_same
+        self._kind_of_variable = kind_of_variable
+        self._has_varying_rows = has_varying_rows
+        self._kinds: dict[Any, Kind] = {}
+        self._batch: set[Any] = set()
+        self.mixing: dict[tf.Operation, None] = {}
+        """What the program computes for an example from other examples."""
+        self._selects: dict[tf.Operation, bool] = {}
+
+    def kind_of(self, tensor: Any) -> Kind:
+        """Returns the kind of a tensor of the graph, or of an eager one."""
+        # Not recursive: a graph may be deeper than Python's stack.
+        pending = [tensor]
+        while pending:
+            each = pending[-1]
+            inputs = [] if self._at_once(each) else inputs_of(each)
+            missing = [one for one in inputs if one.ref() not in self._kinds]
+            if missing and each.ref() not in self._kinds:
+                pending += missing
+                continue
+            pending.pop()
+            if each.ref() not in self._kinds:
+                kinds = [self._kinds[one.ref()] for one in inputs]
+                self._kinds[each.ref()] = self._at_once(each) or self._of(
+                    each, inputs, kinds
+                )
+        return self._kinds[tensor.ref()]
+
+    def begin_with(self, batch: Sequence[Any]) -> None:
+        """Takes tensors for rows, whatever they were computed from."""
+        for each in batch:
+            if tf.is_tensor(each) and is_symbolic(each):
+                self._kinds[each.ref()] = Kind.ROWS
+                if not self._has_varying_rows:
+                    self._batch.add(each.ref())
+
+    def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
+        """Takes apart a tensor of kind OTHER.
+
+        Returns:
+            The tensors of other kinds that it is a function of, and the operations of
+            that function.
+
+        Raises:
+            IndivisibleLossError: If a part is of kind UNKNOWN or TAKEN.
+        """
+        parts: dict[Any, Any] = {}
+        operations: dict[tf.Operation, None] = {}
+        pending = [tensor]
+        while pending:
+            each = pending.pop()
+            kind = self.kind_of(each)
+            if kind in INDIVISIBLE or (
+                kind is Kind.OTHER and _FUNCTIONS.search(each.op.type)
+            ):
+                raise self.error_of(each)
+            if kind is not Kind.OTHER:
+                parts[each.ref()] = each
+            elif each.op not in operations:
+                operations[each.op] = None
+                pending += inputs_of(each)
+        return list(parts.values()), list(operations)
+
+    def error_of(self, tensor: Any) -> IndivisibleLossError:
+        """The error of a tensor that cannot be put together from the replicas' own."""
+        return _indivisible(self.origin(tensor).op)
+
+    def origin(self, tensor: Any) -> Any:
+        """The first tensor on the way to this one that is of its kind."""
+        kind = self.kind_of(tensor)
+        while True:
+            unknown = [each for each in inputs_of(tensor) if self.kind_of(each) is kind]
+            if not unknown:
+                return tensor
+            tensor = unknown[0]
+
+    def selection_of(self, tensor: Any) -> Any:
+        """The rows that a tensor of kind SELECTED is the mean of, times a constant."""
+        while True:
+            inputs = inputs_of(tensor)
+            selected = [i for i in inputs if self.kind_of(i) is Kind.SELECTED]
+            if not selected:
+                return inputs[0]
+            tensor = selected[0]
+
+    def _at_once(self, tensor: Any) -> Kind | None:
+        """The kind, where it does not follow from the kinds of the inputs."""
+        if not is_symbolic(tensor) or self._is_same(tensor):
+            return Kind.SAME
+        op = tensor.op
+        if op.type == "ReadVariableOp":
+            return self._kind_of_variable(handle_of(op))
+        is_same = op.type == "Const" or tensor.dtype == tf.resource
+        return Kind.SAME if is_same or _COLLECTIVE.match(op.type) else None
+
+    def _count(self, rows: Any) -> Kind:
+        return Kind.SUM if self._rows_vary(rows) else Kind.COUNT
+
+    def _of(self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Kind:
+        op = tensor.op
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            return self._of_call(tensor, kinds)
+        if "GetNext" in op.type or (not inputs and has_rows(tensor)):
+            return Kind.ROWS
+        if op.type == "Placeholder":
+            # Without an input, it is an argument of a nested tf.function.
+            return kinds[0] if inputs else Kind.UNKNOWN
+        of_batch = any(each.ref() in self._batch for each in inputs)
+        if Kind.TAKEN in kinds or takes_rows(op, kinds, of_batch):
+            return Kind.TAKEN
+        if mixes_rows(tensor, inputs, kinds):
+            self.mixing[op] = None
+        if set(kinds) <= CONSTANTS:
+            is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
+            return Kind.DRAWN if is_drawn else Kind.SAME
+        if op.type in ("Shape", "Size") and Kind.ROWS in kinds:
+            return Kind.SHAPE if op.type == "Shape" else self._count(inputs[0])
+        if has_rows(tensor):
+            return Kind.ROWS
+        if Kind.UNKNOWN in kinds:
+            return Kind.UNKNOWN
+        if Kind.ROWS in kinds:
+            if op.type == "Mean":
+                return Kind.SELECTED if self._rows_vary(inputs[0]) else Kind.MEAN
+            return Kind.SUM if op.type in SUMS_OVER_ROWS else Kind.UNKNOWN
+        if Kind.SHAPE in kinds:
+            return self._of_shape(tensor, inputs)
+        return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
+
+    def _of_call(self, tensor: Any, kinds: Sequence[Kind]) -> Kind:
+        """The kind of what a nested tf.function returns, by its own graph."""
+        graph = _tf.function_graph(tensor.op)
+        if graph is None:
+            return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
+        inside = KindReader(
+            self._is_same, self._kind_of_variable, self._has_varying_rows
+        )
+        for each, kind in zip(graph.inputs, kinds, strict=True):
+            inside._kinds[each.ref()] = kind
+        return inside.kind_of(graph.outputs[tensor.value_index])
+
+    def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
+        op, shape = tensor.op, inputs[0]
+        if op.type in ("Identity", "Cast"):
+            return Kind.SHAPE
+        if op.type == "Prod":
+            return self._count(_measured(shape))
+        if op.type == "StridedSlice":
+            begin = tf.get_static_value(inputs[1])
+            if begin is not None and shape.shape.rank == 1:
+                is_masked = op.get_attr("begin_mask") & 1
+                first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
+                if first:
+                    return Kind.SAME
+                is_scalar = tensor.shape.rank == 0
+                return self._count(_measured(shape)) if is_scalar else Kind.SHAPE
+        return Kind.OTHER
+
+    def _combined(self, tensor: Any, pairs: list[tuple[Any, Kind]]) -> Kind:
+        op = tensor.op
+        kinds = [kind for _, kind in pairs]
+        if op.type == "IdentityN":
+            return kinds[tensor.value_index]
+        if op.type in UNARY:
+            return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
+        if op.type == "ConcatV2":
+            return _sum(pairs[:-1])
+        if op.type in ADDITIVE:
+            return _sum(pairs)
+        if op.type in CHOICES:
+            return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Kind.OTHER
+        if op.type in PRODUCTS:
+            return of_product(kinds)
+        if op.type == "Prod" and pairs[0][0].op.type == "Pack":
+            # A shape of some sizes that are known and one that is not.
+            return of_product([self.kind_of(each) for each in pairs[0][0].op.inputs])
+        if op.type in QUOTIENTS:
+            return of_quotient(*kinds)
+        if op.type == "Maximum" and Kind.COUNT in kinds:
+            # max(n, 1) is n, since no batch is empty.
+            others = [each for each, kind in pairs if kind is not Kind.COUNT]
+            return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
+        return Kind.OTHER
+
+    def _rows_vary(self, tensor: Any) -> bool:
+        """Whether the number of rows may depend on the values of the examples."""
+        if self._has_varying_rows:
+            return True
+        visited: list[tf.Operation] = []
+        pending, found = [tensor], False
+        while pending and not found:
+            each = pending.pop()
+            if not is_symbolic(each):
+                continue
+            if each.op not in self._selects:
+                self._selects[each.op] = each.op.type in _SELECTIONS
+                visited.append(each.op)
+                pending += inputs_of(each)
+            found = self._selects[each.op]
+        if found:
+            # Of some of these it is not known; to exchange a count is never wrong.
+            self._selects.update(dict.fromkeys(visited, True))
+        return found
+
+
+def _measured(shape: Any) -> Any:
+    """The tensor that a shape is of."""
+    while shape.op.type != "Shape":
+        shape = shape.op.inputs[0]
+    return shape.op.inputs[0]
+
+
+def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:
+    # The 0 that Python's `sum` begins with is of every kind.
+    return of_sum(
+        kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)
+    )
+
+
+def _is_zero(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and not value.any()
+
+
+def _is_at_most_one(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and bool((value <= 1).all())
+
+
+def _indivisible(op: tf.Operation) -> IndivisibleLossError:
+    if _FUNCTIONS.search(op.type) or op.type == "Placeholder":
+        advice = (
+            "What a condition, a loop or a Python function computes cannot be taken "
+            "apart: choose by tf.where, and compute the loss in train_step itself"
+        )
+    elif op.type in TAKING:
+        advice = (
+            "It takes examples out of the batch by their place, or divides each by "
+            "their number, and each replica has a part of them. Divide a sum over all "
+            "examples instead. Give what belongs together, pairs for example, as "
+            "several inputs: (anchors, positives) in place of an array of both"
+        )
+    else:
+        advice = (
+            "Each replica has a part of the batch, and only sums and means over "
+            "examples can be put together from parts. Write the loss with these "
+            "(tf.reduce_mean, tf.reduce_sum, Keras's losses), or train it under "
+            "tfdist.ParameterServerStrategy, where a step has the whole batch"
+        )
+    return IndivisibleLossError(
+        f"the loss or a metric depends on the examples through {op.type} ({op.name})"
+        f"{user_line(op)}. {advice}"
+    )

@@ -1,0 +1,139 @@
+"""What an operation of a traced step does with the rows of a batch: its examples.
+
+Replicas divide the rows among them. An operation that takes rows by their place, or that
+computes one row from others, does something else on a part of the batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.liveness.step_error import is_by_user
+from tfdist.synchronous.fit.kind import CONSTANTS, Kind
+
+_SCALED = frozenset(["Mul", "RealDiv", "Div", "DivNoNan"])
+TAKING = frozenset(["StridedSlice", "Unpack", "GatherV2", "Split", "SplitV", *_SCALED])
+"""The operations that `takes_rows` looks at."""
+
+_STATISTICS = frozenset([Kind.MEAN, Kind.SUM, Kind.SELECTED, Kind.OTHER, Kind.UNKNOWN])
+# Which of their inputs is the axis.
+_ALONG_AN_AXIS = {"ReverseV2": 1, "Roll": 2, "Cumsum": 1, "Cumprod": 1}
+
+
+def takes_rows(op: tf.Operation, kinds: Sequence[Kind], of_batch: bool = False) -> bool:
+    """Whether a program takes rows by their place, or scales them by their number.
+
+    Of integers, TensorFlow does so itself as it computes with ragged values.
+
+    Args:
+        op: The operation.
+        kinds: Of its inputs.
+        of_batch: Whether an input is of the batch itself, and that of a fixed layout.
+    """
+    is_looked_at = op.type in TAKING and Kind.ROWS in kinds
+    if not is_looked_at or not (op.outputs[0].dtype.is_floating or of_batch):
+        return False
+    if op.type in _SCALED:
+        # Added up, such rows are a mean on one process, and several on replicas.
+        is_taken = Kind.COUNT in kinds
+    else:
+        rows = op.inputs[1 if op.type == "Split" else 0]
+        leads = rows.shape.rank and rows.shape[0] is None
+        is_taken = bool(leads) and _takes_along_first_axis(op, kinds)
+    return is_taken and is_by_user(op)
+
+
+def _takes_along_first_axis(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
+    if op.type == "StridedSlice":
+        whole = op.get_attr("begin_mask") & op.get_attr("end_mask")
+        other = op.get_attr("ellipsis_mask") | op.get_attr("new_axis_mask")
+        return not (whole | other) & 1
+    if op.type == "Unpack":
+        return bool(op.get_attr("axis") == 0)
+    if op.type in ("Split", "SplitV"):
+        axis = op.inputs[0 if op.type == "Split" else 2]
+        return bool(tf.get_static_value(axis) == 0)
+    return _gathers_rows(op) and kinds[1] in CONSTANTS
+
+
+def mixes_rows(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
+    """Whether a program computes rows from other rows of the batch.
+
+    Args:
+        tensor: A result of the operation.
+        inputs: Of the operation.
+        kinds: Of the inputs.
+    """
+    op = tensor.op
+    is_looked_at = Kind.ROWS in kinds and has_rows(tensor)
+    if not is_looked_at or not tensor.dtype.is_floating:
+        return False
+    if op.type in _ALONG_AN_AXIS:
+        axis = tf.get_static_value(op.inputs[_ALONG_AN_AXIS[op.type]])
+        mixes = axis is not None and 0 in axis.ravel().tolist()
+    elif op.type == "GatherV2":
+        mixes = _gathers_rows(op) and kinds[0] is Kind.ROWS and not _selects(inputs[1])
+    else:
+        mixes = _has_statistic(inputs, kinds) or _is_of_pairs(tensor, inputs, kinds)
+    return mixes and is_by_user(op)
+
+
+def _has_statistic(inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
+    return any(
+        kind in _STATISTICS and each.dtype.is_floating
+        for each, kind in zip(inputs, kinds, strict=True)
+    )
+
+
+def _is_of_pairs(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
+    """Whether rows meet those of another axis: [n, 1, d] and [1, n, d], or [n, n]."""
+    shapes = [
+        each.shape.as_list()
+        for each, kind in zip(inputs, kinds, strict=True)
+        if kind is Kind.ROWS and each.shape.rank
+    ]
+    if tensor.op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
+        return bool(tensor.shape.as_list() == [None, None])
+    leading = {shape[0] for shape in shapes if len(shape) == tensor.shape.rank}
+    return len(shapes) > 1 and leading >= {None, 1}
+
+
+def _gathers_rows(op: tf.Operation) -> bool:
+    axis = tf.get_static_value(op.inputs[2])
+    return axis is not None and int(axis) == 0 and not op.get_attr("batch_dims")
+
+
+def _selects(indices: Any) -> bool:
+    """Whether indices are those of a mask, as in `tf.boolean_mask`."""
+    while indices.op.type in ("Squeeze", "Reshape", "Cast", "Identity"):
+        indices = indices.op.inputs[0]
+    return bool(indices.op.type == "Where")
+
+
+def is_symbolic(tensor: Any) -> bool:
+    """Whether a tensor is of a graph, and not an eager one."""
+    return not hasattr(tensor, "numpy")
+
+
+def has_rows(tensor: Any) -> bool:
+    """Whether a tensor has a dimension of unknown size, which is that of examples."""
+    rank = tensor.shape.rank
+    return rank is None or None in tensor.shape.as_list()
+
+
+def inputs_of(tensor: Any) -> list[Any]:
+    """The tensors that one is computed from; of one from outside of a branch, that."""
+    op = tensor.op
+    if op.type != "Placeholder":
+        return list(op.inputs)
+    captures = getattr(op.graph, "captures", ())
+    return [outer for outer, inner in captures if inner is tensor]
+
+
+def handle_of(read: tf.Operation) -> Any:
+    """The handle of the variable that an operation reads, outside of the graph."""
+    handle = read.inputs[0]
+    while is_symbolic(handle) and (outer := inputs_of(handle)):
+        handle = outer[0]
+    return handle

@@ -1,0 +1,118 @@
+"""Running a replica's step on its rows: of the next batch of an iterator, or of one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.synchronous.fit.input import BatchStructure, row_count, slice_rows
+from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.replica import ReplicaStep, replica_step
+
+Kinds = tuple[Kind, ...] | None
+"""What a rehearsal has found; None if the step is traced and tells itself."""
+
+_as_written = tf.autograph.experimental.do_not_convert
+
+
+class ShareFunction:
+    """Runs a step on each replica's next share, unless the data is at its end.
+
+    Args:
+        model: The Keras model.
+        strategy: Its `MultiWorkerMirroredStrategy`.
+        structure: Of the batches.
+        knows_totals: As of `ShardedIterator`.
+        run: A replica's step.
+        kinds: Of what it computes, if it is run eagerly.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: Any,
+        structure: BatchStructure,
+        knows_totals: bool,
+        run: Callable[[ReplicaStep, Any], Any],
+        kinds: Kinds = None,
+    ) -> None:
+        self._strategy = strategy
+        self._structure = structure
+        self._knows_totals = knows_totals
+        self._run = run
+        self._kinds = kinds
+
+    @_as_written
+    def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
+        """Returns whether there was data, and what the step returned on each replica.
+
+        Args:
+            values: The iterator over the shares.
+            otherwise: What to return where there was none; zeros, unless given.
+        """
+        count, total, present = values.get_next()
+        if self._knows_totals:
+            total = self._strategy.experimental_local_results(total)[0]
+        else:
+            total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, count, axis=None)
+        if tf.executing_eagerly():
+            ran = bool(total > 0)
+            return ran, self._on_replicas(count, total, present) if ran else otherwise
+        outputs: Any = None
+
+        def step() -> list[tf.Tensor]:
+            nonlocal outputs
+            outputs = self._on_replicas(count, total, present)
+            return tf.nest.flatten(outputs, expand_composites=True)
+
+        def pass_by() -> list[tf.Tensor]:
+            flat = tf.nest.flatten(outputs, expand_composites=True)
+            if otherwise is not None:
+                return tf.nest.flatten(otherwise, expand_composites=True)
+            return [tf.zeros([n or 0 for n in t.shape], t.dtype) for t in flat]
+
+        ran = total > 0
+        flat = tf.cond(ran, _as_written(step), _as_written(pass_by))
+        flat = [flat] if isinstance(flat, tf.Tensor) else flat
+        return ran, tf.nest.pack_sequence_as(outputs, flat, expand_composites=True)
+
+    @_as_written
+    def _on_replicas(self, count: Any, total: tf.Tensor, present: Any) -> Any:
+        @_as_written
+        def on_replica(count: tf.Tensor, present: Any) -> Any:
+            this = _this_step(self._structure, count, total, self._kinds)
+            with replica_step(this) as step:
+                return self._run(step, self._structure.pack(present))
+
+        return self._strategy.run(on_replica, args=(count, present))
+
+
+def on_batch(
+    strategy: Any,
+    structure: BatchStructure,
+    present: tuple[Any, ...],
+    run: Callable[[ReplicaStep, Any], Any],
+    kinds: Kinds = None,
+) -> Any:
+    """Runs a step on a batch that every worker was given in full."""
+
+    @_as_written
+    def on_replica(present: Any) -> Any:
+        total = row_count(present[0])
+        context = tf.distribute.get_replica_context()
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+        replicas = context.num_replicas_in_sync
+        count, total, rows = slice_rows(present, total, replicas, replica)
+        with replica_step(_this_step(structure, count, total, kinds)) as step:
+            return run(step, structure.pack(rows))
+
+    return strategy.run(on_replica, args=(present,))
+
+
+def _this_step(
+    structure: BatchStructure, count: tf.Tensor, total: tf.Tensor, kinds: Kinds
+) -> ReplicaStep:
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return ReplicaStep(
+        tf.cast(replica, tf.int64), count, total, structure.has_varying_rows, kinds
+    )

@@ -1,0 +1,132 @@
+"""`MultiWorkerMirroredStrategy`: every worker has a copy, and all step together."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import tf_config
+from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
+from tfdist.cluster import status
+from tfdist.cluster.membership import MEMBERSHIP, check_eager, config_of, resolver_of
+from tfdist.synchronous.extended import MultiWorkerExtended
+from tfdist.synchronous.strategy import SynchronousStrategy
+
+
+class MultiWorkerMirroredStrategy(
+    SynchronousStrategy, tf.distribute.MultiWorkerMirroredStrategy
+):
+    """Trains synchronously on several workers, each of which runs the same script.
+
+    Variables created in `scope()` have a copy on every device of every worker. A
+    Keras 3 model built and compiled in the scope trains with its own `fit`: in each
+    step every device computes the gradients of its part of the batch, and applies
+    the sum of all. `batch_size` and the batches of a dataset are the whole cluster's.
+    A custom loop works as with TensorFlow's own strategy, which this is a subclass of.
+
+    Cost: a step moves each gradient over every worker's link about twice.
+
+    Args:
+        cluster: The cluster, of workers and maybe a chief, and this process's task in
+            it. From the environment variable TF_CONFIG unless given.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions` for
+            the exchange of gradients. Unless given, they leave in packs of 2 MB or
+            more, the last layer's first, while the backward pass still runs.
+        startup_timeout: How long to wait for the other tasks, in seconds.
+        peer_timeout: How long another task may not answer before the step that waits
+            for it fails, in seconds.
+
+    Raises:
+        tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is
+            neither the chief nor a worker of a cluster without ps.
+        StartupTimeoutError: If another task does not answer in time.
+        UnequalDevicesError: If the workers have unequal numbers of devices.
+        RuntimeError: If this process has such a strategy already, or has used
+            TensorFlow before, or in graph mode.
+    """
+
+    def __init__(
+        self,
+        cluster: tf_config.TFConfig | None = None,
+        communication_options: Any = None,
+        *,
+        startup_timeout: float = 60.0,
+        peer_timeout: float = 30.0,
+    ) -> None:
+        # Imported late: the hooks have to know this class.
+        from tfdist.synchronous.fit import hooks
+
+        check_eager("MultiWorkerMirroredStrategy")
+        config = _task_of(cluster)
+        MEMBERSHIP.check_none()
+        options = communication_options or _default_options()
+        extended = _extended(self, config, options, startup_timeout, peer_timeout)
+        MEMBERSHIP.joined(self)
+        tf.distribute.Strategy.__init__(self, extended)
+        status.publish_here(config)
+        hooks.install()
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes that train."""
+        return int(self.extended._num_workers)
+
+    def distribute_shares(self, shares: tf.data.Dataset) -> Any:
+        """Puts the elements of an endless dataset on this worker's devices in turn."""
+        # To fetch ahead costs a fifth of a second an epoch, and is of no use to a CPU.
+        options = tf.distribute.InputOptions(
+            experimental_fetch_to_device=self.extended.has_gpus
+        )
+        return super().distribute_datasets_from_function(lambda _: shares, options)
+
+    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+        """Gives Keras variables, on every worker, the value that the chief has."""
+        self.extended.copy_from_chief(variables)
+
+
+def _default_options() -> Any:
+    # TensorFlow's own default is one pack, which leaves when the backward pass is over.
+    return tf.distribute.experimental.CommunicationOptions(bytes_per_pack=BUCKET_BYTES)
+
+
+def _extended(
+    strategy: MultiWorkerMirroredStrategy,
+    config: tf_config.TFConfig,
+    options: Any,
+    startup_timeout: float,
+    peer_timeout: float,
+) -> MultiWorkerExtended:
+    try:
+        return MultiWorkerExtended(
+            strategy,
+            config,
+            resolver_of(config),
+            options,
+            startup_timeout,
+            peer_timeout,
+        )
+    except RuntimeError as error:
+        if "program startup" not in str(error):
+            raise
+        raise RuntimeError(
+            "this process has used TensorFlow's devices already, and cannot join a "
+            "cluster any more. Construct MultiWorkerMirroredStrategy first, before any "
+            "tensor, dataset or model"
+        ) from None
+
+
+def _task_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
+    cluster = config_of(cluster, "--num_ps=0 --num_workers=2")
+    if cluster.cluster.has_parameter_servers:
+        raise tf_config.ClusterError(
+            "MultiWorkerMirroredStrategy keeps no variable on a ps; received the jobs "
+            f"{', '.join(cluster.cluster.as_dict())}. Leave the ps out (--num_ps=0), "
+            "or use ParameterServerStrategy"
+        )
+    if cluster.task.job not in ("chief", "worker"):
+        raise tf_config.ClusterError(
+            "MultiWorkerMirroredStrategy runs on the chief and the workers; this task "
+            f"is {cluster.task}. Let an evaluator load what the chief saves, without "
+            "a strategy"
+        )
+    return cluster

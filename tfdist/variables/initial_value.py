@@ -1,0 +1,135 @@
+"""The initial value of a partitioned variable, shard by shard where that can be."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.variables.layout import Layout
+
+_RANDOM = (
+    keras.initializers.RandomUniform,
+    keras.initializers.RandomNormal,
+    keras.initializers.TruncatedNormal,
+)
+
+_PIECE_BYTES = 16 << 20
+
+
+class Piece(NamedTuple):
+    """The rows of a shard from `start` up to `stop`, and what computes them."""
+
+    start: int
+    stop: int
+    value: Callable[[], tf.Tensor]
+
+
+@dataclass(frozen=True)
+class ShardValue:
+    """The initial value of a shard.
+
+    Attributes:
+        initial: What computes the value to create the shard with.
+        pieces: What it gets then.
+    """
+
+    initial: Callable[[], tf.Tensor]
+    pieces: tuple[Piece, ...] = ()
+
+    def assign_pieces(self, shard: tf.Variable) -> None:
+        """Assigns the pieces, one by one, where the shard lives."""
+        with tf.init_scope(), tf.device(shard.device):
+            for start, stop, value in self.pieces:
+                tf.raw_ops.ResourceStridedSliceAssign(
+                    ref=shard.handle,
+                    begin=[start],
+                    end=[stop],
+                    strides=[1],
+                    value=value(),
+                )
+
+
+def of_shards(
+    initial_value: Any,
+    initializer: Any,
+    shape: tuple[int, ...],
+    dtype: str,
+    layout: Layout,
+) -> list[ShardValue]:
+    """Returns what computes each shard's initial value.
+
+    An initializer whose elements do not depend on the shape is asked for each shard,
+    on its ps, so that no process ever holds the whole; a random one for some rows at a
+    time, with a seed for each, since it uses several times the memory of its result.
+    Any other initializer (one scaled by the fan-in, say) makes the whole value once, on
+    the chief, to be sliced.
+
+    Args:
+        initial_value: What `tf.Variable` was given: a value, or a function that
+            makes it.
+        initializer: The Keras initializer behind it, if there is one.
+        shape: Of the whole.
+        dtype: Of its elements.
+        layout: Of the whole.
+    """
+    partition = layout.partition
+    shapes = [partition.shard_shape(shape, i) for i in range(len(partition.bounds))]
+    constant = _constant(initializer)
+    if constant is not None:
+        fill = functools.partial(_filled, constant, tf.as_dtype(dtype))
+        return [ShardValue(functools.partial(fill, each)) for each in shapes]
+    # Subclasses may look at the shape: these classes themselves do not.
+    if type(initializer) in _RANDOM:
+        seeded = (_reseeded(initializer, i) for i in itertools.count())
+        return [_random(seeded, each, tf.as_dtype(dtype)) for each in shapes]
+    with tf.device("CPU:0"):
+        whole = initial_value() if callable(initial_value) else initial_value
+        parts = layout.split(tf.convert_to_tensor(whole, dtype))
+    return [ShardValue(functools.partial(tf.identity, part)) for part in parts]
+
+
+def _constant(initializer: Any) -> Any:
+    """The number that an initializer fills a variable with; None for any other one."""
+    if type(initializer) is keras.initializers.Zeros:
+        return 0
+    if type(initializer) is keras.initializers.Ones:
+        return 1
+    if type(initializer) is keras.initializers.Constant:
+        return initializer.value if np.ndim(initializer.value) == 0 else None
+    return None
+
+
+def _filled(constant: Any, dtype: tf.DType, shape: tuple[int, ...]) -> tf.Tensor:
+    return tf.fill(shape, tf.cast(constant, dtype))
+
+
+def _random(
+    seeded: Iterator[Any], shape: tuple[int, ...], dtype: tf.DType
+) -> ShardValue:
+    rows = max(1, _PIECE_BYTES // max(1, math.prod(shape[1:]) * dtype.size))
+    if shape[0] <= rows:
+        return ShardValue(functools.partial(next(seeded), shape, dtype.name))
+    pieces = []
+    for start in range(0, shape[0], rows):
+        stop = min(start + rows, shape[0])
+        piece_shape = (stop - start, *shape[1:])
+        value = functools.partial(next(seeded), piece_shape, dtype.name)
+        pieces.append(Piece(start, stop, value))
+    return ShardValue(functools.partial(_filled, 0, dtype, shape), tuple(pieces))
+
+
+def _reseeded(initializer: Any, piece: int) -> Any:
+    """The initializer with a seed for this piece: the same one repeats its values."""
+    if piece == 0 or not isinstance(initializer.seed, int):
+        return initializer
+    # Not the next integer, which may well be the seed of another table.
+    sequence = np.random.SeedSequence(initializer.seed & 0xFFFFFFFF, spawn_key=(piece,))
+    seed = int(sequence.generate_state(1)[0])
+    config = initializer.get_config()
+    return type(initializer).from_config({**config, "seed": seed})

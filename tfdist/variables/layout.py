@@ -1,0 +1,156 @@
+"""Which indices of a partitioned variable are in which shard, and in what order.
+
+Contiguous shards ("div") hold neighbours. Interleaved ones ("mod") are dealt the rows
+one by one, so that rows which are frequent because they are first, as words sorted by
+their frequency are, load all ps alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.placement.partition import Partition, PartitionError
+
+DIV, MOD = "div", "mod"
+
+
+def locate(
+    ids: tf.Tensor, sizes: Sequence[int], partition_strategy: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Says where ids live.
+
+    Args:
+        ids: From 0 up to the sum of the sizes, of any shape.
+        sizes: The rows of each shard.
+        partition_strategy: `"mod"` deals the rows out one by one; `"div"` gives each
+            shard neighbours.
+
+    Returns:
+        The shard of each id, and its row in that shard.
+    """
+    if partition_strategy == MOD:
+        return ids % len(sizes), ids // len(sizes)
+    starts = tf.constant(np.cumsum([0, *sizes[:-1]]), ids.dtype)
+    shards = tf.searchsorted(starts[1:], tf.reshape(ids, [-1]), side="right")
+    shards = tf.reshape(shards, tf.shape(ids))
+    return shards, ids - tf.gather(starts, shards)
+
+
+class Layout(Protocol):
+    """Puts shards together, and takes a whole apart."""
+
+    @property
+    def partition(self) -> Partition:
+        """The sizes and the ps of the shards."""
+        ...
+
+    @property
+    def partition_strategy(self) -> str:
+        """`"div"` or `"mod"`."""
+        ...
+
+    def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
+        """Returns each shard's part."""
+        ...
+
+    def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the whole."""
+        ...
+
+    def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the whole, of NumPy arrays."""
+        ...
+
+    def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the indices in the whole of rows of a shard."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """Each shard has neighbours, along any axis."""
+
+    partition: Partition
+    partition_strategy = DIV
+
+    def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
+        """Returns each shard's part."""
+        return tf.split(whole, self.partition.sizes, axis=self.partition.axis)
+
+    def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the whole."""
+        return tf.concat(parts, axis=self.partition.axis)
+
+    def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the whole, of NumPy arrays."""
+        return np.concatenate(parts, axis=self.partition.axis)
+
+    def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the indices in the whole of rows of a shard."""
+        return rows + tf.cast(self.partition.bounds[shard].start, rows.dtype)
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Row `i` of the whole is row `i // P` of the shard `i % P`.
+
+    Raises:
+        PartitionError: If the sizes are not those of rows that are dealt out.
+    """
+
+    partition: Partition
+    partition_strategy = MOD
+
+    def __post_init__(self) -> None:
+        sizes = self.partition.sizes
+        dealt = tuple(len(range(i, sum(sizes), len(sizes))) for i in range(len(sizes)))
+        if self.partition.axis or sizes != dealt:
+            raise PartitionError(
+                f"rows that are dealt out one by one (partition_strategy='mod') make "
+                f"{len(sizes)} shards of {dealt} rows; these are {sizes} along axis "
+                f"{self.partition.axis}. Use partition_strategy='div', or even shards "
+                "of rows, the larger ones first"
+            )
+
+    def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
+        """Returns each shard's part."""
+        count = len(self.partition.bounds)
+        return [whole[shard::count] for shard in range(count)]
+
+    def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the whole."""
+        rows, count = sum(self.partition.sizes), len(parts)
+        return tf.dynamic_stitch(
+            [tf.range(shard, rows, count) for shard in range(count)], list(parts)
+        )
+
+    def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the whole, of NumPy arrays."""
+        rows = sum(self.partition.sizes)
+        whole = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
+        for shard, part in enumerate(parts):
+            whole[shard :: len(parts)] = part
+        return whole
+
+    def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the indices in the whole of rows of a shard."""
+        return rows * len(self.partition.bounds) + shard
+
+
+def layout_of(
+    partition: Partition, partition_strategy: str, name: str = "the variable"
+) -> Layout:
+    """Returns the layout of a strategy, `"div"` or `"mod"`.
+
+    Raises:
+        PartitionError: If the strategy has no such shards. It names the variable.
+    """
+    if partition_strategy != MOD:
+        return Contiguous(partition)
+    try:
+        return Interleaved(partition)
+    except PartitionError as error:
+        raise PartitionError(f"{name}: {error}") from None

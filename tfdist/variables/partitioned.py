@@ -1,0 +1,396 @@
+"""One variable whose shards live on several ps.
+
+To Keras it is one variable: it is read as one tensor, saved under one name, and an
+optimizer gives it slots of its shape. Gradients flow to the *handle* of its first
+shard, which stands for the whole: reads are functions of that handle, with gradients
+of their own, so that a dense read and a look-up of rows add up as they should.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.placement.partition import Partition
+from tfdist.variables import narrowing
+from tfdist.variables.increment import increment
+from tfdist.variables.layout import Layout, locate
+from tfdist.variables.saveable import saveables
+from tfdist.variables.variable import ParameterServerVariable, each_row_once
+
+
+class PartitionedSlices(tf.IndexedSlices):
+    """A gradient of rows that also knows which of them each shard holds.
+
+    TensorFlow sees the slices of the whole variable. Each shard's own, of rows counted
+    within the shard, are there without a detour: where only they are used, the others
+    are never computed.
+
+    Args:
+        shards: The slices of each shard.
+        layout: Of the variable.
+        dense_shape: Of the whole variable.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[tf.IndexedSlices],
+        layout: Layout,
+        dense_shape: Sequence[int],
+    ) -> None:
+        rows = [layout.indices(i, slices.indices) for i, slices in enumerate(shards)]
+        super().__init__(
+            values=tf.concat([slices.values for slices in shards], axis=0),
+            indices=tf.concat(rows, axis=0),
+            dense_shape=tf.constant(dense_shape, tf.int64),
+        )
+        self.shards = tuple(shards)
+
+
+class PartitionedVariable:
+    """A variable split along one axis into shards.
+
+    Cost: a dense read moves every shard to the reader, once in a step; a look-up the
+    rows that it names, each once; an update runs beside each shard, on its part of the
+    gradient. So a step moves as many bytes as without the split, from several ps at
+    the same time.
+
+    Args:
+        shards: In their order along the axis.
+        layout: Which indices of the whole each of them has.
+        name: Of the whole.
+        trainable: Whether gradients flow to it.
+        num_workers: How many workers may write at the same time.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[ParameterServerVariable],
+        layout: Layout,
+        name: str,
+        trainable: bool,
+        num_workers: int,
+    ) -> None:
+        self._shards = tuple(shards)
+        self.layout = layout
+        self.name = name
+        self.trainable = trainable
+        self._num_workers = num_workers
+        shape = self._shards[0].shape.as_list()
+        shape[self.partition.axis] = sum(self.partition.sizes)
+        self._shape = tf.TensorShape(shape)
+        self._view: tf.Tensor | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<PartitionedVariable {self.name!r} shape={self._shape} "
+            f"dtype={self.dtype.name} shards={self.partition.sizes} "
+            f"ps={self.partition.ps}>"
+        )
+
+    @property
+    def partition(self) -> Partition:
+        """The sizes and the ps of the shards."""
+        return self.layout.partition
+
+    @property
+    def shards(self) -> tuple[ParameterServerVariable, ...]:
+        """The variables that it consists of."""
+        return self._shards
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the whole, or of the shard that an update is narrowed to."""
+        seen = self._seen()
+        return self._shape if seen is None else seen.shape
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of its elements."""
+        return self._shards[0].dtype
+
+    @property
+    def aggregation(self) -> tf.VariableAggregation:
+        """How replicas' writes would be put together, as of `tf.Variable`."""
+        return self._shards[0].aggregation
+
+    @property
+    def device(self) -> str:
+        """The device of its first shard."""
+        return self._shards[0].device
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """What stands for the whole where gradients are asked for."""
+        return self._shards[0].handle
+
+    @property
+    def updates_rows(self) -> bool:
+        """Whether an optimizer updates only the rows that a step has looked up."""
+        return all(shard.updates_rows for shard in self._shards)
+
+    @updates_rows.setter
+    def updates_rows(self, value: bool) -> None:
+        for shard in self._shards:
+            shard.updates_rows = value
+
+    @property
+    def _distribute_strategy(self) -> tf.distribute.Strategy:
+        return self._shards[0]._distribute_strategy
+
+    @property
+    def _unique_id(self) -> str:
+        return self._shards[0]._unique_id
+
+    @property
+    def _shared_name(self) -> str:
+        return self.name
+
+    def _seen(self) -> ParameterServerVariable | None:
+        index = narrowing.shard_seen()
+        return None if index is None else self._shards[index]
+
+    def read_value(self) -> tf.Tensor:
+        """Reads the whole, or the shard that an update is narrowed to."""
+        if (seen := self._seen()) is not None:
+            return seen.read_value()
+        if tf.executing_eagerly():
+            return self._read()
+        with narrowing.graph_of_the_step().as_default():
+            self._view = self._read()
+        return tf.identity(self._view)
+
+    def value(self) -> tf.Tensor:
+        """Reads the value, as `read_value` does."""
+        return self.read_value()
+
+    def _read(self) -> tf.Tensor:
+        def read(_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+            return self.layout.join([s.read_value() for s in self._shards]), _unchanged
+
+        return self.differentiable(read)
+
+    def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Looks up rows; that of TensorFlow's variables, by which `tf.gather` does."""
+        return self.look_up(rows)
+
+    def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Looks up rows. Each of them travels once, and so does its gradient.
+
+        Args:
+            rows: Indices of any shape, an integer tensor.
+            name: Not used.
+
+        Returns:
+            A tensor of shape `rows.shape + shape[1:]`.
+        """
+        if (seen := self._seen()) is not None:
+            return seen.sparse_read(rows)
+        if self.partition.axis:
+            return tf.gather(self.read_value(), rows)
+        return each_row_once(self._look_up, rows, self._shape[1:])
+
+    def _look_up(self, unique: tf.Tensor) -> tf.Tensor:
+        owners, local = self._locate(unique)
+        count = len(self._shards)
+        rows = tf.dynamic_partition(local, owners, count)
+
+        def look_up(_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+            order = tf.dynamic_partition(tf.range(tf.size(unique)), owners, count)
+            found = [
+                shard.sparse_read(part)
+                for shard, part in zip(self._shards, rows, strict=True)
+            ]
+
+            def gradient(upstream: tf.Tensor) -> PartitionedSlices:
+                parts = tf.dynamic_partition(upstream, owners, count)
+                slices = [
+                    tf.IndexedSlices(part, where, _static_shape(shard))
+                    for part, where, shard in zip(
+                        parts, rows, self._shards, strict=True
+                    )
+                ]
+                return self.slices(slices)
+
+            return tf.dynamic_stitch(order, found), gradient
+
+        return self.differentiable(look_up)
+
+    def differentiable(self, function: Callable[..., Any], *args: tf.Tensor) -> Any:
+        """Applies a function of this variable whose gradient is written out.
+
+        Args:
+            function: Of the handle and `args`; returns its result, and a function of
+                the gradients by it that returns those by the variable and by `args`,
+                as for `tf.custom_gradient`.
+            *args: Tensors.
+
+        Returns:
+            The result.
+        """
+        if self.trainable:
+            _tf.watch(self)
+        return tf.custom_gradient(function)(self.handle, *args)
+
+    def slices(self, shards: Sequence[tf.IndexedSlices]) -> PartitionedSlices:
+        """Returns a gradient of rows, from those of each shard."""
+        return PartitionedSlices(shards, self.layout, self._shape.as_list())
+
+    def _locate(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        owners, local = locate(
+            rows, self.partition.sizes, self.layout.partition_strategy
+        )
+        return tf.cast(owners, tf.int32), local
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Sets the value, or adds what changed since this step read it."""
+        if (seen := self._seen()) is not None:
+            seen.assign(value, *args, **kwargs)
+            return
+        value = tf.convert_to_tensor(value, dtype=self.dtype)
+        added = self._increment(value)
+        self._view = None
+        if added is not None:
+            self.assign_add(added)
+            return
+        for shard, part in zip(self._shards, self.layout.split(value), strict=True):
+            shard.assign(part)
+
+    def _increment(self, value: tf.Tensor) -> tf.Tensor | None:
+        view = self._view
+        if view is None or tf.executing_eagerly():
+            return None
+        if view.graph is not tf.compat.v1.get_default_graph():
+            return None
+        return increment(value, view, self.trainable, self._num_workers)
+
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> None:
+        """Adds to the value, under the lock of each shard."""
+        self._each_with_part_of(delta, "assign_add")
+
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> None:
+        """Subtracts from the value, under the lock of each shard."""
+        self._each_with_part_of(delta, "assign_sub")
+
+    def scatter_add(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
+        """Adds to rows of the value, under the lock of each shard."""
+        self._each_with_part_of(delta, "scatter_add")
+
+    def scatter_sub(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
+        """Subtracts from rows of the value, under the lock of each shard."""
+        self._each_with_part_of(delta, "scatter_sub")
+
+    def scatter_update(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
+        """Sets rows of the value."""
+        self._each_with_part_of(delta, "scatter_update")
+
+    def _each_with_part_of(self, delta: Any, method: str) -> None:
+        self._view = None
+        if (seen := self._seen()) is not None:
+            getattr(seen, method)(delta)
+            return
+        if not isinstance(delta, tf.IndexedSlices):
+            delta = tf.broadcast_to(
+                tf.convert_to_tensor(delta, self.dtype), self._shape
+            )
+        for shard, part in zip(self._shards, self.parts_of(delta), strict=True):
+            getattr(shard, method)(part)
+
+    def parts_of(self, delta: Any) -> list[Any]:
+        """Splits a gradient, or another change of the whole, by shard.
+
+        Args:
+            delta: A tensor of the whole's shape, or `tf.IndexedSlices` of its rows.
+
+        Returns:
+            The shards' parts; slices count their rows within the shard.
+        """
+        if isinstance(delta, PartitionedSlices):
+            return list(delta.shards)
+        if not isinstance(delta, tf.IndexedSlices):
+            return self.layout.split(tf.convert_to_tensor(delta))
+        if self.partition.axis:
+            values = tf.split(delta.values, self.partition.sizes, self.partition.axis)
+            return [tf.IndexedSlices(each, delta.indices) for each in values]
+        owners, local = self._locate(delta.indices)
+        count = len(self._shards)
+        rows = tf.dynamic_partition(local, owners, count)
+        values = tf.dynamic_partition(delta.values, owners, count)
+        return [
+            tf.IndexedSlices(value, row, _static_shape(shard))
+            for value, row, shard in zip(values, rows, self._shards, strict=True)
+        ]
+
+    def numpy(self) -> np.ndarray:
+        """Returns the value of the whole."""
+        parts = [shard.numpy() for shard in self._shards]
+        return self.layout.join_arrays(parts)
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        value = self.read_value()
+        if dtype is not None and tf.as_dtype(dtype) != value.dtype:
+            raise ValueError(f"{self.name} is of {value.dtype.name}, not {dtype}")
+        return value
+
+    def saveables(self, name: str) -> list[Any]:
+        """Returns what saves each shard as a slice of one tensor, and restores it.
+
+        A checkpoint of it has one tensor of the whole's shape, as that of a variable
+        in one piece, and each is restored into any slices of the other.
+
+        Args:
+            name: Of the tensor in the checkpoint.
+        """
+        return saveables(self._shards, self.layout, self._shape.as_list(), name)
+
+
+def _static_shape(shard: ParameterServerVariable) -> tf.Tensor:
+    # `tf.shape` would read the shard.
+    return tf.constant(shard.shape.as_list(), tf.int64)
+
+
+def _unchanged(upstream: tf.Tensor) -> tf.Tensor:
+    return upstream
+
+
+def _operator(name: str) -> Callable[..., tf.Tensor]:
+    def operate(self: PartitionedVariable, *others: Any) -> tf.Tensor:
+        return getattr(self.read_value(), name)(*others)
+
+    operate.__name__ = name
+    return operate
+
+
+_OPERATORS = (
+    "abs",
+    "add",
+    "floordiv",
+    "ge",
+    "getitem",
+    "gt",
+    "le",
+    "lt",
+    "matmul",
+    "mod",
+    "mul",
+    "neg",
+    "pow",
+    "radd",
+    "rmatmul",
+    "rmul",
+    "rpow",
+    "rsub",
+    "rtruediv",
+    "sub",
+    "truediv",
+)
+for _name in _OPERATORS:
+    setattr(PartitionedVariable, f"__{_name}__", _operator(f"__{_name}__"))

@@ -1,0 +1,116 @@
+"""How the shards of a variable are saved: as contiguous slices of one tensor.
+
+So a checkpoint of a variable in shards has one tensor of the whole's shape, as that of
+a variable in one piece, and each restores the other's, in any other shards.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.variables.layout import DIV, Layout, locate
+from tfdist.variables.variable import ParameterServerVariable
+
+
+def saveables(
+    shards: Sequence[ParameterServerVariable],
+    layout: Layout,
+    shape: Sequence[int],
+    name: str,
+) -> list[Any]:
+    """Returns what saves and restores the shards, each on its ps.
+
+    Args:
+        shards: The shards.
+        layout: Of the whole.
+        shape: Of the whole.
+        name: Of the tensor in the checkpoint.
+    """
+    specs = slice_specs(layout, shape)
+    if layout.partition_strategy != DIV:
+        return [_InterleavedSaveable(shards, layout, specs, name)]
+    return [
+        _tf.ResourceVariableSaveable(shard, spec, name)
+        for spec, shard in zip(specs, shards, strict=True)
+    ]
+
+
+def slice_specs(layout: Layout, shape: Sequence[int]) -> list[str]:
+    """Returns contiguous slices, in the words of checkpoints: `6 4 0,3:0,4`."""
+    partition = layout.partition
+    specs = []
+    for shard in partition.bounds:
+        extents = [f"0,{size}" for size in shape]
+        extents[partition.axis] = f"{shard.start},{shard.size}"
+        specs.append(f"{' '.join(map(str, shape))} {':'.join(extents)}")
+    return specs
+
+
+class _InterleavedSaveable(_tf.SaveableObject):
+    """Saves shards whose rows are no neighbours.
+
+    Each ps puts one slice of neighbours together, from rows of all of them.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[ParameterServerVariable],
+        layout: Layout,
+        specs: Sequence[str],
+        name: str,
+    ) -> None:
+        self._shards, self._layout = shards, layout
+        super().__init__(
+            shards[0],
+            [
+                _tf.SaveSpec(
+                    tensor=self._reads_slice(i),
+                    slice_spec=spec,
+                    name=name,
+                    dtype=shards[0].dtype,
+                    device=shards[i].device,
+                )
+                for i, spec in enumerate(specs)
+            ],
+            name,
+        )
+
+    def _reads_slice(self, index: int) -> Any:
+        bound, sizes = (
+            self._layout.partition.bounds[index],
+            self._layout.partition.sizes,
+        )
+
+        def read() -> tf.Tensor:
+            with tf.device(self._shards[index].device):
+                rows = tf.range(bound.start, bound.stop)
+                owners, local = locate(rows, sizes, self._layout.partition_strategy)
+                count = len(sizes)
+                order = tf.dynamic_partition(tf.range(bound.size), owners, count)
+                parts = tf.dynamic_partition(local, owners, count)
+            found = []
+            for shard, part in zip(self._shards, parts, strict=True):
+                with tf.device(shard.device):
+                    found.append(shard.sparse_read(part))
+            with tf.device(self._shards[index].device):
+                return tf.dynamic_stitch(order, found)
+
+        return read
+
+    def restore(
+        self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any
+    ) -> Any:
+        count, starts = (
+            len(self._shards),
+            [b.start for b in self._layout.partition.bounds],
+        )
+        for i, shard in enumerate(self._shards):
+            parts = [
+                part[(i - start) % count :: count]
+                for part, start in zip(restored_tensors, starts, strict=True)
+            ]
+            with tf.device(shard.device):
+                assigned = shard.assign(tf.concat(parts, axis=0), read_value=False)
+        return assigned

@@ -1,0 +1,239 @@
+"""A variable on a ps whose writes inside a step do not undo another worker's.
+
+Keras writes most state as `variable.assign(f(variable))`: a read, then a write. On a
+parameter server the two are apart in time, other workers write in between, and a
+plain assignment undoes what they wrote. `tfdist.variables.increment` says
+which of these writes are applied as increments, under the variable's lock, instead.
+One step alone on one worker sees exactly what it would see without this.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.variables import narrowing
+from tfdist.variables.increment import NotAdditiveError, increment
+
+
+class ParameterServerVariable(_tf.CachingVariable):
+    """Wraps the resource variable that lives on a ps.
+
+    Cost: a step reads a variable that is not trainable once however often Keras
+    asks for it between two writes. The step counter that Adam reads for every one
+    of its variables crosses the network once.
+
+    Args:
+        variable: On the ps.
+        num_workers: How many workers may write at the same time.
+        is_weight: Whether a model learns it, though it may not be trainable itself,
+            as a shard is not.
+        beside: The weight that it is an optimizer slot of.
+
+    Attributes:
+        updates_rows: Whether an optimizer updates only the rows that a step has
+            looked up, and leaves the others and their slots as they are.
+    """
+
+    def __init__(
+        self,
+        variable: tf.Variable,
+        num_workers: int,
+        is_weight: bool = False,
+        beside: Any = None,
+    ) -> None:
+        super().__init__(variable)
+        self._num_workers = num_workers
+        self._is_weight = is_weight or variable.trainable
+        self._beside = beside
+        self._view: tf.Tensor | None = None
+        self._rows_of_view: tf.Tensor | None = None
+        self.updates_rows = False
+
+    def _rows_seen(self) -> tf.Tensor | None:
+        return narrowing.rows_seen(self, self._beside)
+
+    def _current_view(self) -> tf.Tensor | None:
+        """What the graph being traced has read, unless it has written since."""
+        view = self._view
+        if view is None or tf.executing_eagerly():
+            return None
+        if self._rows_of_view is not self._rows_seen():
+            return None
+        return view if view.graph is tf.compat.v1.get_default_graph() else None
+
+    def read_value(self) -> tf.Tensor:
+        """Reads the value; a step that has read it already gets the same view."""
+        # A gradient flows to a trainable variable from the reads under the tape,
+        # and the last read may have been outside of it. No tape sees an update.
+        rows = self._rows_seen()
+        view = None if self.trainable and rows is None else self._current_view()
+        if view is None:
+            view = super().read_value() if rows is None else self._v.sparse_read(rows)
+            self._view = None if tf.executing_eagerly() else view
+            self._rows_of_view = rows
+        return view
+
+    def value(self) -> tf.Tensor:
+        """Reads the value, as `read_value` does."""
+        return self.read_value()
+
+    def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Looks up rows. Each of them travels once, and so does its gradient.
+
+        Args:
+            rows: Indices of any shape, an integer tensor.
+            name: Not used.
+
+        Returns:
+            A tensor of shape `rows.shape + shape[1:]`.
+        """
+        return each_row_once(self.sparse_read, rows, self.shape[1:])
+
+    def _dense_var_to_tensor(
+        self, dtype: Any = None, name: str | None = None, as_ref: bool = False
+    ) -> Any:
+        if dtype is not None and not tf.as_dtype(dtype).is_compatible_with(self.dtype):
+            return NotImplemented
+        return self.read_value()
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        # The base class takes no `copy`, and NumPy 2 warns of that.
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Sets the value, or adds what changed since this step read it.
+
+        Raises:
+            NotAdditiveError: If a step sets a variable that sums over the workers,
+                as those of a metric do.
+        """
+        view, rows = self._current_view(), self._rows_seen()
+        self._view = None
+        if view is not None:
+            value = tf.convert_to_tensor(value, dtype=self.dtype)
+            with tf.device(value.device):
+                added = increment(value, view, self._is_weight, self._num_workers)
+            if added is not None:
+                return self.assign_add(added, name=name, read_value=read_value)
+            if self.aggregation == tf.VariableAggregation.SUM:
+                raise NotAdditiveError(
+                    f"{self.name} sums over the workers, and this step sets it to a "
+                    "value computed from its own (a maximum, say), so that workers "
+                    "would lose each other's updates. Write what the step adds, as "
+                    "variable.assign_add(...), or compute the value from such sums"
+                )
+        if rows is not None:
+            value = tf.convert_to_tensor(value, dtype=self.dtype)
+            return self._v.scatter_update(tf.IndexedSlices(value, rows), name=name)
+        return self._v.assign(value, name=name, read_value=read_value)
+
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        """Adds to the value under the variable's lock."""
+        self._view = None
+        if (rows := self._rows_seen()) is not None:
+            return self.scatter_add(self._slices(delta, rows))
+        return self._v.assign_add(delta, *args, **kwargs)
+
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        """Subtracts from the value under the variable's lock."""
+        self._view = None
+        if (rows := self._rows_seen()) is not None:
+            return self.scatter_sub(self._slices(delta, rows))
+        return self._v.assign_sub(delta, *args, **kwargs)
+
+    def _slices(self, delta: Any, rows: tf.Tensor) -> tf.IndexedSlices:
+        return tf.IndexedSlices(tf.convert_to_tensor(delta, self.dtype), rows)
+
+    def scatter_add(
+        self,
+        sparse_delta: tf.IndexedSlices,
+        use_locking: bool = True,
+        name: str | None = None,
+    ) -> "ParameterServerVariable":
+        """Adds to rows of the value under the variable's lock."""
+        self._scatter(tf.raw_ops.ResourceScatterNdAdd, sparse_delta, name)
+        return self
+
+    def scatter_sub(
+        self,
+        sparse_delta: tf.IndexedSlices,
+        use_locking: bool = True,
+        name: str | None = None,
+    ) -> "ParameterServerVariable":
+        """Subtracts from rows of the value under the variable's lock."""
+        self._scatter(tf.raw_ops.ResourceScatterNdSub, sparse_delta, name)
+        return self
+
+    def _scatter(
+        self, op: Callable[..., Any], delta: tf.IndexedSlices, name: str | None
+    ) -> None:
+        # The op that `tf.Variable.scatter_add` uses takes the lock shared: workers
+        # that add to one row at the same time lose some of it.
+        self._view = None
+        op(
+            ref=self.handle,
+            indices=tf.expand_dims(delta.indices, -1),
+            updates=tf.cast(delta.values, self.dtype),
+            use_locking=True,
+            name=name,
+        )
+
+
+def each_row_once(
+    look_up: Callable[[tf.Tensor], tf.Tensor], rows: tf.Tensor, row_shape: Any
+) -> tf.Tensor:
+    """Looks up rows that repeat, with one look-up of each.
+
+    Args:
+        look_up: Of a vector of rows, each once.
+        rows: Indices of any shape, an integer tensor.
+        row_shape: Of one row.
+
+    Returns:
+        A tensor of shape `rows.shape + row_shape`.
+    """
+    rows = tf.convert_to_tensor(rows)
+    unique, positions = tf.unique(tf.reshape(rows, [-1]))
+    looked_up = look_up(unique)
+    shape = tf.concat([tf.shape(rows), tf.shape(looked_up)[1:]], axis=0)
+    result = tf.reshape(tf.gather(looked_up, positions), shape)
+    result.set_shape(rows.shape.concatenate(row_shape))
+    return result
+
+
+def _forgetting_the_view(method: str) -> Callable[..., Any]:
+    def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
+        self._view = None
+        return getattr(self._v, method)(*args, **kwargs)
+
+    write.__name__ = method
+    write.__doc__ = f"As `tf.Variable.{method}`, on the ps."
+    return write
+
+
+for _method in (
+    "batch_scatter_update",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_nd_add",
+    "scatter_nd_max",
+    "scatter_nd_min",
+    "scatter_nd_sub",
+    "scatter_nd_update",
+    "scatter_update",
+):
+    setattr(ParameterServerVariable, _method, _forgetting_the_view(_method))
