@@ -39,6 +39,7 @@ from launch.network import reach
 from launch.network.links import Links, through_links
 from launch.supervise.handle import Handle
 from launch.supervise.processes import describe
+from tf_config import contract
 
 __all__ = [
     "Fault",
@@ -57,7 +58,7 @@ _TICK = 0.1  # seconds
 _MOST_FAULTS = 1000
 _LEAVING = 5.0  # seconds that a process has to vanish after its end
 # Has the checkpoints looked at by who knows how they are made.
-_CHECK_CHECKPOINTS = ("-m", "tfdist.checkpoint")
+_CHECK_CHECKPOINTS = ("-m", contract.CHECKPOINT_MODULE)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def run(
     path = os.path.join(os.path.abspath(job.log_dir), "progress.jsonl")
     make_log_dir(job.log_dir)
     Path(path).unlink(missing_ok=True)
-    env = {progress_reports.PROGRESS: path}
+    env = {contract.PROGRESS: path}
     plans = tuple(replace(each, env={**each.env, **env}) for each in job.plans)
     job = replace(job, plans=plans)
     status: int | None = None
@@ -195,7 +196,7 @@ def _marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(progress_reports.PROGRESS) == mark:
+            if process.environ().get(contract.PROGRESS) == mark:
                 found.append(process)
     return found
 

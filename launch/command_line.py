@@ -16,6 +16,7 @@ from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, KINDS, PlanError, Program
 from tf_config import JOBS, ClusterError
+from tf_config.contract import EXIT_USAGE
 
 
 class UsageError(ValueError):
@@ -157,7 +158,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         FaultError,
     ) as error:
         print(f"{command}: error: {error}\n(--help lists the flags)", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(EXIT_USAGE)
     except BrokenPipeError:
         # Whoever read the plan has seen enough. The interpreter flushes once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -31,6 +31,7 @@ from launch.diagnose.diagnosis import each_task
 from launch.diagnose.finding import Finding, Level
 from launch.network import private_network
 from tf_config import JOBS
+from tf_config.contract import TF_CONFIG
 
 _STEPS = 4  # of a probe, each of which has the time of --timeout
 _LONGEST_TIMEOUT = 14.0
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     if not values.dry_run:
         found += _probe(defined, values.timeout)
     if not found:
-        found.append(Finding(Level.OK, "cluster", "TF_CONFIG", "it is right"))
+        found.append(Finding(Level.OK, "cluster", TF_CONFIG, "it is right"))
     show = _print_json if values.json else _print_table
     show(found)
     return int(any(each.level is not Level.OK for each in found))
@@ -92,7 +93,7 @@ def _definition(values: flags.FlagValues) -> Definition:
         return definition.from_text(_text(values.tf_config))
     if given["--pid"]:
         return _of_process(values.pid)
-    if os.environ.get("TF_CONFIG", "").strip():
+    if os.environ.get(TF_CONFIG, "").strip():
         return _of_task(os.environ)
     return _of_this_machine()
 
@@ -113,7 +114,7 @@ def _of_process(pid: int) -> Definition:
     if pid > _LARGEST_PID or not psutil.pid_exists(pid):
         raise UsageError(f"there is no process {pid}: --pid is that of a task")
     environ = running.environ_of(pid)
-    if not environ.get("TF_CONFIG"):
+    if not environ.get(TF_CONFIG):
         raise UsageError(
             f"process {pid} has no TF_CONFIG that you may read: name a task's process, "
             "as its user"
@@ -130,7 +131,7 @@ def _of_process(pid: int) -> Definition:
 
 
 def _of_task(environ: Mapping[str, str]) -> Definition:
-    defined = definition.from_text(environ["TF_CONFIG"])
+    defined = definition.from_text(environ[TF_CONFIG])
     found = definition.proxy(defined, environ)
     return replace(defined, findings=(*defined.findings, *found))
 

@@ -23,11 +23,7 @@ from launch.plan import (
     without_proxy,
 )
 from launch.supervise.handle import Handle
-from tf_config import Cluster, Task, TFConfig
-
-CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
-STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
-"""The variables that tell a program where to keep checkpoints, and how long to wait."""
+from tf_config import Cluster, Task, TFConfig, contract
 
 
 class LogDirError(ValueError):
@@ -109,9 +105,9 @@ def make_job(
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
     told = {}
     if checkpoint_dir is not None:
-        told[CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
+        told[contract.CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
     if "stall_timeout" in limits:
-        told[STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
+        told[contract.STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
     plans = tuple(_telling(each, told) for each in plans)
     return Job(
         kind=resolve_kind(cluster, kind),

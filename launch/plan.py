@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tf_config import Cluster, Task, TFConfig, proxies, split_address
+from tf_config import Cluster, Task, TFConfig, contract, proxies, split_address
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
 KINDS = (AUTO, COORDINATOR, EVERY_TASK)
 """How the user's script is run: by the chief alone, or by each task."""
 
-SERVER = ("-m", "tfdist.server")
+SERVER = ("-m", contract.SERVER_MODULE)
 """What Python runs on a ps or a worker that a chief coordinates."""
 
 
@@ -111,7 +111,7 @@ def plan(
             task=task,
             address=cluster.address(task),
             argv=(python, *(server if is_server else script)),
-            env={"TF_CONFIG": TFConfig(cluster, task).to_json()},
+            env={contract.TF_CONFIG: TFConfig(cluster, task).to_json()},
             is_server=is_server,
         )
 

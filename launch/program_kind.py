@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launch.plan import AUTO, EVERY_TASK
-
-_ESTIMATOR = "tfdist.estimator"
+from tf_config.contract import ESTIMATOR_MODULE
 
 
 def kind_of_script(script: str, asked: str = AUTO) -> str:
@@ -31,7 +30,7 @@ def kind_of_script(script: str, asked: str = AUTO) -> str:
 def _imports_estimator(file: Path, root: Path, seen: set[Path]) -> bool:
     seen.add(file)
     names = sorted(_imports(file))
-    if any(f"{name}.".startswith(f"{_ESTIMATOR}.") for name in names):
+    if any(f"{name}.".startswith(f"{ESTIMATOR_MODULE}.") for name in names):
         return True
     # `a.b` may be the module b of the package a, or a name in the module a.
     modules = {each for name in names for each in (name, name.rpartition(".")[0])}

@@ -5,6 +5,7 @@ import pytest
 from launch.fault import progress
 from launch.fault.invariants import Ending, broken, judge
 from launch.fault.progress import Progress, Result
+from tf_config import contract
 
 
 def ending(**values):
@@ -58,10 +59,10 @@ def test_an_error_will_do_where_it_may_be_if_it_gives_a_reason():
 
 def test_a_program_reports_where_it_is_asked_to(tmp_path, monkeypatch):
     path = tmp_path / "progress"
-    monkeypatch.delenv(progress.PROGRESS, raising=False)
+    monkeypatch.delenv(contract.PROGRESS, raising=False)
     progress.report_step(1)
     assert progress.read(str(path)) == Progress()
-    monkeypatch.setenv(progress.PROGRESS, str(path))
+    monkeypatch.setenv(contract.PROGRESS, str(path))
     for step in (1, 2, 40, 30):
         progress.report_step(step)
     progress.report_result(steps=50, expected=48, in_flight=8)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from tf_config.contract import EXIT_STALLED
 from tfdist.liveness.last_resort import LastResort
-from tfdist.liveness.watchdog import STALLED
 
 DEADLINE = 30.0  # seconds
 
@@ -36,7 +36,7 @@ def lose_a_peer(resort):
 def test_a_call_that_goes_on_ends_the_process(resort, ended, capsys):
     with resort.call(), resort.call():
         lose_a_peer(resort).join(DEADLINE)
-    assert ended == [STALLED]
+    assert ended == [EXIT_STALLED]
     assert "worker:1 is lost" in capsys.readouterr().err
 
 
@@ -46,7 +46,7 @@ def test_a_call_that_begins_later_is_one(resort, ended):
     assert ended == []
     with resort.call():
         thread.join(DEADLINE)
-    assert ended == [STALLED]
+    assert ended == [EXIT_STALLED]
 
 
 def test_calls_that_end_are_none(resort, ended, monkeypatch):

@@ -8,11 +8,10 @@ import time
 import pytest
 import tensorflow as tf
 
-from launch.diagnose import agreement, diagnosis, peer, probe, running
+from launch.diagnose import agreement, diagnosis, probe, running
 from launch.diagnose.finding import Level
 from launch.diagnose.report import Outcome
 from tf_config import Task
-from tfdist.cluster import status
 
 from .launch_programs import fake_servers
 
@@ -138,10 +137,6 @@ def test_a_server_that_answers_and_tells_nothing_else():
     assert task.found == f"the server on {address} is chief:0, not worker:0"
     assert definition.level is Level.UNKNOWN
     assert "only a task that tfdist has started or joined tells" in definition.found
-
-
-def test_the_variable_has_the_same_name_on_both_sides():
-    assert (peer.CONTAINER, peer.NAME) == (status.CONTAINER, status.NAME)
 
 
 @pytest.fixture

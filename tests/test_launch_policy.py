@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from launch.plan import Program, plan
 from launch.supervise.policy import (
-    START_AGAIN,
     Verdict,
     closing,
     describe_exit,
@@ -16,6 +15,7 @@ from launch.supervise.policy import (
     unfinished,
 )
 from tf_config import Cluster, Task
+from tf_config.contract import EXIT_RESTART
 
 OTHER_PS = Task("ps", 1)
 CHIEF, PS, EVALUATOR = Task("chief", 0), Task("ps", 0), Task("evaluator", 0)
@@ -105,7 +105,7 @@ def again(cluster, kind, exits):
         ({PS: -9, CHIEF: 1}, PROGRAM),
         ({CHIEF: 1, PS: -9}, PROGRAM),
         ({CHIEF: -9}, PROGRAM),
-        ({CHIEF: START_AGAIN}, PROGRAM),
+        ({CHIEF: EXIT_RESTART}, PROGRAM),
         ({CHIEF: -11, WORKER: -9}, (*PROGRAM, WORKER)),
         ({CHIEF: 0}, ()),
         ({CHIEF: 0, PS: -9}, ()),
@@ -129,7 +129,7 @@ def test_programs_that_cannot_lose_a_task_are_not_started_again():
 
 CODES = st.dictionaries(
     st.sampled_from([CHIEF, PS, OTHER_PS, WORKER, OTHER_WORKER, EVALUATOR]),
-    st.sampled_from([-9, 0, 1, START_AGAIN]),
+    st.sampled_from([-9, 0, 1, EXIT_RESTART]),
 )
 
 

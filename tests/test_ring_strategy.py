@@ -11,9 +11,9 @@ import pytest
 
 import launch
 import tf_config
+from tf_config.contract import EXIT_STALLED
 from tfdist import Network, RingStrategy, StartupTimeoutError
 from tfdist.cluster.membership import Membership
-from tfdist.liveness.watchdog import STALLED
 from tfdist.synchronous import ring
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -146,7 +146,7 @@ def lose_worker_1(tmp_path, case):
 
 def test_a_worker_that_stops_is_named_though_nothing_can_be_interrupted(tmp_path):
     done, address = lose_worker_1(tmp_path, "a_worker_stops")
-    assert done.returncode == STALLED, done.stderr[-4000:]
+    assert done.returncode == EXIT_STALLED, done.stderr[-4000:]
     assert f"PeerLostError: worker:1 at {address} does not answer" in done.stderr
 
 

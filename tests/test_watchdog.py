@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_config import Cluster, Task
+from tf_config import Cluster, Task, contract
+from tf_config.contract import EXIT_STALLED
 from tfdist import StartupTimeoutError
 from tfdist.cluster.health import problems
 from tfdist.cluster.servers import wait_for_servers
 from tfdist.liveness import supervision
 from tfdist.liveness.activity import DATA, STEPS, Activity
 from tfdist.liveness.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled
-from tfdist.liveness.watchdog import STALLED, StalledError, Watchdog, _end_in_time
+from tfdist.liveness.watchdog import StalledError, Watchdog, _end_in_time
 
 from .launch_programs.fake_server import FakeServer
 
@@ -130,7 +131,7 @@ def test_a_program_that_is_no_tensorflow_server_is_not_waited_for_in_silence(
 
 @pytest.fixture
 def watch(server, monkeypatch):
-    monkeypatch.delenv(supervision.REPORT_FD, raising=False)
+    monkeypatch.delenv(contract.REPORT_FD, raising=False)
     statuses, dogs = [], []
 
     def start(on_stall=None, timeout=0.5):
@@ -204,7 +205,7 @@ def test_a_main_thread_out_of_reach_is_ended_with_a_status(
     server.silent.set()
     with activity.call():
         wait_until(lambda: watch.statuses)
-    assert watch.statuses[0] == STALLED
+    assert watch.statuses[0] == EXIT_STALLED
     assert "ending the process with status 69" in capsys.readouterr().err
 
 
@@ -258,12 +259,12 @@ def test_a_supervisor_is_asked_to_start_a_silent_task_again(watch, server, monke
     told = []
     monkeypatch.setattr(supervision, "is_supervised", lambda: True)
     monkeypatch.setattr(
-        supervision, "tell", lambda event, **details: told.append((event, details))
+        supervision, "report_stalled", lambda tasks, why: told.append((tasks, why))
     )
     _, activity = watch()
     server.silent.set()
     with activity.call():
         wait_until(lambda: told)
-    event, details = told[0]
-    assert (event, details["tasks"]) == ("stalled", ["ps:0", "worker:0"])
-    assert "does not answer" in details["why"]
+    tasks, why = told[0]
+    assert tasks == ["ps:0", "worker:0"]
+    assert "does not answer" in why

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from tf_config import contract
 from tf_config.cluster import Cluster, Task
 from tf_config.errors import ClusterError, check_name, show
 
@@ -60,7 +61,7 @@ class TFConfig:
         Raises:
             ClusterError: If TF_CONFIG is unset, empty or wrong.
         """
-        text = (os.environ if environ is None else environ).get("TF_CONFIG")
+        text = (os.environ if environ is None else environ).get(contract.TF_CONFIG)
         if text is None or not text.strip():
             raise ClusterError(
                 f"TF_CONFIG is {'not set' if text is None else 'empty'}: start the "
@@ -99,7 +100,7 @@ class TFConfig:
         Raises:
             ClusterError: If the value is not a valid TF_CONFIG.
         """
-        _check_keys("TF_CONFIG", value, _KEYS, _IGNORED_KEYS)
+        _check_keys(contract.TF_CONFIG, value, _KEYS, _IGNORED_KEYS)
         task = value["task"]
         _check_keys("the task of TF_CONFIG", task, _TASK_KEYS, _IGNORED_TASK_KEYS)
         return cls(

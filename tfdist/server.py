@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 import tf_config
+from tf_config.contract import EXIT_USAGE
 from tfdist.cluster import status
 from tfdist.cluster.startup import check_no_proxy
 
@@ -83,7 +84,7 @@ def main() -> int:
     """Serves the task that TF_CONFIG names until the process is ended.
 
     Returns:
-        The exit status: 2 when the cluster or the task is at fault.
+        The exit status: `EXIT_USAGE` if the cluster or the task is wrong.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Python would note Ctrl-C, and act on it when TensorFlow returns: never.
@@ -92,7 +93,7 @@ def main() -> int:
         server = start(tf_config.TFConfig.from_environment())
     except tf_config.ClusterError as error:
         print(f"tfdist.server: {error}", file=sys.stderr)
-        return 2
+        return EXIT_USAGE
     server.join()
     return 0
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.diagnose.finding import Finding, Level
-from tf_config import Cluster, ClusterError, Task, TFConfig, proxies, split_address
+from tf_config import (
+    Cluster,
+    ClusterError,
+    Task,
+    TFConfig,
+    contract,
+    proxies,
+    split_address,
+)
 
 PARAMETER_SERVER, MULTI_WORKER, RING = STRATEGIES = (
     "parameter_server",
@@ -49,7 +57,7 @@ def from_text(text: str) -> Definition:
     try:
         TFConfig.from_json(text)
     except ClusterError as error:
-        found.append(_wrong("TF_CONFIG", str(error)))
+        found.append(_wrong(contract.TF_CONFIG, str(error)))
     jobs = _jobs_of(text)
     if jobs.get("evaluator"):
         found.append(

@@ -17,9 +17,7 @@ import grpc
 
 from launch.diagnose.protobuf import MalformedError, field, first_bytes, read_varint
 from launch.diagnose.report import Peer
-
-# Those of `tfdist.cluster.status`, which this package does not import; a test compares them.
-CONTAINER, NAME = "tfdist", "tf_config"
+from tf_config.contract import STATUS_CONTAINER, STATUS_VARIABLE
 
 _FAR_FUTURE = 2**31 - 1
 _GRAPH_VERSION = 1000  # Of 2021: known to every TensorFlow that this package supports.
@@ -148,8 +146,8 @@ class _Session:
         variable = (
             dtype
             + _attribute("shape", field(7, b""))
-            + _attribute("container", field(2, CONTAINER))
-            + _attribute("shared_name", field(2, NAME))
+            + _attribute("container", field(2, STATUS_CONTAINER))
+            + _attribute("shared_name", field(2, STATUS_VARIABLE))
         )
         nodes = (
             self._node("clock", "Timestamp"),

@@ -9,7 +9,7 @@ import psutil
 
 from launch.diagnose.report import Report
 from launch.supervise import processes
-from tf_config import split_address
+from tf_config import contract, split_address
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Running:
 
 def tf_config_of(pid: int) -> str | None:
     """The TF_CONFIG that a process was started with, if it is there to be read."""
-    return environ_of(pid).get("TF_CONFIG") or None
+    return environ_of(pid).get(contract.TF_CONFIG) or None
 
 
 def environ_of(pid: int) -> Mapping[str, str]:

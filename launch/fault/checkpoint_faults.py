@@ -8,8 +8,8 @@ from pathlib import Path
 
 from launch.fault.faults import FaultError
 from launch.paths import existing_part
+from tf_config.contract import CHECKPOINT_PREFIX
 
-_CHECKPOINTS = "checkpoint-*"
 _LARGEST_FILLED = 1 << 30
 _BALLAST = ".ballast"
 _CHUNK = 1 << 20
@@ -18,7 +18,8 @@ _CHUNK = 1 << 20
 def newest(directory: str) -> Path | None:
     """The newest checkpoint below a directory, if it is not the only one."""
     found = sorted(
-        Path(directory).rglob(_CHECKPOINTS), key=lambda path: (path.parent, path.name)
+        Path(directory).rglob(f"{CHECKPOINT_PREFIX}*"),
+        key=lambda path: (path.parent, path.name),
     )
     if len(found) < 2 or found[-2].parent != found[-1].parent:
         return None

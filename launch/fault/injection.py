@@ -22,6 +22,7 @@ from launch.fault.faults import (
 from launch.job import Job
 from launch.network.links import Link, Links
 from launch.supervise import readiness
+from tf_config.contract import TF_CONFIG
 
 Tasks = dict[str, psutil.Process]
 
@@ -56,11 +57,11 @@ class _UnderWay:
 def tasks_of(job: Job, supervisor: int) -> Tasks:
     """The process of each task of a job that lives, by its name."""
     found: Tasks = {}
-    plans = {plan.env.get("TF_CONFIG"): plan for plan in job.plans}
+    plans = {plan.env.get(TF_CONFIG): plan for plan in job.plans}
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(supervisor).children():
             with contextlib.suppress(psutil.Error):
-                plan = plans.get(child.environ().get("TF_CONFIG"))
+                plan = plans.get(child.environ().get(TF_CONFIG))
                 # Until its program begins, a child has what its parent has.
                 if plan and tuple(child.cmdline()) == plan.argv:
                     found[plan.name] = child

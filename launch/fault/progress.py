@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-PROGRESS = "LAUNCH_PROGRESS"
+from tf_config import contract
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def report_result(
 
 
 def _write(values: dict[str, int]) -> None:
-    if path := os.environ.get(PROGRESS):
+    if path := os.environ.get(contract.PROGRESS):
         line = json.dumps({"time": time.time(), **values}) + "\n"
         with open(path, "a") as file:
             file.write(line)

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from launch.plan import TaskPlan
+from tf_config.contract import TF_CONFIG
 
 HOST = "127.0.0.2"
 _LOOPBACK = "127.0.0.1"
@@ -51,11 +52,11 @@ class Link:
 
 def through_links(plan: TaskPlan) -> TaskPlan:
     """Returns the plan of a task that reaches the others by `HOST`."""
-    tf_config = through(plan.env["TF_CONFIG"])
+    tf_config = through(plan.env[TF_CONFIG])
     return replace(
         plan,
         address=through(plan.address),
-        env={**plan.env, "TF_CONFIG": tf_config},
+        env={**plan.env, TF_CONFIG: tf_config},
     )
 
 

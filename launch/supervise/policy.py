@@ -6,12 +6,7 @@ from dataclasses import dataclass
 
 from launch.plan import COORDINATOR, TaskPlan, task_name
 from tf_config import Task
-
-START_AGAIN = 75
-"""The exit status by which a program asks to be started again: `EX_TEMPFAIL`."""
-
-STALLED = 69
-"""The exit status of a chief that waited too long, out of Python's reach."""
+from tf_config.contract import EXIT_RESTART, EXIT_STALLED
 
 _LONGEST_DELAY = 30.0  # seconds
 
@@ -102,7 +97,7 @@ def to_start_again(
     again = {task for task in exits if task in servers}
     lost_ps = again & set(every_ps)
     for task, code in exits.items():
-        if code > 0 and code != START_AGAIN and task not in servers:
+        if code > 0 and code != EXIT_RESTART and task not in servers:
             # The program fails for want of a ps, too.
             if task == chief and lost_ps:
                 continue
@@ -170,7 +165,10 @@ def describe_exit(code: int) -> str:
     ('exited with status 3', 'was killed by SIGKILL')
     """
     if code >= 0:
-        why = {STALLED: ": it waited too long", START_AGAIN: " to be started again"}
+        why = {
+            EXIT_STALLED: ": it waited too long",
+            EXIT_RESTART: " to be started again",
+        }
         return f"exited with status {code}{why.get(code, '')}"
     try:
         return f"was killed by {signal.Signals(-code).name}"

@@ -3,7 +3,6 @@
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from launch.console.console import Console
 from launch.job import Job
@@ -12,7 +11,8 @@ from launch.supervise import policy, processes, readiness
 from launch.supervise.policy import Verdict
 from launch.supervise.recovery import Recovery, cause_of, names
 from launch.supervise.supervised_task import SupervisedTask
-from tf_config import Task
+from tf_config import Task, contract
+from tf_config.contract import Report
 
 _KILL_TIMEOUT = 10.0
 _MOMENT = 1.0
@@ -105,13 +105,13 @@ class Restarts:
         self._wait(lambda: not any(each.alive for each in tasks), _KILL_TIMEOUT)
         processes.kill_strays([task.pid for task in self._tasks.values() if task.alive])
 
-    def hear(self, reporter: TaskPlan, report: Mapping[str, Any]) -> None:
+    def hear(self, reporter: TaskPlan, report: Report) -> None:
         """Takes what a task reports: that it is at work, or who keeps it waiting."""
-        if report.get("event") == "training":
+        if report.event == contract.TRAINING:
             self.at_work(reporter.task)
-        elif report.get("event") == "stalled":
+        elif report.event == contract.STALLED:
             by_name = {str(task): each for task, each in self._tasks.items()}
-            for name in report.get("tasks", ()):
+            for name in report.tasks:
                 if name in by_name and by_name[name].alive:
                     self._console.notice(
                         f"{reporter.name} waits for {name}: killing it"

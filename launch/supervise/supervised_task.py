@@ -2,24 +2,20 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from launch.console.lines import LineSplitter
 from launch.plan import TaskPlan
 from launch.supervise import processes
+from tf_config import contract
+from tf_config.contract import Report
 
 _CHUNK = 64 * 1024
 _CHUNKS_AT_ONCE = 16
 _TAIL_LINES = 15
-
-
-REPORT_FD = "LAUNCH_REPORT_FD"
-"""The variable with the file descriptor on which a task reports to the launcher."""
 
 
 class SupervisedTask:
@@ -64,7 +60,7 @@ class SupervisedTask:
         self._log = open(log_path, mode, buffering=0)  # noqa: SIM115
         self._output, write_end = _pipe()
         self.reports, report_end = _pipe()
-        told = {REPORT_FD: str(report_end)} if may_report else {}
+        told = {contract.REPORT_FD: str(report_end)} if may_report else {}
         try:
             self._process = processes.spawn(
                 plan.argv,
@@ -121,7 +117,7 @@ class SupervisedTask:
                 return False
         return True
 
-    def read_reports(self) -> list[dict[str, Any]] | None:
+    def read_reports(self) -> list[Report] | None:
         """Takes what the task has reported; None once it reports no more."""
         try:
             data = os.read(self.reports, _CHUNK)
@@ -129,11 +125,8 @@ class SupervisedTask:
             return []
         if not data:
             return None
-        reports = []
-        for line in self._report_lines.feed(data):
-            with contextlib.suppress(ValueError):
-                reports.append(json.loads(line))
-        return [report for report in reports if isinstance(report, dict)]
+        reports = map(Report.from_line, self._report_lines.feed(data))
+        return [report for report in reports if report is not None]
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the task, if it is alive."""

@@ -19,12 +19,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tf_config.contract import CHECKPOINT_PREFIX
+
 _log = logging.getLogger("tfdist")
 
 MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"
-_NAME = re.compile(r"checkpoint-(\d{8})")
+_NAME = re.compile(CHECKPOINT_PREFIX + r"(\d{8})")
 # Larger files have tensors, each with a checksum of its own, which TensorFlow checks as
 # it reads them. The chief would have to read back what every ps has written.
 _LARGEST_SUMMED = 16 << 20
@@ -45,7 +47,7 @@ def name_of(number: int) -> str:
     >>> name_of(7)
     'checkpoint-00000007'
     """
-    return f"checkpoint-{number:08d}"
+    return f"{CHECKPOINT_PREFIX}{number:08d}"
 
 
 def numbers(names: Iterable[str]) -> list[int]:

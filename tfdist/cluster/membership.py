@@ -8,6 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 import tf_config
+from tf_config import contract
 
 
 def check_eager(strategy: str) -> None:
@@ -40,7 +41,7 @@ def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFCo
         tf_config.ClusterError: If there is no valid TF_CONFIG.
         TypeError: If `cluster` is something else.
     """
-    if cluster is None and not os.environ.get("TF_CONFIG"):
+    if cluster is None and not os.environ.get(contract.TF_CONFIG):
         raise tf_config.ClusterError(
             f"TF_CONFIG is not set: start this script with `python -m launch.local "
             f"{launch} SCRIPT` for a cluster on this machine, or with `python -m "

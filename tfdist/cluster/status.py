@@ -7,9 +7,7 @@ reads through the server. TensorFlow itself tells nobody the addresses it was gi
 import tensorflow as tf
 
 import tf_config
-
-CONTAINER = "tfdist"
-NAME = "tf_config"
+from tf_config import contract
 
 
 def publish(config: tf_config.TFConfig, server: tf.distribute.Server) -> None:
@@ -31,7 +29,10 @@ def publish_here(config: tf_config.TFConfig) -> None:
 def _assign(config: tf_config.TFConfig) -> tf.Operation | None:
     with tf.device(f"{config.task.device}/device:CPU:0"):
         variable = tf.raw_ops.VarHandleOp(
-            dtype=tf.string, shape=[], container=CONTAINER, shared_name=NAME
+            dtype=tf.string,
+            shape=[],
+            container=contract.STATUS_CONTAINER,
+            shared_name=contract.STATUS_VARIABLE,
         )
         return tf.raw_ops.AssignVariableOp(
             resource=variable, value=tf.constant(config.to_json())

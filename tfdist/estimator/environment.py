@@ -6,6 +6,7 @@ import uuid
 import tensorflow as tf
 
 import tf_config
+from tf_config import contract
 from tfdist.cluster import startup
 
 
@@ -19,7 +20,7 @@ def read_tf_config() -> tf_config.TFConfig | None:
     Raises:
         tf_config.ClusterError: If TF_CONFIG is not valid.
     """
-    if os.environ.get("TF_CONFIG", "").strip() in ("", "{}"):
+    if os.environ.get(contract.TF_CONFIG, "").strip() in ("", "{}"):
         return None
     return tf_config.TFConfig.from_environment()
 

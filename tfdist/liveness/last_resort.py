@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from tfdist.liveness.watchdog import STALLED, end_process
+from tf_config.contract import EXIT_STALLED
+from tfdist.liveness.watchdog import end_process
 
 
 class LastResort:
@@ -61,5 +62,5 @@ class LastResort:
             if is_back():
                 return True
             if self._is_called.is_set() and self._calls == call:
-                end_process(text, STALLED, self._end)
+                end_process(text, EXIT_STALLED, self._end)
                 return False

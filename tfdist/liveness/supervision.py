@@ -1,32 +1,38 @@
-"""What the chief tells the process that supervises its cluster, if there is one.
+"""What the chief reports to its launcher, if there is one that can restart tasks.
 
-A launcher that can start tasks again passes a pipe, and the number of its descriptor in
-the environment variable LAUNCH_REPORT_FD. Each report is a line of JSON:
-
-    {"event": "training"}                       the first step has finished
-    {"event": "stalled", "tasks": ["ps:0"]}     end these, and start them again
+The launcher passes the file descriptor of a pipe; see `tf_config.contract.Report`.
 """
 
 import contextlib
-import json
 import os
-from typing import Any
+from collections.abc import Sequence
 
-REPORT_FD = "LAUNCH_REPORT_FD"
-
-START_AGAIN = 75
-"""The exit status that asks to start the program again: EX_TEMPFAIL of sysexits.h."""
+from tf_config import contract
+from tf_config.contract import Report
 
 
 def is_supervised() -> bool:
-    """Whether there is a supervisor."""
-    return os.environ.get(REPORT_FD, "").isdigit()
+    """Returns whether a launcher listens that can restart tasks."""
+    return os.environ.get(contract.REPORT_FD, "").isdigit()
 
 
-def tell(event: str, **details: Any) -> None:
-    """Reports an event, where somebody listens."""
+def report_training() -> None:
+    """Reports that the first step has finished."""
+    _report(Report(contract.TRAINING))
+
+
+def report_stalled(tasks: Sequence[str], why: str) -> None:
+    """Asks the launcher to kill and restart tasks.
+
+    Args:
+        tasks: Their names, such as `ps:0`.
+        why: What the chief saw, for the log.
+    """
+    _report(Report(contract.STALLED, tuple(tasks), why))
+
+
+def _report(report: Report) -> None:
     if is_supervised():
-        line = json.dumps({"event": event, **details}) + "\n"
-        # The supervisor may be gone, and then so will be this process.
+        # If the launcher has died, it takes this process with it: nothing to handle.
         with contextlib.suppress(OSError):
-            os.write(int(os.environ[REPORT_FD]), line.encode())
+            os.write(int(os.environ[contract.REPORT_FD]), report.to_line().encode())

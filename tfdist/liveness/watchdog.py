@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import tf_config
+from tf_config.contract import EXIT_RESTART, EXIT_STALLED
 from tfdist.cluster.health import NO_ANSWER, Server, problem_of
 from tfdist.liveness import stall, supervision
 from tfdist.liveness.activity import DATA, Activity
@@ -24,9 +25,6 @@ from tfdist.liveness.sentinel import Sentinel
 from tfdist.liveness.stall import Seen, Stall
 
 _log = logging.getLogger("tfdist")
-
-STALLED = 69
-"""The exit status of a chief that its watchdog has ended: EX_UNAVAILABLE."""
 
 _LONGEST_INTERVAL = 5.0
 # How long the main thread has to raise an error, before the process is ended.
@@ -189,7 +187,7 @@ class Watchdog:
 
     def _restart(self, found: Stall, text: str) -> None:
         if not found.tasks:
-            end_process(text, supervision.START_AGAIN, self._end)
+            end_process(text, EXIT_RESTART, self._end)
             return
         # A process that is gone, the supervisor knows of.
         ended = {t for t in self._silent if self._problems[t] != NO_ANSWER}
@@ -198,7 +196,7 @@ class Watchdog:
             self._warn(found, text)
             return
         _log.warning("%s\nasking for %s to be started again", text, ", ".join(tasks))
-        supervision.tell("stalled", tasks=tasks, why=text)
+        supervision.report_stalled(tasks, text)
         for task in tasks:
             self._silent.pop(task, None)
         self._without_progress = 0.0
@@ -207,7 +205,7 @@ class Watchdog:
         self._raised.clear()
         self._error = StalledError(text)
         if not self._raised.wait(_SECONDS_TO_RAISE) and not self._stopped.is_set():
-            end_process(text, STALLED, self._end)
+            end_process(text, EXIT_STALLED, self._end)
 
 
 def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -> None:

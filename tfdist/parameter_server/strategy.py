@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 import tf_config
+from tf_config import contract
 from tfdist import _tf
 from tfdist.cluster import servers, status
 from tfdist.cluster.membership import (
@@ -36,8 +37,8 @@ from tfdist.placement.report import (
 if TYPE_CHECKING:
     from tfdist.parameter_server.fit.resume import ResumableFit
 
-_CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
-_STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
+_CHECKPOINT_DIR = contract.CHECKPOINT_DIR
+_STALL_TIMEOUT = contract.STALL_TIMEOUT
 """The variables by which a launcher names the directory, and says how long to wait."""
 
 

@@ -123,7 +123,7 @@ class InFlight:
     def _take_result(self, function: _Function) -> None:
         result = self.fetch(function.output)
         if self._newest_result == 0:
-            supervision.tell("training")
+            supervision.report_training()
         if function.number > self._newest_result:
             self._newest_result = function.number
             function.on_result(result)
