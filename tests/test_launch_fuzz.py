@@ -5,6 +5,7 @@ The commands run in this process, as far as starting anything.
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launch import chaos, command_line, doctor, local, task
-from launch.diagnose import protobuf, running
+from launch.diagnose import peer, running
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import from_text
 from launch.diagnose.diagnosis import each_task
@@ -285,16 +286,11 @@ def test_whatever_a_server_says_becomes_findings(task, version, clock, text):
 
 
 @unhurried
-@given(st.binary(), st.lists(st.integers(0, 20), max_size=3))
-def test_any_bytes_are_a_message_or_malformed(message, path):
-    with contextlib.suppress(protobuf.MalformedError):
-        protobuf.read(message)
-    with contextlib.suppress(protobuf.MalformedError):
-        protobuf.first_bytes(message, *path)
-
-
-@unhurried
-@given(st.dictionaries(st.integers(1, 2**28), st.integers(0, 2**64 - 1) | st.binary()))
-def test_a_message_is_read_back(fields):
-    message = b"".join(protobuf.field(*each) for each in fields.items())
-    assert protobuf.read(message) == {key: [each] for key, each in fields.items()}
+@given(st.lists(st.binary(), min_size=1))
+def test_whatever_bytes_a_server_answers_are_read_or_rejected(answers):
+    answer = itertools.cycle(answers)
+    calls = lambda method, request=None: next(answer)  # noqa: E731
+    with contextlib.suppress(peer.NotTensorFlowError):
+        assert re.fullmatch(r"[^/]+:[0-9]+", peer._task(calls))
+    with contextlib.suppress(*peer.MALFORMED):
+        peer._Session(calls, "ps:0").read()

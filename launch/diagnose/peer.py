@@ -1,32 +1,38 @@
-"""What a TensorFlow server tells about itself, asked over gRPC without TensorFlow.
+"""Asks a TensorFlow server about itself over gRPC, without importing TensorFlow.
 
-Three of its services are used (`tensorflow/core/protobuf/worker_service.proto` and
-`master_service.proto`), and nothing of it changes:
+Three calls are used (`tensorflow/core/protobuf/worker_service.proto` and
+`master_service.proto`); none of them changes the server's state:
 
-- `GetStatus` lists its devices, whose names say which task it believes to be.
-- A graph that wants a TensorFlow of the far future is refused, with the version.
-- A session that knows of this task alone reads the task's clock, and the variable in
-  which `tfdist` keeps the cluster and the task that it was started with.
+- `GetStatus` lists its devices, whose names say which task it believes it is.
+- `RegisterGraph` rejects a graph from the far future with an error that names its
+  TensorFlow version. No call reports the version directly.
+- A session restricted to this task reads the task's clock, and the variable in which
+  `tfdist` publishes the TF_CONFIG that the task was started with.
 """
 
 import re
 import struct
 import time
+from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from launch.diagnose.protobuf import MalformedError, field, first_bytes, read_varint
+from launch.diagnose.messages import pb
 from launch.diagnose.report import Peer
 from tf_config.contract import STATUS_CONTAINER, STATUS_VARIABLE
 
 _FAR_FUTURE = 2**31 - 1
 _GRAPH_VERSION = 1000  # Of 2021: known to every TensorFlow that this package supports.
 _DT_STRING = 7
-_CONTENT = 4  # A tensor's values as they are in memory; each text after its size.
 _VERSION = re.compile(r"for TensorFlow (\S+?)\.(?:\s|$)")
-_TASK = re.compile(rb"/job:([^/]+)/(?:replica:\d+/)?task:(\d+)/")
+_TASK = re.compile(r"/job:([^/]+)/(?:replica:\d+/)?task:(\d+)/")
 # Of this machine's own environment. A proxy is not what stands between two tasks.
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
+
+
+MALFORMED = (DecodeError, IndexError, struct.error)
+"""What reading an answer raises that is not what TensorFlow answers."""
 
 
 class NotTensorFlowError(Exception):
@@ -55,7 +61,7 @@ def ask(address: str, timeout: float) -> Peer:
         version = _version(calls)
         try:
             clock, uncertainty, config = _Session(calls, task).read()
-        except (grpc.RpcError, MalformedError, struct.error) as error:
+        except (grpc.RpcError, *MALFORMED) as error:
             return Peer(task, version, silence=_reason(error))
     return Peer(task, version, clock, uncertainty, config)
 
@@ -67,32 +73,34 @@ class _Calls:
         self._channel = channel
         self._deadline = deadline
 
-    def __call__(self, method: str, request: bytes) -> bytes:
+    def __call__(self, method: str, request: Any = None) -> bytes:
         left = max(0.0, self._deadline - time.monotonic())
         call = self._channel.unary_unary(f"/tensorflow.{method}")
-        return bytes(call(request, timeout=left))
+        message = b"" if request is None else request.SerializeToString()
+        return bytes(call(message, timeout=left))
 
 
 def _task(calls: _Calls) -> str:
     try:
-        status = calls("WorkerService/GetStatus", b"")
-        match = _TASK.match(first_bytes(status, 1, 1))
+        answer = calls("WorkerService/GetStatus")
+        devices = pb.GetStatusResponse.FromString(answer).device_attributes
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             raise NotTensorFlowError(_reason(error)) from None
         raise NoAnswerError(_reason(error)) from None
-    except MalformedError as error:
+    except DecodeError as error:
         raise NotTensorFlowError(str(error)) from None
+    device = devices[0].name if devices else ""
+    match = _TASK.match(device)
     if match is None:
-        raise NotTensorFlowError(f"its first device is {first_bytes(status, 1, 1)!r}")
-    return f"{match[1].decode(errors='replace')}:{int(match[2])}"
+        raise NotTensorFlowError(f"its first device is {device!r}")
+    return f"{match[1]}:{int(match[2])}"
 
 
 def _version(calls: _Calls) -> str | None:
-    versions = field(2, _FAR_FUTURE)  # min_consumer
-    graph = field(4, versions)
+    graph = pb.GraphDef(versions=pb.VersionDef(min_consumer=_FAR_FUTURE))
     try:
-        calls("WorkerService/RegisterGraph", field(2, graph))
+        calls("WorkerService/RegisterGraph", pb.RegisterGraphRequest(graph_def=graph))
     except grpc.RpcError as error:
         match = _VERSION.search(error.details() or "")
         return match[1] if match else None
@@ -100,74 +108,74 @@ def _version(calls: _Calls) -> str | None:
 
 
 class _Session:
-    """A session on one task, of a graph that reads its clock and its status."""
+    """A session on one task, with a graph that reads its clock and its status."""
 
     def __init__(self, calls: _Calls, task: str) -> None:
         job, _, index = task.rpartition(":")
         self._calls = calls
-        self._device = f"/job:{job}/task:{index}"
+        self._task = f"/job:{job}/task:{index}"
 
     def read(self) -> tuple[float, float, str | None]:
-        """The clock, the uncertainty of it, and the TF_CONFIG, if it is told."""
-        graph = self._graph()
+        """Returns the clock, its uncertainty, and the TF_CONFIG if it is published."""
         # Without the filter, the server would wait for every task of its cluster.
-        config = field(4, self._device)
-        request = field(1, graph) + field(2, config)
+        config = pb.ConfigProto(device_filters=[self._task])
+        request = pb.CreateSessionRequest(graph_def=self._graph(), config=config)
         created = self._calls("MasterService/CreateSession", request)
-        handle = field(1, first_bytes(created, 1))
+        handle = pb.CreateSessionResponse.FromString(created).session_handle
         try:
-            self._run(handle, "clock")  # The first takes longer: it is compiled.
+            # The first run takes longer, since the graph is optimized: do not time it.
+            self._run(handle, "clock")
             before = time.time()
-            tensor = self._run(handle, "clock")
+            content = self._run(handle, "clock")
             after = time.time()
-            (clock,) = struct.unpack("<d", first_bytes(tensor, _CONTENT))
+            (clock,) = struct.unpack("<d", content)
             text = self._text(handle)
         finally:
-            self._calls("MasterService/CloseSession", handle)
+            request = pb.CloseSessionRequest(session_handle=handle)
+            self._calls("MasterService/CloseSession", request)
         return clock - (before + after) / 2, (after - before) / 2, text
 
-    def _text(self, handle: bytes) -> str | None:
+    def _text(self, handle: str) -> str | None:
         try:
-            tensor = self._run(handle, "text")
+            content = self._run(handle, "text")
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-                return None  # There is no such variable.
+                return None  # The variable does not exist.
             raise
-        content = first_bytes(tensor, _CONTENT)
-        size, start = read_varint(content)
-        return content[start : start + size].decode(errors="replace")
+        # The content of a string tensor, a length and bytes, is what follows the tag of
+        # field 1 of a message. So protobuf can read it.
+        value = pb.StringContent.FromString(b"\n" + content).value
+        return bytes(value).decode(errors="replace")
 
-    def _run(self, handle: bytes, node: str) -> bytes:
-        fetched = self._calls("MasterService/RunStep", handle + field(3, f"{node}:0"))
-        return first_bytes(fetched, 1, 2)
+    def _run(self, handle: str, node: str) -> bytes:
+        request = pb.RunStepRequest(session_handle=handle, fetch=[f"{node}:0"])
+        answer = self._calls("MasterService/RunStep", request)
+        return bytes(
+            pb.RunStepResponse.FromString(answer).tensor[0].tensor.tensor_content
+        )
 
-    def _graph(self) -> bytes:
-        dtype = _attribute("dtype", field(6, _DT_STRING))
+    def _graph(self) -> Any:
+        dtype = _attribute("dtype", type=_DT_STRING)
         variable = (
-            dtype
-            + _attribute("shape", field(7, b""))
-            + _attribute("container", field(2, STATUS_CONTAINER))
-            + _attribute("shared_name", field(2, STATUS_VARIABLE))
+            dtype,
+            _attribute("shape", shape=pb.TensorShape()),
+            _attribute("container", s=STATUS_CONTAINER),
+            _attribute("shared_name", s=STATUS_VARIABLE),
         )
         nodes = (
-            self._node("clock", "Timestamp"),
-            self._node("variable", "VarHandleOp", variable),
-            self._node("text", "ReadVariableOp", field(3, "variable") + dtype),
+            pb.NodeDef(name="clock", op="Timestamp"),
+            pb.NodeDef(name="variable", op="VarHandleOp", attr=variable),
+            pb.NodeDef(
+                name="text", op="ReadVariableOp", input=["variable"], attr=[dtype]
+            ),
         )
-        versions = field(1, _GRAPH_VERSION)  # producer
-        return b"".join(field(1, node) for node in nodes) + field(4, versions)
-
-    def _node(self, name: str, operation: str, rest: bytes = b"") -> bytes:
-        return (
-            field(1, name)
-            + field(2, operation)
-            + field(4, f"{self._device}/device:CPU:0")
-            + rest
-        )
+        for node in nodes:
+            node.device = f"{self._task}/device:CPU:0"
+        return pb.GraphDef(node=nodes, versions=pb.VersionDef(producer=_GRAPH_VERSION))
 
 
-def _attribute(name: str, value: bytes) -> bytes:
-    return field(5, field(1, name) + field(2, value))
+def _attribute(name: str, **value: Any) -> Any:
+    return pb.Attr(key=name, value=pb.AttrValue(**value))
 
 
 def _reason(error: Exception) -> str:

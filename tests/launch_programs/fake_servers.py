@@ -9,7 +9,7 @@ from concurrent import futures
 
 import grpc
 
-from launch.diagnose.protobuf import field, read
+from launch.diagnose.messages import pb
 
 
 @contextlib.contextmanager
@@ -63,7 +63,9 @@ def tensorflow_server(task, *, version="9.8.7", ahead=0.0, tf_config=None):
 
     def get_status(request, context):
         device = f"/job:{job}/replica:0/task:{index}/device:CPU:0"
-        return field(1, field(1, device))
+        return pb.GetStatusResponse(
+            device_attributes=[pb.Device(name=device)]
+        ).SerializeToString()
 
     def register_graph(request, context):
         context.abort(
@@ -73,20 +75,24 @@ def tensorflow_server(task, *, version="9.8.7", ahead=0.0, tf_config=None):
         )
 
     def run_step(request, context):
-        (fetched,) = read(request)[3]
-        if fetched == b"clock:0":
+        (fetched,) = pb.RunStepRequest.FromString(request).fetch
+        if fetched == "clock:0":
             content = struct.pack("<d", time.time() + ahead)
         elif tf_config is None:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no such variable")
         else:
-            content = field(1, tf_config())[1:]  # Its size, and the text.
-        return field(1, field(1, fetched) + field(2, field(4, content)))
+            text = tf_config().encode()
+            assert len(text) < 2**14
+            # The length as a varint of two bytes, as TensorFlow writes it.
+            content = bytes([len(text) & 0x7F | 0x80, len(text) >> 7]) + text
+        tensor = pb.NamedTensor(name=fetched, tensor=pb.Tensor(tensor_content=content))
+        return pb.RunStepResponse(tensor=[tensor]).SerializeToString()
 
     return grpc_server(
         {
             "WorkerService/GetStatus": get_status,
             "WorkerService/RegisterGraph": register_graph,
-            "MasterService/CreateSession": lambda *_: field(1, "handle"),
+            "MasterService/CreateSession": lambda *_: b"\n\x06handle",
             "MasterService/RunStep": run_step,
             "MasterService/CloseSession": lambda *_: b"",
         }
