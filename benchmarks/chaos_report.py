@@ -80,7 +80,7 @@ def recovery_table(runs: Sequence[Run]) -> str:
         else:
             seconds[name_of(fault)].append(fault["recovery"])
     rows = [
-        ["fault", "how often", "median, s", "maximum, s", "the job ended before"],
+        ["fault", "count", "median, s", "maximum, s", "job ended first"],
         ["---"] * 5,
     ]
     for name in sorted({*seconds, *unseen}):
@@ -102,26 +102,26 @@ def section(measured: dict[str, Any]) -> str:
     happened = sum(len(run.recovered) for run in runs)
     planned = sum(len(run.faults) for run in runs)
     said = [
-        f"Of {len(runs)} schedules, each of {len(runs[0].faults)} faults on 2 ps and 2 "
+        f"Of {len(runs)} schedules, each with {len(runs[0].faults)} faults on 2 ps and 2 "
         f"workers, {outcomes['trained']} ended with the right weights, "
         f"{outcomes['error']} with an error that gave its reason, and "
-        f"{outcomes['hung']} did not end within their deadline. {happened} of the "
-        f"{planned} faults happened before the training was over.",
-        f"Of those that trained, {lost} steps were lost, and "
-        f"{statistics.median(more):g} (median) to {max(more)} of {runs[0].expected} run "
-        f"twice. The longest time whose work was done again was "
-        f"{statistics.median(again):.1f} s (median) to {max(again):.1f} s, with a "
-        "checkpoint every second.",
+        f"{outcomes['hung']} missed their deadline. {happened} of the {planned} faults "
+        "happened before the training was over.",
+        f"In those that trained, {lost} steps were lost, and "
+        f"{statistics.median(more):g} (median) to {max(more)} (maximum) of "
+        f"{runs[0].expected} ran twice. The work that was repeated took "
+        f"{statistics.median(again):.1f} s (median) to {max(again):.1f} s (maximum), "
+        "with a checkpoint every second.",
     ]
     if broken := [f"seed {run.seed}: {each}" for run in runs for each in run.broken]:
-        said.append("What did not hold: " + "; ".join(broken) + ".")
+        said.append("Violated: " + "; ".join(broken) + ".")
     return (
         "\n\n".join(said)
         + "\n\n"
         + recovery_table(runs)
         + "\nBy `python benchmarks/chaos.py` with TensorFlow "
         f"{about['tensorflow']}, Keras {about['keras']}, {about['cores']} cores that "
-        "other work shared.\n"
+        "shared with other work.\n"
     )
 
 

@@ -138,7 +138,7 @@ def sentence(measured: dict[str, Any]) -> str:
     return (
         f"With a checkpoint of {measured['bytes'] / 1e6:.0f} MB every "
         f"{measured['interval']:g} s, a training that leaves no processor idle kept "
-        f"{statistics.median(paired):.1%} of its steps a second (median of "
+        f"{statistics.median(paired):.1%} of its steps per second (median of "
         f"{len(paired)} pairs, {min(paired):.1%} to {max(paired):.1%})."
     )
 

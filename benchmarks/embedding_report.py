@@ -67,6 +67,14 @@ def summary(points: Sequence[Row], routes: Sequence[str]) -> Row:
     }
 
 
+def times_fewer(rows: Sequence[Row]) -> list[float]:
+    """Returns the bytes of `embedding_lookup_sparse` over ours, for each workload."""
+    return [
+        _per_step(routes["stock"], "ps_bytes") / _per_step(routes["chosen"], "ps_bytes")
+        for routes in _by_point(rows).values()
+    ]
+
+
 def _bytes_table(rows: list[Row]) -> str:
     lines = []
     for point, routes in _by_point(rows).items():

@@ -199,14 +199,14 @@ def sentence(measured: dict[str, Any]) -> str:
     said = []
     for how, words in (
         ("stop", "stopped for nine tenths of the time"),
-        ("delay", "whose messages came ten times as late"),
+        ("delay", "whose messages took ten times as long"),
     ):
         epochs = measured[how]
         paired, slow = ratios(epochs), [each for each in epochs if each["slow"]]
         named = sum(tuple(each["stragglers"]) == (SLOW,) for each in slow)
         said.append(
             f"Beside one {words}, the other three of four workers kept "
-            f"{statistics.median(paired):.0%} of their steps a second (median of "
+            f"{statistics.median(paired):.0%} of their steps per second (median of "
             f"{len(paired)} pairs, {min(paired):.0%} to {max(paired):.0%}); the report "
             f"named it in {named} of {len(slow)} epochs."
         )

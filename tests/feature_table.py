@@ -1,9 +1,9 @@
-"""Writes the table of features from the tests of the features.
+"""Generates the table of features from the feature tests.
 
     python tests/feature_table.py           # into docs/features.md and README.md
     python tests/feature_table.py --check   # exits with status 1 if they differ
 
-A row is a marker `@pytest.mark.feature(name, works, why)` of a test in
+The README has the counts, docs/features.md the rows. A row is a marker `@pytest.mark.feature(name, works, why)` of a test in
 `tests/features`; the table's parts are the modules, by their docstrings. The source is
 parsed and not imported, so that this needs no TensorFlow.
 
@@ -54,14 +54,15 @@ COLUMNS = ("Feature", *STRATEGIES.values(), "Test")
 HEADINGS = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
 INTRODUCTION = """# Features
 
-What works under `ParameterServerStrategy`, on two ps and two workers, and under
-`MultiWorkerMirroredStrategy` and `RingStrategy`, on two workers. Each row is a test,
-which runs under each strategy whose column is not empty (–: it would mean nothing
-there), and `python tests/feature_table.py` makes the table from the tests. Where
-workers keep step, it compares logs and weights with those of Keras in one process. What
-works approximately, and why, is told in
-[training on parameter servers](parameter-servers.md) and
-[on several workers at once](multi-worker.md).
+What works under `ParameterServerStrategy`, with two ps and two workers, and under
+`MultiWorkerMirroredStrategy` and `RingStrategy`, with two workers. Each row is a test
+that runs under every strategy to which it applies (– means that it does not apply).
+Under the synchronous strategies, the test compares logs and weights with those of Keras
+in a single process. Unsupported features raise an error that gives the reason.
+
+For what is approximate and why, see [parameter servers](parameter-servers.md) and
+[synchronous workers](multi-worker.md). `python tests/feature_table.py` generates this
+page from the tests.
 """
 BEGIN, END = "<!-- features:begin -->", "<!-- features:end -->"
 
@@ -111,17 +112,18 @@ class Part:
 
     @property
     def summary(self) -> str:
-        """The numbers of rows, of all strategies for which they are the same."""
+        """How many features work under each strategy, as a line of text."""
         of_each: dict[str, list[str]] = {}
         for strategy, name in STRATEGIES.items():
             counts = Counter(row.cells[strategy].works for row in self.rows)
-            said = {"yes": "work", "approximate": "approximately", "no": "refused"}
+            said = {"yes": "work", "approximate": "approximate", "no": "rejected"}
             numbers = [f"{counts[w]} {said[w]}" for w in said if counts[w]]
             if numbers:
                 of_each.setdefault(", ".join(numbers), []).append(name.lower())
-        return "; ".join(
+        line = "; ".join(
             f"{' and '.join(names)}: {numbers}" for numbers, names in of_each.items()
         )
+        return line[:1].upper() + line[1:]
 
 
 def read(path: Path) -> Part:
@@ -228,23 +230,33 @@ def parts() -> list[Part]:
 def page() -> str:
     """The text of docs/features.md."""
     tables = (
-        f"\n## {part.title}\n\n{part.table('../tests/features')}" for part in parts()
+        f"\n## {part.title}\n\n{part.summary}.\n\n{part.table('../tests/features')}"
+        for part in parts()
     )
     return INTRODUCTION + "".join(tables)
 
 
 def readme(text: str) -> str:
-    """The README's text with the table between its marks, if it has any."""
+    """The README's text with the counts between its marks, if it has any."""
     if BEGIN not in text:
         return text
     before, rest = text.split(BEGIN, 1)
     _, after = rest.split(END, 1)
-    folded = "".join(
-        f"<details>\n<summary><b>{part.title}</b> ({part.summary})</summary>\n\n"
-        f"{part.table('tests/features')}\n</details>\n"
-        for part in parts()
+    return f"{before}{BEGIN}\n{counts(parts())}{END}{after}"
+
+
+def counts(table: Sequence[Part]) -> str:
+    """How many features work under each strategy, as a table in Markdown."""
+    rows = [row for part in table for row in part.rows]
+    lines = [["Strategy", "Works", "Approximate", "Rejected"], ["---"] * 4]
+    for strategy, name in STRATEGIES.items():
+        found = Counter(row.cells[strategy].works for row in rows)
+        lines.append([name, *(str(found[w]) for w in ("yes", "approximate", "no"))])
+    return (
+        f"Each of the {len(rows)} features in [the feature table](docs/features.md) "
+        "is a test of the same name, which runs\nunder every strategy to which the "
+        "feature applies:\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
     )
-    return f"{before}{BEGIN}\n{folded}{END}{after}"
 
 
 def main(argv: list[str]) -> int:

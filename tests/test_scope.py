@@ -1,4 +1,4 @@
-"""What each strategy says of what is created outside of its scope, as docs/scope.md."""
+"""Each strategy's messages for objects created outside its scope, as in docs/scope.md."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CASES = {
 def page_rows():
     """The second table's rows: what is outside, and what each strategy says."""
     header, *rows = re.findall(
-        r"^\| (.*) \|$", PAGE.partition("said otherwise")[2], re.M
+        r"^\| (.*) \|$", PAGE.partition("## Errors and warnings")[2], re.M
     )
     strategies = re.findall(r"`(\w+)`", header)
     cells = [row.split(" | ") for row in rows[1:]]

@@ -53,8 +53,8 @@ def test_each_strategy_has_its_status(tmp_path):
     }
     assert found == STATUSES
     assert part.summary == (
-        "parameter servers: 3 work, 2 refused; "
-        "multi-worker: 2 work, 1 approximately, 1 refused; ring: 2 work, 1 refused"
+        "Parameter servers: 3 work, 2 rejected; "
+        "multi-worker: 2 work, 1 approximate, 1 rejected; ring: 2 work, 1 rejected"
     )
     with pytest.raises(ValueError, match="test_untold: what does not quite work says"):
         feature_table.read(ROWS)

@@ -1,0 +1,231 @@
+"""Documentation: links, paths, names and code blocks are right.
+
+A code block runs here unless the line above it is one of these comments:
+
+    <!-- not run: the reason -->
+    <!-- run by: tests/test_x.py -->
+"""
+
+import ast
+import configparser
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import documents  # noqa: E402
+from documents import PAGES, ROOT  # noqa: E402
+
+PACKAGES = ("tfdist", "launch", "tf_config")
+FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks", "docs")
+each_page = pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+
+
+def unmarked(language):
+    return [
+        pytest.param(block, id=str(block))
+        for block in documents.blocks(language)
+        if not block.mark.startswith(("not run:", "run by:"))
+    ]
+
+
+def test_the_readme_fits_on_a_few_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
+
+
+def test_the_script_in_the_readme_is_the_quickstart():
+    script = next(b.code for b in documents.blocks("python") if b.page == PAGES[0])
+    assert script in (ROOT / "examples" / "quickstart.py").read_text()
+
+
+@each_page
+def test_links_lead_somewhere(page):
+    for link in documents.links(page):
+        if link.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in documents.anchors(target), link
+
+
+def test_every_page_is_in_the_index():
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / link.split("#")[0]).resolve() for link in index_links()}
+    assert [p for p in PAGES if p not in listed | {index, ROOT / "CHANGELOG.md"}] == []
+
+
+def index_links():
+    return [
+        link
+        for link in documents.links(ROOT / "docs" / "index.md")
+        if not link.startswith("http")
+    ]
+
+
+@each_page
+def test_paths_exist(page):
+    text = page.read_text()
+    found = re.findall(rf"(?<![\w./-])((?:{'|'.join(FOLDERS)})/[\w./*-]*)", text)
+    paths = {path.rstrip(".") for path in found}
+    assert sorted(path for path in paths if not any(ROOT.glob(path))) == []
+
+
+@each_page
+def test_names_exist(page):
+    """`tfdist.x.y` is a module, or a name that a module defines or exports."""
+    found = re.findall(
+        rf"`(?:python -m )?((?:{'|'.join(PACKAGES)})(?:\.\w+)+)", documents.prose(page)
+    )
+    assert [name for name in found if not defined(name)] == []
+
+
+def defined(name):
+    path, rest = ROOT, name.split(".")
+    while rest and (path / rest[0]).is_dir():
+        path /= rest.pop(0)
+    if not rest:
+        return True
+    file = path / "__init__.py"
+    if (path / f"{rest[0]}.py").exists():
+        file = path / f"{rest.pop(0)}.py"
+    return not rest or rest[0] in names(file)
+
+
+def names(file):
+    """All that a module defines at its top level, imports, or names in a list."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+@pytest.mark.parametrize("block", documents.blocks(), ids=str)
+def test_blocks_have_a_language_and_true_marks(block):
+    assert block.language in {"python", "sh", "text", "yaml"}
+    kind, _, what = block.mark.partition(": ")
+    if kind == "run by":
+        assert block.page.name in (ROOT / what).read_text(), what
+    elif kind == "not run":
+        assert what
+    else:
+        assert "run" not in kind.split(), f"not a mark: {block.mark}"
+
+
+@pytest.mark.parametrize("block", unmarked("sh"))
+def test_commands_run(block):
+    """Each command runs, as a dry run if it would start a cluster."""
+    variables = {}
+    for line in block.code.replace("\\\n", " ").splitlines():
+        if assigned := re.fullmatch(r'(\w+)="(.*)"', line):
+            variables[f"${assigned[1]}"] = assigned[2]
+            continue
+        for name, value in variables.items():
+            line = line.replace(name, value)
+        if words := shlex.split(line, comments=True):
+            run(*words)
+
+
+def run(program, *words):
+    match (program, *words):
+        case ("make", target):
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
+        case ("pip", "install", what):
+            extras = re.findall(r"\w+", what)
+            assert set(extras) <= set(configuration()["options.extras_require"])
+        case ("python", "-m", "launch.local" | "launch.task" | "launch.chaos", *_):
+            module, *flags = words[1:]
+            done = python("-m", module, "--dry_run", *flags)
+            # The script of the user is not there, and all else is right.
+            missing = "train.py" in words and "'train.py' does not exist" in done.stderr
+            assert done.returncode == 0 or missing, done.stderr
+        case ("python", "-m", "launch.doctor", *_):
+            done = python(*words, "--dry_run")
+            assert done.returncode == 0, done.stderr
+        case ("python", "-m", "tf_config", *_):
+            done = python(*words)
+            assert done.returncode == 0, done.stderr
+        case _:
+            pytest.fail(
+                f"no test runs {shlex.join((program, *words))}: mark the block by "
+                "<!-- not run: the reason -->"
+            )
+
+
+def python(*words):
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def configuration():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("block", unmarked("python"))
+def test_programs_run(block, strategy, monkeypatch, tmp_path):
+    """Each block runs on the tests' cluster, with the objects that its page assumes."""
+    import tfdist
+
+    signature = inspect.signature(tfdist.ParameterServerStrategy)
+
+    def existing_strategy(*args, **kwargs):
+        """One process has one strategy: the arguments are only checked."""
+        given = signature.bind(*args, **kwargs).arguments
+        if "placement" in given:
+            tfdist.placement.placement.check_placement(given["placement"])
+        return strategy
+
+    monkeypatch.setattr(tfdist, "ParameterServerStrategy", existing_strategy)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block.code, str(block), "exec"), assumed(strategy))
+
+
+def assumed(strategy):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdist
+
+    def build_model():
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, keras.layers.Dense(8)(inputs))
+        model.compile("sgd", "mse")
+        return model
+
+    x, y = np.ones((16, 4), "float32"), np.ones((16, 8), "float32")
+    return {
+        "build_model": build_model,
+        "keras": keras,
+        "np": np,
+        "plan": tfdist.plan(build_model, num_ps=2),
+        "strategy": strategy,
+        "tf": tf,
+        "tfdist": tfdist,
+        "x": x,
+        "y": y,
+    }
