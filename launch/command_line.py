@@ -15,6 +15,7 @@ from launch.loopback import LogDirError
 from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, KINDS, PlanError, Program
+from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError
 from tf_config.contract import EXIT_USAGE
 
@@ -156,6 +157,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         LogDirError,
         ClusterError,
         FaultError,
+        PlatformError,
     ) as error:
         print(f"{command}: error: {error}\n(--help lists the flags)", file=sys.stderr)
         sys.exit(EXIT_USAGE)

@@ -23,6 +23,7 @@ from launch.plan import (
     without_proxy,
 )
 from launch.supervise.handle import Handle
+from launch.supervise.processes import check_platform
 from tf_config import Cluster, Task, TFConfig, contract
 
 
@@ -55,7 +56,9 @@ def local_cluster(
     Raises:
         PortError: If this machine has not that many free ports.
         ClusterError: If the tasks do not make a cluster.
+        PlatformError: If this machine does not run Linux.
     """
+    check_platform()
     counts = {
         "chief": int(chief),
         "ps": num_ps,

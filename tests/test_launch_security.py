@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import launch
+from launch import chaos, command_line, local
 from launch.network import loopback_only, private_network, reach
 
 from .launch_programs.launcher import DEADLINE, PROGRAMS, ROOT, Launcher
@@ -67,8 +68,8 @@ def hosts(monkeypatch):
             "the ports are closed to other machines",
             marks=needs_confinement,
         ),
-        ("private", "ConnectionRefusedError", "the job has a network of its own"),
-        ("open", "connected", "whoever reaches 10.87.0.1 can run code as "),
+        ("private", "ConnectionRefusedError", "the job has its own network"),
+        ("open", "connected", "anyone who can reach 10.87.0.1 can run code as "),
     ],
 )
 def test_a_stranger_on_the_network(hosts, tmp_path, mode, outcome, notice):
@@ -216,7 +217,7 @@ def test_a_protection_that_is_not_to_be_had(monkeypatch):
     assert protection.is_open
     assert protection.notice.startswith(
         "WARNING: the ports are open (they cannot be closed, seccomp(2): none here): "
-        "whoever reaches 10.1.2.3 or fd00::7 can run code as "
+        "anyone who can reach 10.1.2.3 or fd00::7 can run code as "
     )
     with pytest.raises(reach.NetworkError, match="none here.*--network=private"):
         reach.protect("loopback", [2222])
@@ -243,6 +244,18 @@ def test_the_addresses_are_those_that_others_reach(monkeypatch):
 def test_a_machine_that_is_not_known(monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert loopback_only.why_not() == "seccomp(2): Function not implemented"
+
+
+@pytest.mark.parametrize("command", [local, chaos])
+def test_a_machine_without_linux(monkeypatch, capsys, command, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "argv", ["launch", str(script)])
+    with pytest.raises(SystemExit) as exit:
+        command_line.run(command.main, "launch")
+    assert exit.value.code == 2
+    assert "needs Linux; this is darwin" in capsys.readouterr().err
 
 
 def test_a_chief_in_this_process_cannot_be_let_into_a_private_network():

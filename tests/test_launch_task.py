@@ -39,7 +39,7 @@ def only_the_warning(errors, words):
     """Whether an open port is warned of, and nothing else, where others reach it."""
     if not reach.addresses():
         return errors == ""
-    start = f"launch.task: WARNING: whoever reaches {words} "
+    start = f"launch.task: WARNING: anyone who can reach {words} "
     return errors.startswith(start) and errors.count("\n") == 1
 
 

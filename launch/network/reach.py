@@ -1,6 +1,6 @@
-"""Who reaches the ports of a job on this machine: a choice, and what to say of it.
+"""Who can reach the ports of a job on this machine, and what to tell the user.
 
-Whoever reaches the port of a TensorFlow server can run code there, unasked.
+Anyone who can reach the port of a TensorFlow server can run code there.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ AUTO, LOOPBACK, PRIVATE, OPEN = MODES = ("auto", "loopback", "private", "open")
 
 
 class NetworkError(RuntimeError):
-    """A protection that was asked for and is not to be had on this system."""
+    """The requested protection is not available on this system."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Protection:
 
     Attributes:
         notice: What to tell the user.
-        is_open: Whether nothing does.
-        confined: What has to be answered meanwhile, if anything.
+        is_open: Whether the ports are open to other machines.
+        confined: What must answer the tasks' calls of bind, if anything.
     """
 
     notice: str
@@ -39,14 +39,14 @@ class Protection:
 
 
 def protect(mode: str, ports: Collection[int]) -> Protection:
-    """Protects the ports of what this process will start.
+    """Protects the ports of the processes that this process will start.
 
     Args:
-        mode: `loopback`: this machine alone reaches the ports; `private`: a network
-            of its own, which no other process reaches, and which reaches none;
-            `open`: whoever reaches this machine; `auto`: `loopback` if the system
-            allows it, and otherwise `open`.
-        ports: Those of the job.
+        mode: `loopback`: only this machine can reach the ports; `private`: the job gets
+            its own network, which cannot be reached and reaches nothing; `open`: every
+            machine that can reach this one; `auto`: `loopback` if the system allows
+            it, otherwise `open`.
+        ports: The ports of the job.
 
     Raises:
         NetworkError: If the system does not allow `loopback` or `private`.
@@ -56,8 +56,8 @@ def protect(mode: str, ports: Collection[int]) -> Protection:
     problem = "" if mode == OPEN else loopback_only.why_not()
     if mode == LOOPBACK and problem:
         raise NetworkError(
-            f"the ports cannot be closed to other machines here ({problem}): try "
-            "--network=private, or --network=open in a network of your own"
+            f"this system cannot close the ports to other machines ({problem}): try "
+            "--network=private, or --network=open if you trust the network"
         )
     if mode == OPEN or problem:
         return Protection(_warning(mode, problem), is_open=True)
@@ -72,12 +72,12 @@ def _private() -> Protection:
         private_network.enter()
     except OSError as error:
         raise NetworkError(
-            f"a network of its own cannot be made here ({error.strerror}): have "
-            "unprivileged user namespaces allowed, or try --network=loopback"
+            f"this system cannot give the job its own network ({error.strerror}): "
+            "allow unprivileged user namespaces, or try --network=loopback"
         ) from None
     return Protection(
-        "the job has a network of its own (--network=private): nobody else reaches its "
-        "ports, and it reaches no other machine"
+        "the job has its own network (--network=private): no other process can reach "
+        "its ports, and it cannot reach other machines"
     )
 
 
@@ -87,25 +87,24 @@ def _warning(mode: str, problem: str) -> str:
     if not reach:
         return f"the ports are open, and this machine has no network ({why})"
     return (
-        f"WARNING: the ports are open ({why}): whoever reaches {reach} can run code as "
+        f"WARNING: the ports are open ({why}): anyone who can reach {reach} can run code as "
         f"{_user()}, without a password. --network=private closes them"
     )
 
 
 def exposure(task_plan: TaskPlan) -> str:
-    """Warns of the port that a task will open; '' if there is nothing to warn of."""
+    """Returns a warning about the port that a task will open, or ''."""
     reach = " or ".join(addresses())
     if not reach or task_plan.task.job == "evaluator":  # It opens none.
         return ""
     return (
-        f"WARNING: whoever reaches port {task_plan.port} of {reach} can run code as "
-        f"{_user()}, without a password: let the machines of the cluster in, and no "
-        "others"
+        f"WARNING: anyone who can reach port {task_plan.port} of {reach} can run code "
+        f"as {_user()}, without a password: open it only to the machines of the cluster"
     )
 
 
 def addresses() -> list[str]:
-    """The addresses by which other machines may reach this one."""
+    """Returns the addresses at which other machines may reach this one."""
     found = [
         address.address.partition("%")[0]
         for interface in psutil.net_if_addrs().values()
@@ -121,17 +120,19 @@ def addresses() -> list[str]:
 
 
 def is_here(address: str) -> bool:
-    """Whether `host:port` is an address of this machine, if its host is known at all."""
+    """Returns whether `host:port` is an address of this machine."""
     try:
         found = socket.getaddrinfo(split_address(address)[0], None)
     except (OSError, UnicodeError):
-        return True
+        return True  # An unknown host gives nothing to compare.
     return any(has_address(family, str(each[0])) for family, *_, each in found)
 
 
 def has_address(family: int, ip: str) -> bool:
-    """Whether this machine has an IP address."""
+    """Returns whether an IP address belongs to this machine."""
     try:
+        # The kernel binds only its own addresses; a list of interfaces would miss some,
+        # such as all of 127.0.0.0/8.
         with socket.socket(family, socket.SOCK_DGRAM) as tried:
             tried.bind((ip.partition("%")[0], 0))
     except OSError:
@@ -142,5 +143,5 @@ def has_address(family: int, ip: str) -> bool:
 def _user() -> str:
     try:
         return psutil.Process().username()
-    except (psutil.Error, KeyError):
+    except (psutil.Error, KeyError):  # A container may run as a user without a name.
         return f"user {os.getuid()}"

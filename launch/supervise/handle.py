@@ -12,6 +12,7 @@ from typing import Any
 
 from launch.job import Job
 from launch.supervise.policy import describe_exit, exit_status
+from launch.supervise.processes import check_platform
 
 # Not `-m launch.supervise.supervisor`: the package need not be on the path, the first entry
 # of which would be a directory of the user's. And `pkill -f launch.local` shall
@@ -32,9 +33,13 @@ class Handle:
 
     Args:
         job: What the supervisor starts.
+
+    Raises:
+        PlatformError: If this machine does not run Linux.
     """
 
     def __init__(self, job: Job) -> None:
+        check_platform()
         self._grace_period = job.grace_period
         self._control, theirs = socket.socketpair()
         with theirs:

@@ -12,6 +12,7 @@ import functools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,23 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class PlatformError(RuntimeError):
+    """A job on this machine was asked for where there is no Linux."""
+
+
+def check_platform() -> None:
+    """Checks that this machine can supervise a job.
+
+    Raises:
+        PlatformError: If it does not run Linux, whose prctl(2) ties processes together.
+    """
+    if sys.platform != "linux":
+        raise PlatformError(
+            f"a job on one machine needs Linux; this is {sys.platform}. Run it in a Linux "
+            "container, or start each task with python -m launch.task"
+        )
 
 
 @dataclass(frozen=True)
