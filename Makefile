@@ -12,7 +12,7 @@ ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test check features scripts lint types wheel clean
+.PHONY: help mnist test check docs features scripts lint types wheel clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -20,6 +20,7 @@ help:
 	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
+	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -42,6 +43,9 @@ features: $(VENV)/.dev
 scripts: $(VENV)/.dev
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.scripts --strategy=all --write
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,6 +65,10 @@ $(VENV)/.examples: setup.cfg pyproject.toml | $(VENV)/.made
 $(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.made
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.examples
+
+$(VENV)/.docs: setup.cfg pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[docs,lint]'
+	touch $@
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

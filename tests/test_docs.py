@@ -57,18 +57,28 @@ def test_links_lead_somewhere(page):
             assert anchor in documents.anchors(target), link
 
 
-def test_every_page_is_in_the_index():
-    index = ROOT / "docs" / "index.md"
-    listed = {(index.parent / link.split("#")[0]).resolve() for link in index_links()}
-    assert [p for p in PAGES if p not in listed | {index, ROOT / "CHANGELOG.md"}] == []
+@each_page
+def test_every_page_is_in_the_index_and_the_site(page):
+    docs = ROOT / "docs"
+    if page.parent in (docs, docs / "reference"):
+        name = page.relative_to(docs).as_posix()
+        links = documents.links(docs / "index.md")
+        assert name in {link.split("#")[0] for link in links} | {"index.md"}
+        assert f": {name}\n" in (ROOT / "mkdocs.yml").read_text()
 
 
-def index_links():
-    return [
-        link
-        for link in documents.links(ROOT / "docs" / "index.md")
-        if not link.startswith("http")
-    ]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_reference_has_every_public_name(package):
+    page = (ROOT / "docs" / "reference" / f"{package}.md").read_text()
+    module = ast.parse((ROOT / package / "__init__.py").read_text())
+    (exported,) = (
+        ast.literal_eval(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        and getattr(node.targets[0], "id", "") == "__all__"
+    )
+    listed = set(re.findall(rf"^::: {package}\.(?:\w+\.)*(\w+)$", page, re.M))
+    assert set(exported) <= listed
 
 
 @each_page
