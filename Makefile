@@ -12,7 +12,7 @@ ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test check docs features scripts lint types wheel clean
+.PHONY: help mnist test check docs docs-private-api features scripts lint types wheel clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -21,6 +21,7 @@ help:
 	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
 	@echo "make docs    build the site into build/site; broken links fail"
+	@echo "make docs-private-api  docs/private-api.md, from tfdist/_private_api.py"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -45,6 +46,9 @@ scripts: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-private-api: $(VENV)/.dev
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.private_api --write
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

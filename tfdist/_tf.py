@@ -1,10 +1,11 @@
-"""The fence: every private symbol of TensorFlow and Keras that tfdist uses.
+"""The fence: every private symbol of TensorFlow and Keras that tfdist imports.
 
-Each has the reason why no public symbol serves. All of them were tried with
-TensorFlow 2.16.2 and 2.21.0 and with Keras 3.12.0 and 3.15.1. Nothing outside
-this file imports from `tensorflow.python` or `keras.src`.
+`_private_api.py` says why each is needed, which public way was tried, and with which
+versions. Only this file imports from `tensorflow.python` and `keras.src`, with one
+exception: `estimator/_tf.py`, for what needs tensorflow-estimator.
 """
 
+import functools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +21,9 @@ from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as keras_loss
 from keras.src.saving import saving_lib
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.data.experimental.ops.distribute import (
-    _AutoShardDataset,
-    compute_batch_size,
-)
-from tensorflow.python.data.ops.dataset_ops import _VariantDataset
-from tensorflow.python.data.ops.shuffle_op import _ShuffleDataset
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
 )
-from tensorflow.python.distribute.coordinator import coordinator_context
 from tensorflow.python.distribute.cross_device_ops import get_devices_from
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
@@ -43,108 +37,27 @@ from tensorflow.python.eager.record import could_possibly_record as could_be_rec
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
-from tensorflow.python.training.saving.saveable_object_util import (
-    ResourceVariableSaveable,
-)
 
 import tf_config
 
+# Symbols that are used as they are; `_private_api.py` has the reason for each.
 __all__ = [
-    # Keras calls the strategy only while it traces its own step, on the chief. To
-    # send the step to a worker, its methods have to answer for themselves.
+    "CachingVariable",
+    "CollectiveAllReduceExtended",
     "KerasVariable",
+    "MirroredExtended",
+    "ParameterServerStrategyV2Extended",
+    "SaveSpec",
+    "SaveableObject",
+    "ShardedVariable",
     "TFEpochIterator",
     "TensorFlowTrainer",
-    # `tf.distribute.StrategyExtended` is public, but the parameter-server class
-    # with the methods that decide a variable's ps is not.
-    "ParameterServerStrategyV2Extended",
-    # The same, of the mirrored strategy, with the devices that it mirrors to.
-    "MirroredExtended",
-    # What the strategy returns for a variable; its reads and writes are ours.
-    "CachingVariable",
-    # To recognise a partitioned variable of TensorFlow's own.
-    "ShardedVariable",
-    # The same, of TF1's `get_variable(partitioner=...)`.
     "V1PartitionedVariable",
-    # Saves a variable as a slice of a larger tensor; public only for TF1's own.
-    "ResourceVariableSaveable",
-    # The same, of rows that have to be put in order first.
-    "SaveableObject",
-    "SaveSpec",
-    # A dataset's graph, and a dataset from it: TensorFlow serializes datasets in its
-    # own service and checkpoints, and has no public function for it.
-    "dataset_from_graph",
-    "dataset_graph",
-    "is_of_this_cluster",
-    # Where an iterator of a dataset is; its public saving refuses every dataset that
-    # shuffles by a random operation, as Keras's arrays do.
-    "iterator_state",
-    "restore_iterator",
-    # Which worker runs a function is known to the coordinator at the call alone.
-    "worker_index",
-    # `tf.Graph` cannot capture an eager tensor; the graphs of functions can.
-    "scratch_graph",
-    # Which function a worker runs, and whether it has ended, is known to the thread that
-    # the coordinator has for it; and it waits for results without a deadline.
-    "observe_workers",
-    "wait_for_result",
-    # Whether a tape is recording, for what TensorFlow cannot differentiate itself.
     "could_be_recorded",
-    # What a call in a graph computes; the function is public, and which one it is not.
-    "function_graph",
-    # TensorFlow warns of functions that are traced often, by their line; ours are one for
-    # each model.
-    "function",
-    # What runs eagerly runs on one executor for all threads, unless a thread is given
-    # its own; and much waits for all that its executor has under way.
-    "new_executor",
-    "executor_scope",
-    "give_workers_own_executors",
-    # What the coordinator traces a function of a worker's iterator with.
-    "iterator_spec",
-    # Tells the active tapes that something with a `handle` was read. Tapes that are
-    # given by hand have a public `watch`; the active ones are known to TensorFlow.
-    "watch",
-    # Keeps the generator that `keras.random` makes for whoever gives no seed. Made in a
-    # graph to throw away, it would be of no use after.
-    "global_seed_generator",
-    "global_seed_generator_kept",
-    "set_global_seed_generator",
-    # Keras creates the variables of a stateless scope when it is left.
-    "variables_to_initialize",
-    # A `CrossDeviceOps` is public, and so is that it may be written; what it returns,
-    # where it is asked to reduce to, and a gather are not.
-    "devices_of",
-    "gather",
-    "mirrored",
-    # Every layer inside a model; `Model.layers` gives the outermost alone.
-    "flatten_layers",
-    # The class behind `tf.distribute.MultiWorkerMirroredStrategy`: which devices of a
-    # process are replicas, and how it waits for its peers, are decided there alone.
-    "CollectiveAllReduceExtended",
-    "use_own_peer_watch",
-    "check_peer",
-    "abort_collectives",
-    # Keras divides a loss by the number of replicas, also where they have unequal
-    # numbers of examples. The two functions that do so belong to no class.
     "keras_loss",
-    # The functions that every public way to save a model with Keras ends in.
-    "saving_lib",
     "legacy_h5_format",
-    # What a resource is: a variable, a table, a writer. Only its text tells.
-    "resource_type",
-    # The graphs of the functions that an operation calls; `as_graph_def` has them
-    # without the lines of the program that made them.
-    "inputs_of_functions",
-    # Keras shuffles arrays with operations that have no seed, on each worker in
-    # another order. `tf.random.set_seed` cannot be taken back.
-    "seeded",
-    # The files of a dataset that belong to a worker; public only as a part of
-    # TensorFlow's own distribution, which divides batches otherwise.
-    "shard_files",
-    "batch_size_of",
-    "draws_at_random",
-    "shuffle_seeds",
+    "saving_lib",
+    "watch",
 ]
 
 
@@ -185,7 +98,7 @@ def variables_to_initialize() -> list[Any]:
 def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
     """Returns the graph of a dataset, a serialized `GraphDef`."""
     return tf.raw_ops.DatasetToGraphV2(
-        input_dataset=dataset._variant_tensor,
+        input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=0,  # warn, and carry on
         strip_device_assignment=True,
     )
@@ -193,7 +106,8 @@ def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
 
 def dataset_from_graph(graph: tf.Tensor, element_spec: Any) -> tf.data.Dataset:
     """Returns the dataset of a graph, on the device that runs this."""
-    return _VariantDataset(tf.raw_ops.DatasetFromGraph(graph_def=graph), element_spec)
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+    return tf.data.experimental.from_variant(variant, element_spec)
 
 
 def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
@@ -203,7 +117,8 @@ def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
     bound to the old name and cannot be iterated; its graph can.
     """
     here = tf.DeviceSpec.from_string(tf.identity(0).device)
-    return tf.DeviceSpec.from_string(dataset._variant_tensor.device).job == here.job
+    variant = tf.data.experimental.to_variant(dataset)
+    return tf.DeviceSpec.from_string(variant.device).job == here.job
 
 
 def iterator_state(iterator: Any) -> tf.Tensor:
@@ -213,7 +128,7 @@ def iterator_state(iterator: Any) -> tf.Tensor:
         tf.errors.OpError: If a dataset of its pipeline cannot tell.
     """
     return tf.raw_ops.SerializeIterator(
-        resource_handle=iterator._iterator_resource,
+        resource_handle=_resource_of(iterator),
         external_state_policy=1,  # leave the state of random operations out
     )
 
@@ -225,8 +140,13 @@ def restore_iterator(iterator: Any, state: tf.Tensor) -> None:
         tf.errors.OpError: If it is not the same.
     """
     tf.raw_ops.DeserializeIterator(
-        resource_handle=iterator._iterator_resource, serialized=state
+        resource_handle=_resource_of(iterator), serialized=state
     )
+
+
+def _resource_of(iterator: Any) -> tf.Tensor:
+    (resource,) = tf.nest.flatten(iterator, expand_composites=True)
+    return resource
 
 
 def devices_of(destinations: Any) -> tuple[str, ...]:
@@ -239,22 +159,11 @@ def mirrored(values: Sequence[Any]) -> Any:
     return Mirrored(tuple(values))
 
 
-def gather(
-    ops: tf.distribute.CrossDeviceOps,
-    per_replica_value: Any,
-    destinations: Any,
-    axis: int,
-    options: Any,
-) -> Any:
-    """Concatenates the values of all replicas, by these ops."""
-    return ops._gather(per_replica_value, destinations, axis, options)
-
-
 def function(python_function: Callable[..., Any], signature: Any) -> Any:
     """Returns a `tf.function` of this signature, and lets it be one of many."""
-    traced = tf.function(python_function, input_signature=signature)
-    traced._omit_frequent_tracing_warning = True
-    return traced
+    # TensorFlow counts traces by the code object of a Python function, and ours share
+    # one among all models; a partial has none, and is counted by itself.
+    return tf.function(functools.partial(python_function), input_signature=signature)
 
 
 def function_graph(call: tf.Operation) -> Any:
@@ -265,13 +174,7 @@ def function_graph(call: tf.Operation) -> Any:
 
 def worker_index() -> tf.Tensor:
     """Returns, in a function being traced, the index of the worker that will run it."""
-
-    def index() -> tf.Tensor:
-        worker = coordinator_context.get_current_dispatch_context()
-        return tf.constant(worker.worker_index if worker else 0, tf.int64)
-
-    graph = tf.compat.v1.get_default_graph()
-    return graph.capture_call_time_value(index, tf.TensorSpec([], tf.int64))
+    return tf.distribute.coordinator.experimental_get_current_worker_index()
 
 
 def observe_workers(
@@ -373,7 +276,12 @@ def wait_for_result(output: Any, timeout: float) -> bool:
 
 def iterator_spec(iterators: Any) -> tf.TypeSpec:
     """Returns the type spec of one worker's iterator, from all workers' iterators."""
-    return iterators._values[0]._type_spec
+    return tf.type_spec_from_value(iterators)
+
+
+def value_of(variable: keras.Variable) -> Any:
+    """Returns what holds a Keras variable's value, not cast to any layer's dtype."""
+    return variable._value
 
 
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
@@ -443,12 +351,36 @@ def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tens
 
 def shard_files(dataset: tf.data.Dataset, shards: int, index: int) -> tf.data.Dataset:
     """Returns the part of a dataset that reads every `shards`-th file."""
-    return _AutoShardDataset(dataset, shards, index, shards)
+    specs = [
+        # A dataset passes ragged and sparse tensors on as variants.
+        spec if isinstance(spec, tf.TensorSpec) else tf.TensorSpec(None, tf.variant)
+        for spec in tf.nest.flatten(dataset.element_spec)
+    ]
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    variant = tf.raw_ops.AutoShardDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        num_workers=shards,
+        index=index,
+        auto_shard_policy=policy.value,
+        num_replicas=shards,
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+    sharded = tf.data.experimental.from_variant(variant, dataset.element_spec)
+    return sharded.with_options(dataset.options())
 
 
 def batch_size_of(dataset: tf.data.Dataset) -> int | None:
     """Returns the number of examples in a batch of a dataset, or None."""
-    size = int(compute_batch_size(dataset))
+    shapes = [
+        getattr(spec, "shape", tf.TensorShape(None))
+        for spec in tf.nest.flatten(dataset.element_spec)
+    ]
+    sizes = {shape[0] if shape.rank else None for shape in shapes}
+    if None not in sizes:
+        return sizes.pop() if len(sizes) == 1 else None
+    variant = tf.data.experimental.to_variant(dataset)
+    size = int(tf.raw_ops.ComputeBatchSize(input_dataset=variant))
     return None if size < 0 else size
 
 
@@ -469,7 +401,8 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[int]:
     Those of the datasets that its functions make are among them.
     """
     seeds = []
-    if isinstance(dataset, _ShuffleDataset):
+    # By its name, since the class is private; other datasets have seeds, too.
+    if type(dataset).__name__ == "_ShuffleDataset":
         seeds += [int(dataset._seed), int(dataset._seed2)]
     for function in dataset._functions():
         for op in function.function.graph.get_operations():

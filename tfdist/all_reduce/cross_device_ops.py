@@ -37,7 +37,7 @@ SUM = tf.distribute.ReduceOp.SUM
 MEAN = tf.distribute.ReduceOp.MEAN
 
 
-class AllReduce(tf.distribute.CrossDeviceOps):
+class AllReduce(tf.distribute.ReductionToOneDevice):
     """Sums gradients over devices, by the fastest algorithm or by one of your choice.
 
         strategy = tf.distribute.MirroredStrategy(
@@ -150,12 +150,6 @@ class AllReduce(tf.distribute.CrossDeviceOps):
             for i, values in zip(indices, zip(*reduced, strict=True), strict=True):
                 results[i] = _tf.mirrored(values)
         return results
-
-    def _gather_implementation(
-        self, per_replica_value: Any, destinations: Any, axis: int, options: Any
-    ) -> Any:
-        one_device = tf.distribute.ReductionToOneDevice()
-        return _tf.gather(one_device, per_replica_value, destinations, axis, options)
 
     def reduce_tensors(
         self,

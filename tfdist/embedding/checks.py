@@ -65,7 +65,7 @@ def table(params: Any, strategy: str | None = None) -> Table:
     if isinstance(params, _tf.V1PartitionedVariable):
         params = _rows_of(params)
     if isinstance(params, keras.Variable):
-        params = params._value
+        params = _tf.value_of(params)
     if isinstance(params, PartitionedVariable):
         return _partitioned(params, strategy)
     shards = list(params) if isinstance(params, (list, tuple)) else [params]
@@ -210,7 +210,7 @@ def positive(**values: int) -> None:
 
 def _shard(shard: Any) -> tf.Variable | tf.Tensor:
     if isinstance(shard, keras.Variable):
-        shard = shard._value
+        shard = _tf.value_of(shard)
     return shard if isinstance(shard, tf.Variable) else tf.convert_to_tensor(shard)
 
 

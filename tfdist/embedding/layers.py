@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.embedding import batch, checks
 from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
@@ -83,7 +84,7 @@ class Embedding(keras.layers.Embedding):
         """Looks up ids of any shape: a tensor, or a ragged one."""
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values))
-        table = _value(self._embeddings)
+        table = _tf.value_of(self._embeddings)
         is_on_ps = isinstance(table, ParameterServerVariable | PartitionedVariable)
         if not is_on_ps or self.lora_enabled or self.quantization_mode:
             is_sparse = isinstance(inputs, tf.SparseTensor)
@@ -214,7 +215,7 @@ class EmbeddingBag(keras.layers.Layer):
         """
         ids, weights = batch.bags(inputs, weights, self.padding, self.path)
         combined = embedding_lookup_sparse_with_distributed_aggregation(
-            _value(self.embeddings),
+            _tf.value_of(self.embeddings),
             ids,
             weights,
             combiner=self.combiner,
@@ -247,13 +248,8 @@ class EmbeddingBag(keras.layers.Layer):
         }
 
 
-def _value(variable: keras.Variable) -> Any:
-    """What holds a Keras variable's value, not cast to the layer's dtype."""
-    return variable._value
-
-
 def _update_by_row(table: keras.Variable) -> None:
-    value = _value(table)
+    value = _tf.value_of(table)
     if isinstance(value, ParameterServerVariable | PartitionedVariable):
         value.updates_rows = True
 

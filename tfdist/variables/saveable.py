@@ -32,7 +32,7 @@ def saveables(
     if layout.partition_strategy != DIV:
         return [_InterleavedSaveable(shards, layout, specs, name)]
     return [
-        _tf.ResourceVariableSaveable(shard, spec, name)
+        _ContiguousSaveable(shard, spec, name)
         for spec, shard in zip(specs, shards, strict=True)
     ]
 
@@ -46,6 +46,36 @@ def slice_specs(layout: Layout, shape: Sequence[int]) -> list[str]:
         extents[partition.axis] = f"{shard.start},{shard.size}"
         specs.append(f"{' '.join(map(str, shape))} {':'.join(extents)}")
     return specs
+
+
+class _ContiguousSaveable(_tf.SaveableObject):
+    """Saves a shard that is one slice of the whole."""
+
+    def __init__(self, shard: ParameterServerVariable, spec: str, name: str) -> None:
+        self._shard = shard
+
+        def read() -> tf.Tensor:
+            # `read_value` would hold a copy of the shard until the file is written.
+            with tf.device(shard.device):
+                value = shard.read_value_no_copy()
+                with tf.device("/device:CPU:0"):
+                    return tf.identity(value)
+
+        save_spec = _tf.SaveSpec(
+            tensor=read,
+            slice_spec=spec,
+            name=name,
+            dtype=shard.dtype,
+            device=shard.device,
+        )
+        super().__init__(shard, [save_spec], name)
+
+    def restore(
+        self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any
+    ) -> Any:
+        (restored,) = restored_tensors
+        with tf.device(self._shard.device):
+            return self._shard.assign(restored, read_value=False)
 
 
 class _InterleavedSaveable(_tf.SaveableObject):

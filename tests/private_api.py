@@ -1,0 +1,227 @@
+"""Private members and imports of TensorFlow and Keras: what the code uses.
+
+    python -m tests.private_api           # the counts, and what is not declared
+    python -m tests.private_api --write   # writes docs/private-api.md
+
+`tfdist/_private_api.py` declares them; `tests/test_private_api.py` compares the two.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from tfdist import _private_api as declared
+
+ROOT = Path(declared.__file__).parent
+PAGE = Path(__file__).parent.parent / "docs" / "private-api.md"
+PRIVATE_PACKAGES = (
+    "tensorflow.python",
+    "tensorflow.compiler",
+    "keras.src",
+    "tf_keras.",
+    "tensorflow_estimator",
+)
+# Packages whose members are not declared yet.
+EXEMPT = ("estimator", "keras", "parameter_server", "synchronous")
+# Underscored names that Python documents.
+OF_PYTHON = {"_asdict", "_exit", "_fields", "_make", "_replace"}
+BY_NAME = {"delattr", "getattr", "hasattr", "setattr"}
+
+
+def files() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    """The package of tfdist that a file is in, or its own name."""
+    return path.relative_to(ROOT).parts[0]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The full names of what a file imports from private packages."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.startswith(PRIVATE_PACKAGES))
+
+
+def is_private(name: str) -> bool:
+    return bool(re.fullmatch(r"_[A-Za-z]\w*", name)) and name not in OF_PYTHON
+
+
+def accessed(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Private names that are read, set or looked up by a string on another object."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if not _is_own(node.value):
+                yield node.attr, node.lineno
+        elif isinstance(node, ast.Call):
+            called = node.func.id if isinstance(node.func, ast.Name) else ""
+            if called not in BY_NAME and "replace" not in called:
+                continue
+            name = node.args[1] if len(node.args) > 1 else None
+            if not isinstance(name, ast.Constant) or _is_own(node.args[0]):
+                continue
+            if isinstance(name.value, str) and is_private(name.value):
+                yield name.value, node.lineno
+
+
+def inherited(tree: ast.AST, module: ModuleType) -> Iterator[tuple[str, int]]:
+    """Private names that classes of a module override, or use, of a foreign base."""
+    for node in ast.walk(tree):
+        cls = isinstance(node, ast.ClassDef) and getattr(module, node.name, None)
+        if not isinstance(cls, type) or not isinstance(node, ast.ClassDef):
+            continue
+        names = foreign_names(cls)
+        for each in ast.walk(node):
+            if isinstance(each, ast.FunctionDef) and each.name in names:
+                yield each.name, each.lineno
+            if not isinstance(each, ast.Attribute) or each.attr not in names:
+                continue
+            if _is_own(each.value):
+                yield each.attr, each.lineno
+
+
+def foreign_names(cls: type) -> set[str]:
+    """The private members of the classes of TensorFlow and Keras that a class extends."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if base.__module__.split(".")[0] in ("tensorflow", "keras", "tf_keras"):
+            names |= members(base)
+    return names
+
+
+def members(cls: type) -> set[str]:
+    """The private members of one class: its own, and what its methods set on `self`."""
+    try:
+        source = inspect.getsource(cls)
+    except (OSError, TypeError):
+        source = ""
+    found = {*vars(cls), *re.findall(r"\bself\.(_\w+)", source)}
+    return {name for name in found if is_private(name)}
+
+
+def _is_own(value: ast.AST) -> bool:
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "super"
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
+
+
+def used() -> dict[str, list[str]]:
+    """For each private name, the lines that use it, such as `keras/hooks.py:53`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in files():
+        tree = ast.parse(path.read_text())
+        name = ".".join(("tfdist", *path.relative_to(ROOT).with_suffix("").parts))
+        uses = [*accessed(tree)]
+        if path.name != "__main__.py":
+            module = importlib.import_module(name.removesuffix(".__init__"))
+            uses += inherited(tree, module)
+        for private, line in uses:
+            found[private].append(f"{path.relative_to(ROOT)}:{line}")
+    return found
+
+
+def undeclared() -> list[str]:
+    """The lines that use a private member which is not declared."""
+    names = {member.name for member in declared.MEMBERS}
+    return sorted(
+        f"{place}: {name}"
+        for name, places in used().items()
+        for place in places
+        if name not in names and room(ROOT / place) not in EXEMPT
+    )
+
+
+def resolve(name: str) -> object:
+    """Imports what a dotted name stands for.
+
+    Raises:
+        AttributeError: If it does not exist.
+    """
+    parts = name.split(".")
+    for i in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:i]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[i:]:
+            found = getattr(found, part)
+        return found
+    raise AttributeError(f"no module for {name}")
+
+
+def exists(member: declared.Member) -> bool:
+    """Whether the class that is said to have a member has it, or a base of it."""
+    owner = resolve(member.owner)
+    if isinstance(owner, type):
+        return any(member.name in members(base) for base in owner.__mro__)
+    return hasattr(owner, member.name)
+
+
+def page() -> str:
+    """The text of docs/private-api.md."""
+    places = used()
+    lines = [
+        "# Private TensorFlow and Keras symbols",
+        "",
+        "<!-- Written by `make docs-private-api` from tfdist/_private_api.py. -->",
+        "",
+        "tfdist uses symbols of TensorFlow and Keras that are not public where no public",
+        "symbol does the same. A new release can change them without notice. This page",
+        "lists each of them, why it is needed, and which public way was tried.",
+        "`tests/test_private_api.py` checks that each exists on the installed versions,",
+        "and that the code uses no other.",
+        "",
+        f"Tried with {declared.VERSIONS}.",
+        "",
+        f"## Imports: {len(declared.SYMBOLS)}",
+        "",
+        "All of them are in `tfdist/_tf.py`; those that only the Estimator needs are in",
+        "`tfdist/estimator/_tf.py`.",
+        "",
+        "| symbol | why | public way |",
+        "| --- | --- | --- |",
+    ]
+    for symbol in sorted(declared.SYMBOLS):
+        lines.append(f"| `{symbol.name}` | {symbol.why} | {symbol.public} |")
+    lines += [
+        "",
+        f"## Members: {len(declared.MEMBERS)}",
+        "",
+        "| member | of | use | why | public way | where |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for member in sorted(declared.MEMBERS):
+        rooms = sorted({room(ROOT / place) for place in places[member.name]})
+        where = ", ".join(f"`{each}`" for each in rooms)
+        lines.append(
+            f"| `{member.name}` | `{member.owner}` | {member.use} | {member.why} "
+            f"| {member.public} | {where} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    if "--write" in sys.argv:
+        PAGE.write_text(page())
+    print(f"{len(declared.SYMBOLS)} imports, {len(declared.MEMBERS)} members")
+    names = {member.name for member in declared.MEMBERS}
+    for name, places in sorted(used().items()):
+        if name not in names:
+            print(f"not declared: {name} ({', '.join(places)})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

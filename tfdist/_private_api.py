@@ -1,0 +1,344 @@
+"""Every private symbol and member of TensorFlow and Keras that tfdist uses.
+
+Plain data, which imports nothing: docs/private-api.md is generated from it
+(`make docs-private-api`), and tests/test_private_api.py compares it with the code and
+with the installed TensorFlow and Keras.
+"""
+
+from typing import NamedTuple
+
+VERSIONS = "TensorFlow 2.16.2 and 2.21.0, and Keras 3.12.0 and 3.15.1"
+
+
+class Symbol(NamedTuple):
+    """A private symbol that `tfdist/_tf.py` or `tfdist/estimator/_tf.py` imports."""
+
+    name: str
+    why: str
+    public: str
+    """The nearest public way, and why it does not serve."""
+
+
+class Member(NamedTuple):
+    """A private member of a class of TensorFlow or Keras."""
+
+    owner: str
+    """The class that declares it, by the name it can be imported under."""
+    name: str
+    use: str
+    """`overridden`, `called`, `read`, `set` or `patched`."""
+    why: str
+    public: str
+    """The nearest public way, and why it does not serve."""
+
+
+SYMBOLS: tuple[Symbol, ...] = (
+    Symbol(
+        "keras.src.backend.common.global_state",
+        "Holds the generator that `keras.random` uses without a seed, and the variables "
+        "of a stateless scope that Keras creates when the scope is left.",
+        "`keras.utils.set_random_seed` replaces the generator, but cannot put the old "
+        "one back.",
+    ),
+    Symbol(
+        "keras.src.backend.tensorflow.core.Variable",
+        "Its creation tells a variable's path and initializer.",
+        "`keras.Variable` is a subclass of it.",
+    ),
+    Symbol(
+        "keras.src.backend.tensorflow.trainer.TensorFlowTrainer",
+        "Its `make_train_function` and the like run a step on the chief.",
+        "`keras.Model` inherits from it.",
+    ),
+    Symbol(
+        "keras.src.backend.tensorflow.trainer.TFEpochIterator",
+        "Reads the data of `fit`, `evaluate` and `predict`.",
+        "None: `Model.fit` creates it.",
+    ),
+    Symbol(
+        "keras.src.legacy.saving.legacy_h5_format",
+        "Writes `.h5` files; every public way to save a model to one ends here.",
+        "A program may have imported `keras.saving.save_model` before tfdist can wrap "
+        "it.",
+    ),
+    Symbol(
+        "keras.src.losses.loss",
+        "Its two functions divide a loss by the number of replicas, also where replicas "
+        "have unequal numbers of examples.",
+        "The functions belong to no class that could be extended.",
+    ),
+    Symbol(
+        "keras.src.saving.saving_lib",
+        "Writes `.keras` and `.weights.h5` files; every public way to do so ends here.",
+        "As for `legacy_h5_format`.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.collective_all_reduce_strategy."
+        "CollectiveAllReduceExtended",
+        "Decides which devices of a process are replicas of "
+        "`MultiWorkerMirroredStrategy`, and how it waits for its peers.",
+        "`tf.distribute.StrategyExtended` is the base class only.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.cross_device_ops.get_devices_from",
+        "Returns the devices of a value, or those of a destination.",
+        "A `tf.distribute.CrossDeviceOps` receives destinations of several types, and "
+        "has no public function for their devices.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.distribute_coordinator",
+        "Runs a worker of an Estimator with a synchronous strategy. Which session a task "
+        "makes, and what it saves, depends on a context that only it enters.",
+        "None since `tf.distribute.experimental_...` run functions were removed.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.distribute_coordinator_context",
+        "Returns that context.",
+        "None.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.mirrored_strategy.MirroredExtended",
+        "The base class of `RingStrategy`'s devices and collectives.",
+        "`tf.distribute.StrategyExtended` is the base class only.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.parameter_server_strategy."
+        "ParameterServerStrategyExtended",
+        "Decides the device of each variable of an Estimator.",
+        "`tf.compat.v1.distribute.experimental.ParameterServerStrategy` takes no "
+        "placement.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.parameter_server_strategy_v2."
+        "ParameterServerStrategyV2Extended",
+        "Decides the ps of each variable.",
+        "A `tf.variable_creator_scope` can place plain variables; it cannot split them "
+        "or wrap what the strategy returns.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.ps_values.CachingVariable",
+        "The class of the variables that the strategy returns; tfdist replaces its reads "
+        "and writes.",
+        "`tf.Variable` cannot wrap a variable of another task.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.sharded_variable.ShardedVariable",
+        "Recognizes a partitioned variable of TensorFlow's own strategy.",
+        "Only `tf.__internal__` exports it.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.values.Mirrored",
+        "What a `tf.distribute.CrossDeviceOps` has to return.",
+        "`tf.types.experimental.distributed.Mirrored` is abstract.",
+    ),
+    Symbol(
+        "tensorflow.python.eager.context",
+        "The collectives' health checks and their abort; the executor of a thread; the "
+        "global seed, set and put back.",
+        "`tf.random.set_seed` empties the kernel cache, and waits for remote tasks that "
+        "may be gone while it holds the GIL.",
+    ),
+    Symbol(
+        "tensorflow.python.eager.executor",
+        "Gives a thread its own executor, so that it does not wait for operations of "
+        "others.",
+        "Only `tf.__internal__` exports the current one; nothing exports a new one.",
+    ),
+    Symbol(
+        "tensorflow.python.eager.record.could_possibly_record",
+        "Whether a gradient tape is recording, for what TensorFlow cannot differentiate.",
+        "None: `tf.GradientTape` does not list the active tapes.",
+    ),
+    Symbol(
+        "tensorflow.python.eager.tape.variable_accessed",
+        "Tells the active tapes that a partitioned variable was read.",
+        "`tf.GradientTape.watch` needs the tape.",
+    ),
+    Symbol(
+        "tensorflow.python.ops.variables.PartitionedVariable",
+        "Recognizes the result of TF1's `get_variable(partitioner=...)`.",
+        "None: the class is not exported.",
+    ),
+    Symbol(
+        "tensorflow.python.pywrap_tfe",
+        "Sets and restores the executor of a thread without waiting for it.",
+        "TensorFlow's own scope waits for everything that the previous executor has "
+        "under way, however long a worker takes to answer.",
+    ),
+    Symbol(
+        "tensorflow.python.training.saving.saveable_object.SaveableObject",
+        "Saves a shard of a variable as a slice of one tensor.",
+        "None: `tf.train.Checkpoint` saves whole variables.",
+    ),
+    Symbol(
+        "tensorflow.python.training.saving.saveable_object.SaveSpec",
+        "Describes that slice.",
+        "None.",
+    ),
+    Symbol(
+        "tf_keras.api._v1.keras",
+        "`tf.keras` as tensorflow-estimator's TF1 modules expect it.",
+        "`tf_keras` exports its TF2 API only.",
+    ),
+)
+
+MEMBERS: tuple[Member, ...] = (
+    Member(
+        "keras.Model",
+        "_flatten_layers",
+        "called",
+        "Returns every layer of a model, those inside other layers too.",
+        "`Model.layers` returns the outermost layers only.",
+    ),
+    Member(
+        "keras.Model",
+        "_symbolic_build",
+        "called",
+        "Creates the variables of the loss and the metrics without running a step.",
+        "`Model.build` creates the weights only.",
+    ),
+    Member(
+        "keras.src.backend.tensorflow.core.Variable",
+        "_initialize",
+        "patched",
+        "The one place where a variable's path is known when its `tf.Variable` is "
+        "created.",
+        "A `tf.variable_creator_scope` is not told the path.",
+    ),
+    Member(
+        "keras.src.backend.tensorflow.core.Variable",
+        "_value",
+        "read",
+        "What holds the value: a variable on a ps, or a partitioned one.",
+        "`Variable.value` casts to the compute dtype inside a layer's call.",
+    ),
+    Member(
+        "keras.layers.Embedding",
+        "_embeddings",
+        "read",
+        "The table itself.",
+        "`Embedding.embeddings` is the sum with the LoRA matrices, a tensor.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.dataset_ops.DatasetV2",
+        "_functions",
+        "called",
+        "Whether the functions of a dataset draw at random.",
+        "The serialized graph has them, with a copy of every array in the dataset.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.dataset_ops.DatasetV2",
+        "_inputs",
+        "called",
+        "The datasets that a dataset reads.",
+        "As for `_functions`.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.shuffle_op._ShuffleDataset",
+        "_seed",
+        "read",
+        "Whether all workers shuffle in one order.",
+        "As for `_functions`.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.shuffle_op._ShuffleDataset",
+        "_seed2",
+        "read",
+        "The second half of the seed.",
+        "As for `_functions`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "ClusterCoordinator",
+        "_cluster",
+        "read",
+        "Has the coordinator's workers.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator.Worker",
+        "_on_closure_failure",
+        "set",
+        "Tells that a worker was lost and its function is to run again.",
+        "`ClusterCoordinator` reports nothing until a function has ended.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator.Worker",
+        "_process_closure",
+        "set",
+        "Tells which function a worker runs and when it ends, and gives the thread an "
+        "executor.",
+        "As for `_on_closure_failure`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.values.RemoteValueImpl",
+        "_status_available_event",
+        "read",
+        "Waits for a function with a deadline.",
+        "`RemoteValue.get` and `ClusterCoordinator.join` have none.",
+    ),
+    Member(
+        "tensorflow.python.distribute.distribute_lib.Strategy",
+        "_extended",
+        "read",
+        "What a strategy delegates to, by its own type.",
+        "`Strategy.extended` is the same object as `tf.distribute.StrategyExtended`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.ps_values.CachingVariable",
+        "_dense_var_to_tensor",
+        "overridden",
+        "Converts a variable to a tensor by one read per step.",
+        "`tf.register_tensor_conversion_function` ranks below the class's own.",
+    ),
+    Member(
+        "tensorflow.python.distribute.ps_values.CachingVariable",
+        "_v",
+        "read",
+        "The variable on the ps.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.ps_values.CachingVariable",
+        "_distribute_strategy",
+        "read",
+        "The strategy of a partitioned variable is that of its shards.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.ps_values.CachingVariable",
+        "_unique_id",
+        "read",
+        "By which TF1 optimizers find the slots of a variable.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.eager.context.Context",
+        "_handle",
+        "read",
+        "The context whose thread's executor is set.",
+        "None: `pywrap_tfe` takes nothing else.",
+    ),
+    Member(
+        "tensorflow.python.eager.context.Context",
+        "_rng",
+        "set",
+        "The generator that follows from the global seed.",
+        "`tf.random.set_seed`; see `tensorflow.python.eager.context`.",
+    ),
+    Member(
+        "tensorflow.python.eager.context.Context",
+        "_seed",
+        "set",
+        "The global seed, put back afterwards.",
+        "As for `_rng`.",
+    ),
+    Member(
+        "tensorflow.python.framework.ops.Graph",
+        "_get_function",
+        "called",
+        "The graph of a function that an operation calls, with the lines of the program "
+        "that made it.",
+        "`Graph.as_graph_def` has it without these lines.",
+    ),
+)
