@@ -199,7 +199,7 @@ def test_first_task_is_shown_and_all_are_on_request(launcher):
     script = launcher.script("print('same')")
     status, output, errors = launcher.run("--num_ps=0", script)
     assert (status, output) == (0, "[worker:0] same\n")
-    assert "this is worker:0's output, with the others' warn" in errors
+    assert "showing the output of worker:0 and the others' warn" in errors
     assert launcher.log("worker-1") == b"same\n"
     status, output, errors = launcher.run("--num_ps=0", "--chatty", script)
     assert sorted(output.splitlines()) == ["[worker:0] same", "[worker:1] same"]

@@ -196,8 +196,8 @@ def test_server_that_dies_at_start_is_reported_at_once(launcher):
     flags = ["--startup_timeout=600", launcher.script("print('never')")]
     status, output, errors = launcher.run(*flags, DYING_SERVER="ps:1")
     assert status == 7
-    assert "ps:1, to listen on 127.0.0.1:" in errors
-    assert "exited with status 7 before every server listened" in errors
+    assert "its address is 127.0.0.1:" in errors
+    assert "ps:1 exited with status 7 before every server was listening" in errors
     assert "[launch]     last words" in errors
     assert "never" not in output
 
@@ -210,7 +210,7 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
     launcher.script("", "fail")
     output, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 7
-    assert "worker:1, to listen on 127.0.0.1:" in errors
+    assert "worker:1 exited with status 7 before" in errors
     assert "never" not in output
 
 

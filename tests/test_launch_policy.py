@@ -11,7 +11,7 @@ from launch.supervise.policy import (
     judge,
     leader,
     restart_delay,
-    to_start_again,
+    to_restart,
     unfinished,
 )
 from tf_config import Cluster, Task
@@ -92,7 +92,7 @@ PROGRAM = (CHIEF, PS, OTHER_PS)
 
 
 def again(cluster, kind, exits):
-    return set(to_start_again(kind, plan(cluster, Program("train.py"), kind), exits))
+    return set(to_restart(kind, plan(cluster, Program("train.py"), kind), exits))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_first_signal_lets_the_chief_save_its_work(launcher, signum):
     output, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 5
     assert f"saved after {signum}" in output
-    assert f"{signum.name}: passed on to chief, which may take 10 s" in errors
+    assert f"{signum.name}: forwarded to chief, with 10 s to end" in errors
 
 
 def test_ctrl_c_reaches_the_chief_once_and_the_servers_not_at_all(launcher):
@@ -86,7 +86,7 @@ def test_second_signal_kills_at_once(launcher):
     process = launcher.start("--grace_period=600", script)
     launcher.wait_for_log("chief")
     process.send_signal(signal.SIGINT)
-    while "passed on" not in (line := process.stderr.readline()):
+    while "forwarded to" not in (line := process.stderr.readline()):
         assert line
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=DEADLINE)
@@ -101,7 +101,7 @@ def test_chief_that_does_not_end_is_killed_after_the_grace_period(launcher):
     process.terminate()
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 143
-    assert "chief did not end in 0.5 s: killing" in errors
+    assert "chief did not end within 0.5 s: killing" in errors
 
 
 def test_signal_during_the_start_ends_the_servers(launcher):
@@ -111,7 +111,7 @@ def test_signal_during_the_start_ends_the_servers(launcher):
     process.terminate()
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 143
-    assert "told to end at startup" in errors
+    assert "the job was ended during startup" in errors
     assert "chief     not started" in errors
 
 

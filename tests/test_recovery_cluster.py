@@ -95,9 +95,9 @@ def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
     assert "workers True" in said
     [iterations] = [int(w.split()[1]) for w in said if w.startswith("iterations")]
     assert iterations >= EPOCHS * STEPS
-    assert "worker:0 was killed by SIGKILL: starting worker:0 again" in done.stderr
+    assert "worker:0 was killed by SIGKILL: restarting worker:0" in done.stderr
     # The launcher sees that it is stopped, and the chief that it does not answer.
     seen_by = ("worker:1 has been stopped", "chief waits for worker:1: killing it")
     assert any(words in done.stderr for words in seen_by)
-    assert "worker:1 was killed by SIGKILL: starting worker:1 again" in done.stderr
+    assert "worker:1 was killed by SIGKILL: restarting worker:1" in done.stderr
     assert "recovered: ps:1 was killed by SIGKILL; chief, ps:0, ps:1" in done.stderr

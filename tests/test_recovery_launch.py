@@ -69,7 +69,7 @@ def test_a_worker_is_started_again_alone(launcher):
     wait_for(lambda: launcher.log("worker-1").count(b"hello") == 2, "second hello")
     process.send_signal(signal.SIGTERM)
     _, _, errors = finish(process)
-    assert "worker:1 was killed by SIGKILL: starting worker:1 again" in errors
+    assert "worker:1 was killed by SIGKILL: restarting worker:1" in errors
     assert "worker:1  ended by the launcher, started 2 times" in errors
 
 
@@ -82,8 +82,11 @@ def test_a_ps_or_the_chief_starts_the_program_and_every_ps_again(launcher, lost)
     assert status == 0
     assert "life 1" in output
     name = "chief" if lost == "chief:0" else lost
-    assert f"{name} was killed by SIGKILL: starting chief, ps:0, ps:1 again" in errors
-    assert f"recovered: {name} was killed by SIGKILL; chief, ps:0, ps:1" in errors
+    assert f"{name} was killed by SIGKILL: restarting chief, ps:0, ps:1" in errors
+    assert (
+        f"recovered: {name} was killed by SIGKILL; restarted chief, ps:0, ps:1"
+        in errors
+    )
     rows = {line.split()[1]: line for line in errors.splitlines()}
     assert "finished, started 2 times" in rows["chief"]
     assert "times" not in rows["worker:0"]
@@ -112,7 +115,7 @@ def test_a_program_may_ask_to_be_started_again(launcher):
     status, _, errors = launcher.run(script)
     assert status == 0
     assert (
-        "chief exited with status 75 to be started again: starting chief, ps:0, ps:1 again"
+        "chief exited with status 75 to be restarted: restarting chief, ps:0, ps:1"
         in errors
     )
 
@@ -121,19 +124,19 @@ def test_restarts_are_bounded(launcher):
     script = launcher.script("import os; os.kill(os.getpid(), 9)")
     status, _, errors = launcher.run("--max_restarts=2", script)
     assert status == 137
-    assert errors.count("starting chief, ps:0, ps:1 again") == 2
-    assert "has recovered 2 times within 600 s, and does not again" in errors
+    assert errors.count("restarting chief, ps:0, ps:1") == 2
+    assert "not restarting, since the job has recovered 2 times within 600 s" in errors
 
 
 def test_ctrl_c_while_a_start_is_put_off(launcher):
     script = launcher.script("import os; os.kill(os.getpid(), 9)")
     process = launcher.start("--max_restarts=9", script)
-    while "again in 2 s" not in process.stderr.readline():
+    while "ps:1 in 2 s" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     status, _, errors = finish(process)
     assert status == 130
-    assert "SIGINT: nothing is started again" in errors
+    assert "SIGINT: not restarting anything" in errors
 
 
 def test_what_a_lost_program_left_behind_is_gone_before_the_next(launcher):
@@ -172,7 +175,7 @@ def test_a_task_that_nobody_continues_is_killed_and_started_again(launcher):
     assert status == 0
     assert "life 1" in output
     assert "chief has been stopped (SIGSTOP) for 0.5 s (--stall_timeout)" in errors
-    assert "chief was killed by SIGKILL: starting chief, ps:0, ps:1 again" in errors
+    assert "chief was killed by SIGKILL: restarting chief, ps:0, ps:1" in errors
 
 
 def test_a_task_that_is_waited_for_is_started_again(launcher):
@@ -189,7 +192,7 @@ def test_a_task_that_is_waited_for_is_started_again(launcher):
     wait_for(lambda: launcher.log("worker-1").count(b"hello") == 2, "second hello")
     process.send_signal(signal.SIGTERM)
     _, _, errors = finish(process)
-    assert "chief waits for worker:1: killing it" in errors
+    assert "chief is waiting for worker:1: killing it" in errors
 
 
 def test_nobody_is_asked_who_may_not_start_a_task_again(launcher):

@@ -10,55 +10,65 @@ import psutil
 from launch.console.console import Console
 from launch.plan import TaskPlan
 from launch.supervise.cluster_use import ClusterUse, Socket, is_used
-from launch.supervise.supervised_task import SupervisedTask
+from launch.supervise.running_tasks import RunningTasks
+from launch.supervise.task_process import TaskProcess
 from tf_config import Task
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class ClusterWatch:
-    """Warns of a program that trains without its cluster; see `launch.supervise.cluster_use`.
+    """Warns about a program that trains without its cluster.
 
     Args:
+        use: Decides, from what this class sees; see `launch.supervise.cluster_use`.
         plans: Every task of the job, on this machine.
+        tasks: Their processes.
         console: Where notices go.
     """
 
-    def __init__(self, plans: tuple[TaskPlan, ...], console: Console) -> None:
+    def __init__(
+        self,
+        use: ClusterUse,
+        plans: tuple[TaskPlan, ...],
+        tasks: RunningTasks,
+        console: Console,
+    ) -> None:
+        self._use = use
         self._plans = plans
+        self._tasks = tasks
         self._console = console
         self._looked = 0.0
-        self.use = ClusterUse(plans)
 
     @property
     def interval(self) -> float:
-        """How often `check` is to be called, in seconds."""
-        return _SECONDS_BETWEEN_LOOKS if self.use.is_open else math.inf
+        """How often to call `check`, in seconds."""
+        return _SECONDS_BETWEEN_LOOKS if self._use.is_open else math.inf
 
-    def check(self, tasks: Iterable[SupervisedTask]) -> None:
-        """Looks, if it is time."""
+    def check(self) -> None:
+        """Looks at the tasks' sockets and threads, if it is time."""
         now = time.monotonic()
         if now - self._looked < self.interval:
             return
         self._looked = now
-        alive = [task for task in tasks if task.alive]
+        alive = self._tasks.alive
         used = self._is_used({task.pid for task in alive})
-        if notice := self.use.see(used, _computing(alive), now):
+        if notice := self._use.see(used, _computing(alive), now):
             self._console.notice(notice)
 
     def finish(self) -> None:
         """Looks once more when the program has ended.
 
-        A closed connection shows for another minute: none is missed, however short.
+        A closed connection stays visible for another minute, so none is missed.
         """
-        if self.use.is_open:
-            self.use.finish(self._is_used(set()))
+        if self._use.is_open:
+            self._use.finish(self._is_used(set()))
 
     def _is_used(self, pids: Collection[int]) -> bool:
         try:
             return is_used(_sockets(), self._plans, pids)
         except psutil.Error:
-            return True  # Who knows? An accusation would have to be right.
+            return True  # Not known: rather no warning than a wrong one.
 
 
 def _sockets() -> list[Socket]:
@@ -69,8 +79,8 @@ def _sockets() -> list[Socket]:
     ]
 
 
-def _computing(tasks: Iterable[SupervisedTask]) -> dict[Task, float]:
-    """The tasks in which TensorFlow has run, and their processor time in seconds."""
+def _computing(tasks: Iterable[TaskProcess]) -> dict[Task, float]:
+    """Returns the CPU seconds of each task in which TensorFlow has computed."""
     found = {}
     for task in tasks:
         if not task.plan.is_server and has_computed(task.pid):
@@ -83,9 +93,9 @@ def _computing(tasks: Iterable[SupervisedTask]) -> dict[Task, float]:
 
 
 def has_computed(pid: int) -> bool:
-    """Whether TensorFlow has started its threads, as it does for the first operation.
+    """Returns whether TensorFlow has run an operation in a process.
 
-    Importing it starts none.
+    It starts its threads with the first operation; importing it starts none of them.
     """
     directory = f"/proc/{pid}/task"
     try:

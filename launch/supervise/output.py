@@ -9,14 +9,16 @@ from launch.job import Job
 from launch.plan import TaskPlan, task_name
 from launch.supervise.echo import Echo, quiet_tasks
 from launch.supervise.policy import leader
-from launch.supervise.supervised_task import SupervisedTask
+from launch.supervise.task_process import TaskProcess
+
+_WAITING_INTERVAL = 1.0  # seconds
 
 
 class Output:
-    """Passes the tasks' lines on to the console, without those nobody needs.
+    """Passes the tasks' lines on to the console, except noise and repetitions.
 
     Args:
-        job: Says what its tasks are, and whether all of them are to be heard.
+        job: Says which tasks there are, and whether to show all of them.
         console: Where the lines go.
     """
 
@@ -29,20 +31,21 @@ class Output:
 
     @property
     def notice(self) -> str:
-        """What to tell the user before the first line."""
+        """What to tell the user before the first line, or ''."""
         if not self._quiet or self._leader is None:
             return ""
         return (
-            f"all tasks run the script: this is {task_name(self._leader)}'s output, "
-            "with the others' warnings and errors (--chatty shows all)"
+            f"every task runs the script: showing the output of {task_name(self._leader)} "
+            "and the others' warnings and errors (--chatty shows everything)"
         )
 
     @property
-    def waiting(self) -> bool:
-        """Whether `tick` has to be called in a while."""
-        return self._echo.waiting or self._console.waiting
+    def interval(self) -> float:
+        """How often to call `check`, in seconds."""
+        is_waiting = self._echo.waiting or self._console.waiting
+        return _WAITING_INTERVAL if is_waiting else float("inf")
 
-    def tick(self) -> None:
+    def check(self) -> None:
         """Shows what has waited long enough."""
         self._echo.tick()
         self._console.tick()
@@ -55,13 +58,13 @@ class Output:
         if text or not rest:
             self._echo.line(plan.name, text)
 
-    def partial(self, task: SupervisedTask) -> None:
-        """Takes the line that a task has not finished yet."""
+    def partial(self, task: TaskProcess) -> None:
+        """Takes the unfinished line of a task."""
         if task.plan.task == self._leader:
             self._console.partial(task.plan.name, task.partial)
 
-    def last_words(self, task: SupervisedTask) -> str:
-        """The end of the log of a task that has failed, if it was not shown; or ""."""
+    def last_words(self, task: TaskProcess) -> str:
+        """Returns the end of a failed task's log, or '' if it was shown already."""
         plan = task.plan
         if plan.name not in self._quiet:
             return ""
@@ -69,7 +72,7 @@ class Output:
         return task.tail(hidden=lambda text: _is_chatter(plan, text))
 
     def close(self) -> None:
-        """Shows what still waits, at the end of the job."""
+        """Shows what is still waiting, at the end of the job."""
         self._echo.close()
 
 

@@ -1,4 +1,4 @@
-"""When a job is over, and who is started anew before it is: pure decisions."""
+"""When a job is over, and which tasks to restart before it is: pure decisions."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ _LONGEST_DELAY = 30.0  # seconds
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ends: its exit status, and why if it is not a plain success."""
+    """How a job ends: its exit status, and the reason unless it simply succeeded."""
 
     status: int
     reason: str = ""
 
 
 def leader(plans: Sequence[TaskPlan]) -> Task | None:
-    """The task whose exit status is the job's: the chief, or else worker 0.
+    """Returns the task whose exit status is the job's: the chief, or else worker 0.
 
-    A job of servers only has no leader, and lasts until it is told to end.
+    A job of servers has no leader, and runs until it is told to end.
     """
     scripts = [plan.task for plan in plans if not plan.is_server]
     for task in (Task("chief", 0), Task("worker", 0)):
@@ -37,18 +37,18 @@ def judge(
     """Decides whether the job is over.
 
     A coordinator program ends with its chief. An every-task program ends when its
-    chief and workers (and evaluator) have; a ps that runs a script may go on for
-    ever, and is not waited for here. A task that fails ends the job at once, and so
-    does a server that ends in any way while the chief needs it.
+    chief, workers and evaluator have ended; a ps that runs a script may run forever,
+    so it does not count. A task that fails ends the job at once, and so does a server
+    that exits with any status while the chief needs it.
 
     Args:
         kind: `coordinator` or `every_task`.
         plans: Every task of the job.
         exits: The return code of each task that has ended, in order of time;
-            negative is the number of the signal that killed it.
+            it is the negative signal number if a signal killed the task.
 
     Returns:
-        The verdict, or None while the job goes on.
+        The verdict, or None while the job runs.
     """
     first = leader(plans)
     if first is None:
@@ -66,19 +66,19 @@ def judge(
     return Verdict(0)
 
 
-def to_start_again(
+def to_restart(
     kind: str, plans: Sequence[TaskPlan], exits: Mapping[Task, int]
 ) -> tuple[Task, ...]:
-    """Which tasks have to be started again, for the job to go on.
+    """Decides which tasks to restart so that the job can continue.
 
-    A worker holds nothing that lasts: it alone is started again. The variables of a
-    lost ps are gone, and TensorFlow's chief cannot go on with another: the chief's
-    program starts again, and resumes from its checkpoint. So it does when the chief
-    itself is lost. Its variables are of no use to the next chief, so all ps go with
-    it, and their memory is free.
+    A worker holds no state, so it is restarted alone. The variables of a lost ps are
+    gone, and TensorFlow's chief cannot connect to its replacement: the chief restarts
+    too, and resumes from its checkpoint. The same happens when the chief is lost. The
+    next chief cannot use the variables on the ps, so every ps restarts with the chief,
+    which frees their memory.
 
-    A task is lost if it was killed, or is a server; an error of the program's own would
-    only be repeated.
+    A task is lost if it was killed, or if it is a server. A script that fails with an
+    error of its own would fail again.
 
     Args:
         kind: `coordinator` or `every_task`.
@@ -86,7 +86,7 @@ def to_start_again(
         exits: The return code of each task that has ended, as for `judge`.
 
     Returns:
-        Tasks of `plans`, in their order; none if the job is over, or cannot go on.
+        Tasks of `plans`, in their order; none if the job is over or cannot continue.
     """
     servers = [plan.task for plan in plans if plan.is_server]
     every_ps = [task for task in servers if task.job == "ps"]
@@ -98,7 +98,7 @@ def to_start_again(
     lost_ps = again & set(every_ps)
     for task, code in exits.items():
         if code > 0 and code != EXIT_RESTART and task not in servers:
-            # The program fails for want of a ps, too.
+            # The chief's script also fails because a ps is gone.
             if task == chief and lost_ps:
                 continue
             return ()
@@ -112,15 +112,15 @@ def to_start_again(
 def restart_delay(
     earlier: Sequence[float], now: float, max_restarts: int, window: float
 ) -> float | None:
-    """How long to wait with the next restart; None if there were too many.
+    """Returns how long to wait before the next restart; None if there were too many.
 
-    The first in a while is at once, and each that follows waits twice as long.
+    The first restart within a window is immediate; then the delay doubles each time.
 
     Args:
-        earlier: When the job recovered before, in seconds.
-        now: The same clock.
-        max_restarts: How many are allowed within the window.
-        window: Seconds.
+        earlier: When the job recovered before, in seconds on a steady clock.
+        now: The time on the same clock.
+        max_restarts: How many restarts are allowed within the window.
+        window: The length of the window, in seconds.
 
     >>> restart_delay([], 100, 3, 60), restart_delay([90, 99], 100, 3, 60)
     (0.0, 2.0)
@@ -136,13 +136,13 @@ def restart_delay(
 
 
 def unfinished(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
-    """The tasks that an every-task program still waits for."""
+    """Returns the tasks that an every-task program is still waiting for."""
     tasks = [plan.task for plan in plans if plan.task.job != "ps"]
     return [task for task in tasks if task not in exits]
 
 
 def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
-    """The ps that run the script of a job that is over, and have not ended yet."""
+    """Returns every ps that runs the script and has not ended yet."""
     tasks = [
         plan.task for plan in plans if plan.task.job == "ps" and not plan.is_server
     ]
@@ -150,7 +150,7 @@ def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
 
 
 def exit_status(code: int) -> int:
-    """A return code as a shell reports it: 128 + n for a task killed by signal n.
+    """Returns the exit status a shell reports: 128 + n for a task killed by signal n.
 
     >>> exit_status(3), exit_status(-9)
     (3, 137)
@@ -159,7 +159,7 @@ def exit_status(code: int) -> int:
 
 
 def describe_exit(code: int) -> str:
-    """A return code in words.
+    """Describes a return code.
 
     >>> describe_exit(3), describe_exit(-9)
     ('exited with status 3', 'was killed by SIGKILL')
@@ -167,7 +167,7 @@ def describe_exit(code: int) -> str:
     if code >= 0:
         why = {
             EXIT_STALLED: ": it waited too long",
-            EXIT_RESTART: " to be started again",
+            EXIT_RESTART: " to be restarted",
         }
         return f"exited with status {code}{why.get(code, '')}"
     try:

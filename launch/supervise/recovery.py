@@ -1,4 +1,4 @@
-"""What a job has recovered from, and how long that took."""
+"""What a job has recovered from, and how long it took."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from tf_config import Task
 
 @dataclass
 class Recovery:
-    """One loss, and what became of it.
+    """One loss of tasks, and the recovery from it.
 
     Attributes:
         cause: Which tasks were lost, and how.
-        again: The tasks that were started again.
-        began: When the loss was seen, in seconds of a steady clock.
-        waiting: Which of `again` are not at work yet: a server that does not listen, a
-            program that has not told of its first step.
+        again: The tasks that were restarted.
+        began: When the loss was seen, in seconds on a steady clock.
+        waiting: Which of `again` are not at work yet: a server is once it listens, a
+            script once it has reported its first step.
         seconds: From the loss until all of them were at work; None if they never were.
     """
 
@@ -28,7 +28,7 @@ class Recovery:
     seconds: float | None = None
 
     def at_work(self, task: Task, now: float) -> bool:
-        """Notes that a task is at work; returns whether this was the last."""
+        """Records that a task is at work; returns whether it was the last one."""
         if task not in self.waiting:
             return False
         self.waiting.discard(task)
@@ -39,13 +39,17 @@ class Recovery:
 
     @property
     def line(self) -> str:
-        """The loss as a line of the closing table."""
-        took = "never at work" if self.seconds is None else f"{self.seconds:.1f} s"
-        return f"recovered: {self.cause}; {names(self.again)} again: {took}"
+        """The recovery as a line of the closing table."""
+        took = (
+            "never seen at work"
+            if self.seconds is None
+            else f"at work after {self.seconds:.1f} s"
+        )
+        return f"recovered: {self.cause}; restarted {names(self.again)}, {took}"
 
 
 def cause_of(exits: Mapping[Task, int]) -> str:
-    """Says which tasks were lost, and how.
+    """Describes which tasks were lost, and how.
 
     >>> cause_of({Task("ps", 0): -9, Task("chief", 0): 1})
     'ps:0 was killed by SIGKILL, chief exited with status 1'
@@ -56,5 +60,5 @@ def cause_of(exits: Mapping[Task, int]) -> str:
 
 
 def names(tasks: tuple[Task, ...] | list[Task]) -> str:
-    """The tasks as people say them."""
+    """Lists the names of tasks, separated by commas."""
     return ", ".join(map(task_name, tasks))

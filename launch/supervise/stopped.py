@@ -1,42 +1,44 @@
-"""Tasks that are stopped (SIGSTOP) and that nobody continues."""
+"""Tasks that are stopped (SIGSTOP) and not continued."""
 
 import signal
 import time
-from collections.abc import Iterable
 
 import psutil
 
 from launch.console.console import Console
-from launch.supervise.supervised_task import SupervisedTask
+from launch.supervise.running_tasks import RunningTasks
+from launch.supervise.task_process import TaskProcess
 
 _LONGEST_INTERVAL = 5.0
 
 
 class StoppedTasks:
-    """Looks which tasks are stopped, and kills those that are for too long.
+    """Kills tasks that have been stopped for too long.
 
-    A stopped process keeps its port and its connections: the others wait for it, and
-    it cannot tell anybody. Whoever debugs one, gives it more time.
+    A stopped process keeps its port and its connections, so the others wait for it
+    without an error. Set a longer timeout to stop a task in a debugger.
 
     Args:
-        timeout: For how long a task may be stopped, in seconds.
+        timeout: How long a task may be stopped, in seconds.
+        tasks: The tasks to look at.
         console: Where notices go.
     """
 
-    def __init__(self, timeout: float, console: Console) -> None:
+    def __init__(self, timeout: float, tasks: RunningTasks, console: Console) -> None:
         self._timeout = timeout
+        self._tasks = tasks
         self._console = console
         self._since: dict[int, float] = {}
         self._looked = 0.0
         self.interval = min(_LONGEST_INTERVAL, timeout / 4)
 
-    def check(self, tasks: Iterable[SupervisedTask]) -> None:
-        """Is to be called every `interval` seconds."""
+    def check(self) -> None:
+        """Looks at all tasks; call it every `interval` seconds."""
         now = time.monotonic()
         if now - self._looked < self.interval:
             return
         self._looked = now
-        stopped = {task.pid: task for task in tasks if _is_stopped(task)}
+        stopped = {task.pid: task for task in self._tasks.alive if _is_stopped(task)}
         self._since = {pid: self._since.get(pid, now) for pid in stopped}
         for pid, task in stopped.items():
             if now - self._since[pid] >= self._timeout:
@@ -47,9 +49,7 @@ class StoppedTasks:
                 task.signal(signal.SIGKILL)
 
 
-def _is_stopped(task: SupervisedTask) -> bool:
-    if not task.alive:
-        return False
+def _is_stopped(task: TaskProcess) -> bool:
     try:
         return bool(psutil.Process(task.pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:

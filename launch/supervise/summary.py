@@ -1,4 +1,4 @@
-"""The table that closes a job: what became of each task, and where its log is."""
+"""The closing table of a job: how each task ended, and where its log is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from signal import SIGKILL
 
 from launch.plan import TaskPlan
 from launch.supervise.policy import describe_exit, exit_status
-from launch.supervise.supervised_task import SupervisedTask
+from launch.supervise.task_process import TaskProcess
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,21 @@ class Phases:
     teardown: float
 
 
-def row(plan: TaskPlan, log: str, task: SupervisedTask | None, note: str = "") -> Row:
-    """What became of a task; None is one that was never started.
+def row(plan: TaskPlan, log: str, task: TaskProcess | None, note: str = "") -> Row:
+    """Returns the row of a task.
 
     Args:
-        plan: Of the task.
+        plan: The task's plan.
         log: Its log file.
-        task: Its last process.
-        note: What else there is to say of it, in a word.
+        task: Its last process; None if it was never started.
+        note: One more word on how it ended, or ''.
     """
     if task is None:
         return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
     if task.exit is None:
         return Row(plan.name, "still alive", "-", 0.0, 0.0, log)
     code = task.exit.code
-    # A task that ended as it was told may have any status: it says nothing.
+    # The status of a task that was told to end says nothing about the job.
     obeyed = task.told_to_end and code != -SIGKILL
     status = "-" if obeyed else str(exit_status(code))
     ending = _describe_end(code, task.told_to_end)
@@ -56,7 +56,7 @@ def row(plan: TaskPlan, log: str, task: SupervisedTask | None, note: str = "") -
 
 
 def summarize(rows: Sequence[Row], phases: Phases) -> str:
-    """Renders the table, with the phase times below it."""
+    """Renders the table, with the times of the phases below."""
     cells = [("task", "ended", "status", "wall s", "CPU s", "log")]
     cells += [
         (row.name, row.ending, row.status, f"{row.wall:.1f}", f"{row.cpu:.1f}", row.log)

@@ -1,4 +1,4 @@
-"""One task under supervision: its process, its output and its log file."""
+"""One task as a process: its output, its log file and its reports."""
 
 import contextlib
 import fcntl
@@ -18,24 +18,31 @@ _CHUNKS_AT_ONCE = 16
 _TAIL_LINES = 15
 
 
-class SupervisedTask:
-    """A started task.
+class TaskProcess:
+    """A task that was started.
 
-    Its standard output and error arrive as one stream. The log file gets the bytes
-    as they are, `on_line` the lines. What it reports, a line of JSON at a time, goes to
-    `reports`.
+    Its standard output and error arrive as one stream: the log file gets the bytes
+    unchanged, `on_line` the lines.
 
     Args:
-        plan: Of the task.
+        plan: The task's plan.
         log_path: The log file.
-        on_line: Is called with each line.
-        environ: The task's environment, beside that of its plan.
-        inherit_stdin: Whether it reads the standard input.
-        before: The same task, which has ended; the log goes on.
-        may_report: Whether it is told of the pipe for its reports.
+        on_line: Called with each line.
+        environ: The environment, which the variables of the plan are added to.
+        inherit_stdin: Whether the task reads this process's standard input.
+        before: The previous process of the same task, which has ended; its log is
+            continued.
+        may_report: Whether the task gets a pipe for reports (`contract.REPORT_FD`).
+
+    Attributes:
+        reports: The file descriptor to wait for reports on.
+        told_to_end: Whether the launcher has told the task to end.
+        exit: How it ended; None until it is reaped.
+        restarts: How many processes the task had before.
+        wall: How long it ran, in seconds; 0 until it is reaped.
 
     Raises:
-        OSError: If the program cannot be started, or the log file written.
+        OSError: If the program cannot be started, or the log file cannot be written.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class SupervisedTask:
         *,
         environ: Mapping[str, str],
         inherit_stdin: bool = False,
-        before: "SupervisedTask | None" = None,
+        before: "TaskProcess | None" = None,
         may_report: bool = True,
     ) -> None:
         self.plan = plan
@@ -79,12 +86,12 @@ class SupervisedTask:
 
     @property
     def cpu(self) -> float:
-        """Its user and system time, and those of the same task before, in seconds."""
+        """The CPU time of the task's processes that have ended, in seconds."""
         return self._before + (self.exit.cpu if self.exit else 0.0)
 
     @property
     def pid(self) -> int:
-        """The process id; another process may have it after the task's end."""
+        """The process id; once the task is reaped, the kernel may reuse it."""
         return self._process.pid
 
     @property
@@ -94,7 +101,7 @@ class SupervisedTask:
 
     @property
     def partial(self) -> str:
-        """The line that the task has not finished yet."""
+        """The unfinished line of output, or ''."""
         return self._lines.partial
 
     def fileno(self) -> int:
@@ -102,13 +109,14 @@ class SupervisedTask:
         return self._output
 
     def read(self) -> bool:
-        """Takes the output that has come, and returns False at its end."""
+        """Reads the available output; returns False at its end."""
+        # Bounded, so that a task that prints without pause does not starve the others.
         for _ in range(_CHUNKS_AT_ONCE):
             try:
                 data = os.read(self._output, _CHUNK)
             except BlockingIOError:
                 return True
-            # A full disk ends the log, not the training.
+            # A full disk truncates the log; it must not end the training.
             with contextlib.suppress(OSError):
                 self._log.write(data)
             for line in self._lines.feed(data) if data else self._lines.close():
@@ -118,7 +126,7 @@ class SupervisedTask:
         return True
 
     def read_reports(self) -> list[Report] | None:
-        """Takes what the task has reported; None once it reports no more."""
+        """Reads the available reports; returns None once the pipe is closed."""
         try:
             data = os.read(self.reports, _CHUNK)
         except BlockingIOError:
@@ -129,7 +137,7 @@ class SupervisedTask:
         return [report for report in reports if report is not None]
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the task, if it is alive."""
+        """Sends a signal to the task if it is alive."""
         if self.alive:
             os.kill(self.pid, signum)
 
@@ -137,16 +145,17 @@ class SupervisedTask:
         """Records that the task was reaped."""
         self.exit = exit
         self.wall = time.monotonic() - self._started
-        self._process.returncode = exit.code  # `Popen` would wait for it again.
+        # It was reaped by os.wait4, and `Popen` would try to wait for it again.
+        self._process.returncode = exit.code
 
     def close(self) -> None:
-        """Closes the pipe and the log file."""
+        """Closes the pipes and the log file."""
         os.close(self._output)
         os.close(self.reports)
         self._log.close()
 
     def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:
-        """The last lines of the log, indented, under its path, but for hidden ones."""
+        """Returns the last lines of the log, indented, without hidden ones."""
         text = Path(self.log_path).read_bytes()[-_CHUNK:]
         splitter = LineSplitter()
         lines = [*splitter.feed(text), *splitter.close()]
@@ -160,6 +169,6 @@ class SupervisedTask:
 
 def _pipe() -> tuple[int, int]:
     read_end, write_end = os.pipe()
-    # A child of the task may keep the pipe open, and silent, for ever.
+    # A child of the task may hold the pipe open without ever writing to it.
     fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_NONBLOCK)
     return read_end, write_end

@@ -1,0 +1,167 @@
+"""The tasks of a job as processes: started, read, reaped, and closed."""
+
+import os
+import signal
+from collections.abc import Collection, Iterator
+from functools import partial
+
+from launch.job import Job
+from launch.plan import TaskPlan
+from launch.supervise import policy, processes
+from launch.supervise.cluster_use import ClusterUse
+from launch.supervise.event_loop import EventLoop
+from launch.supervise.output import Output
+from launch.supervise.policy import Verdict
+from launch.supervise.task_process import TaskProcess
+from tf_config import Task
+from tf_config.contract import Report
+
+_KILL_TIMEOUT = 10.0
+_DRAIN_TIMEOUT = 1.0
+
+
+class RunningTasks:
+    """The newest process of each task that was started.
+
+    Args:
+        job: What to start.
+        loop: Waits for output, reports and exits.
+        output: Shows the tasks' lines.
+        use: Learns from the tasks' lines whether they train.
+
+    Attributes:
+        exits: The return code of each task that has ended and was not restarted, in
+            order of time; the negative signal number if it was killed.
+    """
+
+    interval = float("inf")  # Every exit wakes the loop, by SIGCHLD.
+
+    def __init__(
+        self, job: Job, loop: EventLoop, output: Output, use: ClusterUse
+    ) -> None:
+        self._job = job
+        self._loop = loop
+        self._output = output
+        self._use = use
+        self._leader = policy.leader(job.plans)
+        self._processes: dict[Task, TaskProcess] = {}
+        self._reports: list[tuple[TaskProcess, Report]] = []
+        self._killed: list[processes.Exit] = []
+        self.exits: dict[Task, int] = {}
+
+    def __iter__(self) -> Iterator[TaskProcess]:
+        return iter(self._processes.values())
+
+    def __getitem__(self, task: Task) -> TaskProcess:
+        return self._processes[task]
+
+    def get(self, task: Task) -> TaskProcess | None:
+        """Returns the newest process of a task; None if it was never started."""
+        return self._processes.get(task)
+
+    @property
+    def alive(self) -> list[TaskProcess]:
+        """The processes that have not been reaped."""
+        return [process for process in self if process.alive]
+
+    def start(self, plans: Collection[TaskPlan]) -> Verdict | None:
+        """Starts tasks, again if they have run before.
+
+        Returns:
+            None, or the verdict on the job if one of them cannot be started.
+        """
+        for plan in plans:
+            before = self._processes.get(plan.task)
+            if before:
+                self._close(before)
+            self.exits.pop(plan.task, None)
+            try:
+                process = TaskProcess(
+                    plan,
+                    self._job.log_path(plan),
+                    partial(self._on_line, plan),
+                    environ=os.environ,
+                    inherit_stdin=plan.task == self._leader,
+                    before=before,
+                    may_report=bool(self._job.max_restarts),
+                )
+            except OSError as error:
+                return Verdict(1, f"cannot start {plan.name}: {error}")
+            self._processes[plan.task] = process
+            self._loop.register(process, partial(self._read, process))
+            self._loop.register(process.reports, partial(self._read_reports, process))
+        return None
+
+    def take_reports(self) -> list[tuple[TaskProcess, Report]]:
+        """Returns what the tasks have reported since the last call, and by whom."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def check(self) -> None:
+        """Records the exits of processes that have ended."""
+        self._record(processes.reap())
+
+    def end(
+        self, tasks: Collection[TaskProcess], grace_period: float
+    ) -> list[TaskProcess]:
+        """Waits until processes that were told to end have, and returns the others."""
+        self._loop.wait(lambda: not any(each.alive for each in tasks), grace_period)
+        return [each for each in tasks if each.alive]
+
+    def kill(self, tasks: Collection[TaskProcess]) -> None:
+        """Kills processes, and whatever processes that have ended left behind."""
+        for process in tasks:
+            process.signal(signal.SIGKILL)
+        self.end(tasks, _KILL_TIMEOUT)
+        processes.kill_strays([process.pid for process in self.alive])
+
+    def kill_everything(self) -> list[str]:
+        """Kills every descendant of this process; call `close` next.
+
+        Returns:
+            Descriptions of the processes that could not be killed.
+        """
+        for process in self:
+            process.told_to_end |= process.alive
+        self._killed, survivors = processes.kill_descendants(_KILL_TIMEOUT)
+        return survivors
+
+    def close(self) -> None:
+        """Takes the last output of all processes, and closes their files."""
+        self._record(self._killed)
+        self._loop.wait(lambda: not any(map(self._loop.has, self)), _DRAIN_TIMEOUT)
+        for process in self:
+            self._close(process)
+
+    def _record(self, exits: list[processes.Exit]) -> None:
+        by_pid = {process.pid: process for process in self.alive}
+        for exit in exits:
+            # Other process ids are orphans that this process has adopted.
+            if process := by_pid.get(exit.pid):
+                self._read(process)  # The last lines come before the news of its end.
+                process.ended(exit)
+                self.exits[process.plan.task] = exit.code
+
+    def _read(self, process: TaskProcess) -> None:
+        if self._loop.has(process) and not process.read():
+            self._loop.unregister(process)
+        self._use.hear(process.plan.task, process.partial)
+        self._output.partial(process)
+
+    def _read_reports(self, process: TaskProcess) -> None:
+        reports = process.read_reports()
+        if reports is None:
+            self._loop.unregister(process.reports)
+            return
+        self._reports += [(process, report) for report in reports]
+
+    def _on_line(self, plan: TaskPlan, line: str) -> None:
+        self._use.hear(plan.task, line)
+        self._output.line(plan, line)
+
+    def _close(self, process: TaskProcess) -> None:
+        self._read(process)
+        for stream in (process, process.reports):
+            if self._loop.has(stream):
+                self._loop.unregister(stream)
+        process.close()
