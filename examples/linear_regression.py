@@ -1,18 +1,18 @@
-"""Learns a line in TensorFlow 1 style: one program, which every task runs.
+"""Linear regression in TensorFlow 1 style: one program that every task runs.
 
-A whole cluster on this machine, whose chief is a task of its own:
+A whole cluster on this machine, with a separate chief:
 
     python -m launch.local --num_ps=2 --num_workers=2 --program=every_task \
         examples/linear_regression.py
 
-One command a task, on any hosts; worker 0 is the chief:
+One command per task, on any hosts; worker 0 is the chief:
 
     HOSTS="--ps_hosts=p0:2222,p1:2222 --worker_hosts=w0:2222,w1:2222,w2:2222"
     python examples/linear_regression.py $HOSTS --job_name=ps --task_index=0
 
-The ps hold the variables. Each worker computes gradients by itself, or with --sync in
-step with others. When all are done, all end, the ps too. A task that was killed is
-started again by the same command: the chief keeps checkpoints.
+The ps hold the variables. Workers train asynchronously, or synchronously with --sync.
+When all workers are done, every task exits, the ps too. To restart a killed task, run its
+command again: the chief writes checkpoints.
 """
 
 import os
@@ -35,30 +35,38 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("job_name", None, ["ps", "worker"], "Job of this task.")
 flags.DEFINE_integer("task_index", None, "Index of this task in its job.")
 flags.DEFINE_list("ps_hosts", [], "Addresses of the ps, host:port,host:port.")
-flags.DEFINE_list("worker_hosts", [], "Addresses of the workers; the first is chief.")
-flags.DEFINE_integer("steps", 500, "Steps of all workers together.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 100, "Points a worker's step.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 0.1, "Of gradient descent.", lower_bound=0.0)
-flags.DEFINE_boolean("sync", False, "Whether workers make each step together.")
+flags.DEFINE_list(
+    "worker_hosts", [], "Addresses of the workers; the first is the chief."
+)
+flags.DEFINE_integer("steps", 500, "Total steps of all workers.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 100, "Points per step and worker.", lower_bound=1)
+flags.DEFINE_float(
+    "learning_rate", 0.1, "Learning rate of gradient descent.", lower_bound=0.0
+)
+flags.DEFINE_boolean("sync", False, "Train synchronously.")
 flags.DEFINE_integer(
     "replicas_to_aggregate",
     None,
-    "With --sync, how many workers' gradients make a step; the other workers are "
-    "backups. All workers unless given.",
+    "With --sync, how many workers' gradients make one step; the other workers are "
+    "backups. Default: all workers.",
 )
 flags.DEFINE_string(
-    "checkpoint_dir", None, "The chief's; it goes on from what it finds there."
+    "checkpoint_dir",
+    None,
+    "Directory in which the chief writes checkpoints, and from which it resumes.",
 )
 flags.DEFINE_integer("save_steps", 100, "Steps between checkpoints.", lower_bound=1)
-flags.DEFINE_float("step_seconds", 0.0, "Sleep so long in each step.", lower_bound=0.0)
+flags.DEFINE_float(
+    "step_seconds", 0.0, "Seconds to sleep in each step.", lower_bound=0.0
+)
 
 
 class UsageError(ValueError):
-    """Flags or a TF_CONFIG that the user has to mend."""
+    """Wrong flags, or a wrong TF_CONFIG."""
 
 
 class Role(NamedTuple):
-    """Who is in the cluster, and which of its tasks this process is."""
+    """The cluster, and which of its tasks this process is."""
 
     cluster: dict[str, list[str]]
     task: tf_config.Task
@@ -74,7 +82,7 @@ class Role(NamedTuple):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task initializes the variables and keeps checkpoints."""
+        """Whether this task initializes the variables and writes checkpoints."""
         return self.task == self.trainers[0]
 
 
@@ -95,7 +103,7 @@ def role_from_flags() -> Role:
         if FLAGS[name].value in (None, []):
             raise UsageError(
                 f"--{name} is missing: give all of --job_name, --task_index, "
-                "--ps_hosts and --worker_hosts, or start the program by launch.local"
+                "--ps_hosts and --worker_hosts, or start the program with launch.local"
             )
     cluster = {"ps": FLAGS.ps_hosts, "worker": FLAGS.worker_hosts}
     addresses = FLAGS.ps_hosts + FLAGS.worker_hosts
@@ -107,13 +115,13 @@ def role_from_flags() -> Role:
     if not 0 <= FLAGS.task_index < size:
         raise UsageError(
             f"--task_index={FLAGS.task_index} is not that of a {FLAGS.job_name}: "
-            f"--{FLAGS.job_name}_hosts has {size}, which count from 0"
+            f"--{FLAGS.job_name}_hosts has {size}, counted from 0"
         )
     return Role(cluster, tf_config.Task(FLAGS.job_name, FLAGS.task_index))
 
 
 def role() -> Role:
-    """Returns the role that the flags say, or TF_CONFIG where there are none."""
+    """Returns the role from the flags, or from TF_CONFIG if there are none."""
     given = [name for name in ("job_name", "task_index") if FLAGS[name].present]
     given += [name for name in ("ps_hosts", "worker_hosts") if FLAGS[name].present]
     if given and "TF_CONFIG" in os.environ:
@@ -125,14 +133,14 @@ def role() -> Role:
 
 
 def check(me: Role) -> None:
-    """Checks what the flags ask of the cluster, before a server is started."""
+    """Checks the flags against the cluster, before a server starts."""
     enough, workers = FLAGS.replicas_to_aggregate, len(me.trainers)
     if enough is not None and not FLAGS.sync:
-        raise UsageError("--replicas_to_aggregate is for --sync: give that too")
+        raise UsageError("--replicas_to_aggregate is for --sync: set that too")
     if enough is not None and not 1 <= enough <= workers:
         raise UsageError(
-            f"--replicas_to_aggregate={enough} is from 1 to the number of workers, "
-            f"{workers} (the chief is one)"
+            f"--replicas_to_aggregate={enough} must be from 1 to the number of workers, "
+            f"{workers} (including the chief)"
         )
     if me.is_chief and FLAGS.checkpoint_dir:
         try:
@@ -147,7 +155,7 @@ def check(me: Role) -> None:
 
 
 def train(server: tf.distribute.Server, me: Role) -> None:
-    """Trains until all workers together have made --steps steps."""
+    """Trains until the workers have run --steps steps in total."""
     setter = tf1.train.replica_device_setter(
         cluster=me.cluster,
         worker_device=me.task.device,
@@ -172,7 +180,8 @@ def train(server: tf.distribute.Server, me: Role) -> None:
         train_op = optimizer.minimize(tf.reduce_mean(error**2), global_step)
         if FLAGS.sync:
             hooks.append(optimizer.make_session_run_hook(me.is_chief))
-        # One file, which the chief writes: shards of it would be written by the ps.
+        # With a Saver of our own the chief writes one file. By default each ps would
+        # write a shard, on its own disk.
         scaffold = tf1.train.Scaffold(saver=tf1.train.Saver())
         tfdist.wait_until_ready(server)
         with tf1.train.MonitoredTrainingSession(
@@ -199,7 +208,7 @@ def train(server: tf.distribute.Server, me: Role) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Runs this task to its end."""
+    """Runs this task."""
     tf.get_logger().setLevel("ERROR")  # TensorFlow repeats what absl prints.
     try:
         me = role()

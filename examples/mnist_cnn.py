@@ -11,8 +11,8 @@ One process, on every GPU of this machine, or on the first device only:
     python examples/mnist_cnn.py --strategy=mirrored
     python examples/mnist_cnn.py --strategy=one_device
 
-Several workers in step, each of which runs this script, or one script whose gradients
-go around a ring of workers:
+Several synchronous workers that all run this script, or one script whose gradients
+travel around a ring of workers:
 
     python -m launch.local --num_ps=0 --num_workers=2 \
         examples/mnist_cnn.py --strategy=multi_worker
@@ -64,23 +64,28 @@ flags.DEFINE_enum(
     "wire_dtype",
     None,
     ["bfloat16", "float16"],
-    "What gradients travel as around a ring (--strategy=ring or mirrored).",
+    "The dtype in which gradients travel (--strategy=ring or mirrored).",
 )
 flags.DEFINE_enum("dataset", "mnist_5k", ["mnist_5k", "mnist"], "Name in TFDS.")
-flags.DEFINE_string("data_dir", None, "Where TFDS keeps data; its default if unset.")
+flags.DEFINE_string(
+    "data_dir", None, "Where TFDS stores data; its own default if unset."
+)
 flags.DEFINE_integer(
     "train_examples", None, "Train on the first N images only.", lower_bound=1
 )
 flags.DEFINE_integer("epochs", 5, "Passes over the training images.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 40, "Images a step.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 40, "Images per step.", lower_bound=1)
 flags.DEFINE_float(
-    "learning_rate", 3e-3, "Of Adam at the start; falls to 0.", lower_bound=0.0
+    "learning_rate",
+    3e-3,
+    "Initial learning rate of Adam; it decays to 0.",
+    lower_bound=0.0,
 )
 flags.DEFINE_integer(
-    "steps_per_execution", 1, "Steps a call of the train function.", lower_bound=1
+    "steps_per_execution", 1, "Steps per call of the train function.", lower_bound=1
 )
-flags.DEFINE_integer("seed", None, "Of the weights and the shuffling.")
-flags.DEFINE_string("save_path", None, "Save the trained model here, as .keras.")
+flags.DEFINE_integer("seed", None, "Seed of the weights and the shuffling.")
+flags.DEFINE_string("save_path", None, "Save the trained model to this .keras file.")
 flags.DEFINE_float(
     "min_accuracy",
     0.0,
@@ -110,7 +115,7 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
             cross_device_ops=tfdist.RingAllReduce(wire_dtype=FLAGS.wire_dtype)
         )
     if name == "mirrored" and FLAGS.wire_dtype:
-        # Devices that share their memory send nothing, unless it is a ring they form.
+        # AllReduce() sends nothing between devices that share memory; a ring always does.
         ring = tfdist.RingAllReduce(wire_dtype=FLAGS.wire_dtype)
         return tf.distribute.MirroredStrategy(gpus or cpu_stand_ins(), ring)
     if name == "mirrored":
@@ -118,7 +123,7 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
         ops = None if gpus else tfdist.AllReduce()
         return tf.distribute.MirroredStrategy(gpus or cpu_stand_ins(), ops)
     if name == "central_storage":
-        # With several devices Keras 3 loses updates of its metrics: they end as nan.
+        # With several compute devices Keras 3 loses updates of its metrics (nan).
         print(f"Variables live on CPU:0; only one device computes: {first_device}.")
         return tf.distribute.experimental.CentralStorageStrategy(
             compute_devices=[first_device], parameter_device="CPU:0"
@@ -139,10 +144,8 @@ def tpu_strategy() -> tf.distribute.Strategy:
 
 
 def cpu_stand_ins() -> list[str]:
-    """Splits the CPU into logical devices, one for each GPU they stand in for."""
-    print(
-        f"No GPU here: {STAND_INS} logical CPU devices stand in for {STAND_INS} GPUs."
-    )
+    """Splits the CPU into logical devices that stand in for GPUs."""
+    print(f"No GPU found: {STAND_INS} logical CPU devices stand in for GPUs.")
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * STAND_INS,
@@ -161,12 +164,12 @@ def load_data(name: str, replicas: int) -> tuple[tf.data.Dataset, tf.data.Datase
     train_examples = FLAGS.train_examples or sizes["train"]
     if train_examples > sizes["train"]:
         sys.exit(
-            f"--train_examples={train_examples}: {name} has {sizes['train']} images "
-            "to train on."
+            f"--train_examples={train_examples}: {name} has {sizes['train']} training images. "
+            "Choose at most as many."
         )
     check_batch_size(replicas, train_examples, sizes["test"])
-    # TFDS caches a small dataset in memory. No .cache() here: after the prefetch in
-    # which TFDS ends, it would keep a part of the data if Keras looks at one batch.
+    # No .cache() here: TFDS already caches a small dataset in memory. After its final
+    # prefetch, .cache() would store incomplete data when Keras peeks at one batch.
     train, test = tfds.load(
         name,
         split=[f"train[:{train_examples}]", "test"],
@@ -186,27 +189,27 @@ def require_network(name: str, url: str) -> None:
         requests.head(url, timeout=10)
     except requests.RequestException as error:
         sys.exit(
-            f"--dataset={name} has to be downloaded first, but {url} does not "
+            f"--dataset={name} must be downloaded first, but {url} does not "
             f"answer ({type(error).__name__}). Use --dataset=mnist_5k, which needs no "
             f"network, or a --data_dir that holds {name}."
         )
 
 
 def check_batch_size(replicas: int, *sizes: int) -> None:
-    """Exits unless `replicas` devices can share every batch of datasets of `sizes`.
+    """Exits unless `replicas` devices can split every batch of datasets of `sizes`.
 
-    tfdist's own strategies share any batch.
+    tfdist's own strategies can split any batch.
     """
     if FLAGS.strategy in ("multi_worker", "ring"):
         return
     batch_size = FLAGS.batch_size
     if batch_size % replicas:
         sys.exit(
-            f"--batch_size={batch_size} cannot be shared equally by {replicas} "
+            f"--batch_size={batch_size} cannot be split evenly among {replicas} "
             f"devices: choose a multiple of {replicas}."
         )
-    # At the end of the data some devices get an empty batch, and oneDNN, on a CPU,
-    # returns the wrong shape for the convolution of nothing.
+    # The last batch may leave some devices without examples, and oneDNN, on a CPU,
+    # returns the wrong shape for the convolution of an empty batch.
     on_cpu = not tf.config.list_physical_devices("GPU")
     uneven = [size for size in sizes if size % batch_size]
     if replicas > 1 and on_cpu and uneven:
@@ -218,7 +221,7 @@ def check_batch_size(replicas: int, *sizes: int) -> None:
 
 
 def build_model() -> keras.Model:
-    """Returns a CNN of 62,346 parameters from uint8 images to the logits of 10."""
+    """Returns a CNN with 62,346 parameters, from uint8 images to the logits of 10 digits."""
     return keras.Sequential(
         [
             keras.Input((28, 28, 1), dtype="uint8"),
@@ -234,7 +237,7 @@ def build_model() -> keras.Model:
 
 
 class Stopwatch:
-    """How long each part of a program took, in seconds of wall-clock time."""
+    """Wall-clock time of each part of a program, in seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -247,7 +250,7 @@ class Stopwatch:
         self.seconds[part] = time.monotonic() - start
 
     def table(self) -> rich.table.Table:
-        """Returns one row for each part, in the order in which they ran."""
+        """Returns one row per part, in the order in which they ran."""
         table = rich.table.Table("part", box=rich.box.ROUNDED)
         table.add_column("seconds", justify="right")
         for part, seconds in self.seconds.items():
@@ -256,14 +259,14 @@ class Stopwatch:
 
 
 def main(argv: list[str]) -> None:
-    """Trains, tests, and reports."""
+    """Trains, evaluates and reports."""
     if len(argv) > 1:
         raise app.UsageError(f"Only flags are allowed, got: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)
     if FLAGS.wire_dtype and FLAGS.strategy not in ("ring", "mirrored"):
         sys.exit(
             f"--wire_dtype={FLAGS.wire_dtype} is for --strategy=ring or mirrored, not "
-            f"{FLAGS.strategy}: leave it out."
+            f"{FLAGS.strategy}: remove the flag."
         )
     timed = Stopwatch()
     try:
@@ -273,7 +276,7 @@ def main(argv: list[str]) -> None:
         sys.exit(f"--strategy={FLAGS.strategy}: {error}")
     if FLAGS.seed is not None:
         keras.utils.set_random_seed(FLAGS.seed)
-    # A dataset belongs to the cluster it was made in, so the strategy comes first.
+    # A dataset belongs to the cluster in which it was created, so the strategy comes first.
     with timed("data"):
         replicas = strategy.num_replicas_in_sync
         train, test = load_data(FLAGS.dataset, replicas)
@@ -300,7 +303,7 @@ def main(argv: list[str]) -> None:
             model.save(FLAGS.save_path)
 
     if not getattr(strategy, "is_chief", True):
-        return  # The chief has the same to tell.
+        return  # The chief prints the same.
     if FLAGS.strategy == "parameter_server":
         print(strategy.placement_report())
         print(strategy.worker_report())

@@ -1,21 +1,21 @@
-"""Trains a small CNN on MNIST as an Estimator, on today's TensorFlow.
+"""Trains a small CNN on MNIST as an Estimator, on TensorFlow 2.16 or newer.
 
-The program is one of TensorFlow 2.15 and older. Only its import of the Estimator has
-changed; mnist_cnn.py is the same model in Keras.
+The program is written for TensorFlow 2.15 and older; only its import of the Estimator has
+changed. mnist_cnn.py is the same model in Keras.
 
 A cluster of parameter servers and workers, and an evaluator, all on this machine:
 
     python -m launch.local --num_ps=2 --num_workers=2 --evaluator \
         examples/mnist_estimator.py
 
-One process, on its first device or on 4 CPU devices in step, or workers in step:
+One process, on one device or on 4 CPU devices, or several synchronous workers:
 
     python examples/mnist_estimator.py --strategy=none
     python examples/mnist_estimator.py --strategy=mirrored
     python -m launch.local --num_ps=0 --num_workers=2 \
         examples/mnist_estimator.py --strategy=multi_worker
 
-A second start goes on from the last checkpoint of `--model_dir`.
+A second run resumes from the last checkpoint in `--model_dir`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,21 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum(
     "strategy", "parameter_server", STRATEGIES, "How training is distributed."
 )
-flags.DEFINE_string("model_dir", "/tmp/mnist_estimator", "Of checkpoints and exports.")
-flags.DEFINE_integer("max_steps", 600, "Global step at which to end.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 40, "Images a step.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 1e-3, "Of Adam.", lower_bound=0.0)
+flags.DEFINE_string(
+    "model_dir", "/tmp/mnist_estimator", "Directory of checkpoints and exports."
+)
+flags.DEFINE_integer("max_steps", 600, "Global step at which to stop.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 40, "Images per step.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 1e-3, "Learning rate of Adam.", lower_bound=0.0)
 flags.DEFINE_integer("save_steps", 200, "Steps between checkpoints.", lower_bound=1)
-flags.DEFINE_integer("shards", 2, "Split each variable into so many.", lower_bound=1)
-flags.DEFINE_string("data_dir", None, "Where TFDS keeps data; its default if unset.")
+flags.DEFINE_integer("shards", 2, "Shards per variable.", lower_bound=1)
+flags.DEFINE_string(
+    "data_dir", None, "Where TFDS stores data; its own default if unset."
+)
 
 
 def model_fn(features, labels, mode, params):
-    """A CNN of 62,346 parameters, from uint8 images to the logits of 10 digits."""
+    """A CNN with 62,346 parameters, from uint8 images to the logits of 10 digits."""
 
     def weights(name, shape):
         return tf.compat.v1.get_variable(
@@ -105,7 +109,7 @@ def input_fn(split, batch_size):
 
 
 def serving_input_receiver_fn():
-    """What an exported model is given: a batch of images."""
+    """The input of the exported model: a batch of images."""
     images = tf.compat.v1.placeholder(tf.uint8, [None, *IMAGE], "image")
     return estimator.export.ServingInputReceiver({"image": images}, {"image": images})
 
@@ -128,10 +132,10 @@ def make_strategy(name):
 
 
 def main(argv):
-    """Runs this task, whichever it is."""
+    """Runs this task, whatever its role."""
     del argv
     logging.set_verbosity(logging.WARNING)
-    tf.get_logger().setLevel("ERROR")  # "INFO" tells of each checkpoint and loss.
+    tf.get_logger().setLevel("ERROR")  # INFO logs every checkpoint and loss.
     tfds.disable_progress_bar()
     tfds.builder("mnist_5k", data_dir=FLAGS.data_dir).download_and_prepare()
     strategy = make_strategy(FLAGS.strategy)

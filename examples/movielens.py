@@ -25,21 +25,21 @@ COLUMNS = {
 
 
 class MovieLensError(ValueError):
-    """Ratings that cannot be had, or are not those of MovieLens."""
+    """Ratings that are unavailable, or not in the format of MovieLens."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratings:
-    """Who rated what how. Users, movies and genres are numbered from 0.
+    """Ratings of movies by users. Users, movies and genres are numbered from 0.
 
     Attributes:
         users: The user of each rating, int32.
         movies: The movie of each rating, int32.
         stars: Each rating, 0.5 to 5, float32.
-        genres: Of each movie, int32, `[num_movies, most genres of a movie]`; a row
-            is filled up with `NO_GENRE`.
-        num_users: How many there are.
-        num_genres: How many there are.
+        genres: The genres of each movie, int32, `[num_movies, most genres of a movie]`,
+            padded with `NO_GENRE`.
+        num_users: The number of users.
+        num_genres: The number of genres.
     """
 
     users: np.ndarray
@@ -54,17 +54,17 @@ class Ratings:
 
     @property
     def num_movies(self) -> int:
-        """How many movies there are."""
+        """The number of movies."""
         return len(self.genres)
 
     def split(self, validation_share: float = 0.1) -> tuple[Ratings, Ratings]:
-        """Splits the ratings in two, the same way on every machine.
+        """Splits the ratings into two sets, the same way on every machine.
 
         `numpy.random.RandomState(0)`, whose stream NumPy has frozen, shuffles the
-        ratings in the order of their users and movies.
+        ratings, sorted by user and movie.
 
         Returns:
-            Those to train on, and those to validate on.
+            The training set and the validation set.
         """
         order = np.random.RandomState(0).permutation(len(self))
         parts = np.split(order, [round(len(self) * (1 - validation_share))])
@@ -100,7 +100,7 @@ def read_folder(folder: str | pathlib.Path) -> Ratings:
         if isinstance(error, MovieLensError):
             raise
         raise MovieLensError(
-            f"a line of {folder} is not of MovieLens: {error}"
+            f"a line of {folder} is not in the format of MovieLens: {error}"
         ) from error
     return _numbered(rated, genres, str(folder))
 
@@ -127,12 +127,12 @@ def load_tfds(data_dir: str | None) -> Ratings:
     """Reads `movielens/latest-small-ratings`, which TFDS downloads once, 1 MB.
 
     Args:
-        data_dir: Where TFDS keeps data; its default if None.
+        data_dir: Where TFDS stores data; its own default if None.
 
     Raises:
-        MovieLensError: The data is not there, and neither is the network.
+        MovieLensError: The data is not there and cannot be downloaded.
     """
-    # It takes seconds to import, and a folder of CSV files does without.
+    # Importing it takes seconds, and a folder of CSV files does not need it.
     import tensorflow_datasets as tfds
 
     tfds.disable_progress_bar()
@@ -159,9 +159,9 @@ def _require_network(url: str) -> None:
         requests.head(url, timeout=10)
     except requests.RequestException as error:
         raise MovieLensError(
-            f"{TFDS_NAME} has to be downloaded first, but {url} does not answer "
-            f"({type(error).__name__}): name a folder with ratings.csv and movies.csv "
-            "by --ratings_dir, or a --data_dir in which TFDS has the data"
+            f"{TFDS_NAME} must be downloaded first, but {url} does not answer "
+            f"({type(error).__name__}): pass a folder with ratings.csv and movies.csv as "
+            "--ratings_dir, or a --data_dir in which TFDS has the data"
         ) from error
 
 
@@ -170,7 +170,7 @@ def _numbered(
     genres: Mapping[int, Sequence[str]],
     source: str,
 ) -> Ratings:
-    """Numbers what has been rated, in an order that the source does not change."""
+    """Numbers users, movies and genres in an order that does not depend on the source."""
     if not rated:
         raise MovieLensError(f"{source} has no ratings")
     unknown = {movie for _, movie, _ in rated} - set(genres)

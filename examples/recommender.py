@@ -1,15 +1,15 @@
-"""Trains a two-tower model that tells how many stars a user will give.
+"""Trains a two-tower model that predicts how many stars a user will give.
 
 The tables of users, items and tags are spread over the parameter servers. A worker
-gets the rows that its batch looks up, and no process ever holds a whole table:
+receives only the rows that its batch looks up; no process ever holds a whole table:
 
     python -m launch.local --num_ps=2 --num_workers=2 examples/recommender.py \
         --ratings_dir=ml-latest-small --compare
 
-`--dataset=movielens` reads the CSV files of `--ratings_dir`, or, without that, has
-TFDS download them. `--compare` also trains in a single process, first, and fails
-unless both end with the same error. `--dataset=zipf` makes its ratings up, for a table
-of any size:
+`--dataset=movielens` reads the CSV files in `--ratings_dir`; without that flag, TFDS
+downloads them. `--compare` first trains in a single process too, and fails if the
+validation errors differ by more than 2%. `--dataset=zipf` generates ratings, for a
+table of any size:
 
     python -m launch.local --num_ps=2 --num_workers=2 examples/recommender.py \
         --dataset=zipf --rows=20000000
@@ -54,45 +54,54 @@ flags.DEFINE_enum(
     ["parameter_server", "one_device"],
     "How training is distributed.",
 )
-flags.DEFINE_enum("dataset", "movielens", ["movielens", "zipf"], "Whose ratings.")
-flags.DEFINE_string(
-    "ratings_dir", None, "Folder with ratings.csv and movies.csv of MovieLens."
+flags.DEFINE_enum(
+    "dataset", "movielens", ["movielens", "zipf"], "Where the ratings come from."
 )
-flags.DEFINE_string("data_dir", None, "Where TFDS keeps data; its default if unset.")
+flags.DEFINE_string(
+    "ratings_dir", None, "Folder with MovieLens's ratings.csv and movies.csv."
+)
+flags.DEFINE_string(
+    "data_dir", None, "Where TFDS stores data; its own default if unset."
+)
 flags.DEFINE_integer(
     "rows",
     1_000_000,
-    "Items of --dataset=zipf.",
+    "Number of items for --dataset=zipf.",
     lower_bound=1,
     upper_bound=2**31 - 1,
 )
 flags.DEFINE_float(
     "exponent",
     1.0,
-    "Of Zipf's law in --dataset=zipf; 0 makes all items equally popular.",
+    "Exponent of Zipf's law for --dataset=zipf; 0 makes all items equally popular.",
     lower_bound=0.0,
 )
 flags.DEFINE_integer(
-    "steps_per_epoch", 500, "Of the endless --dataset=zipf.", lower_bound=1
+    "steps_per_epoch",
+    500,
+    "Steps per epoch of the endless --dataset=zipf.",
+    lower_bound=1,
 )
-flags.DEFINE_integer("dim", 16, "Width of a row of the tables.", lower_bound=1)
+flags.DEFINE_integer("dim", 16, "Length of the rows of the tables.", lower_bound=1)
 flags.DEFINE_integer("epochs", 5, "Passes over the ratings.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 256, "Ratings a step.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 256, "Ratings per step.", lower_bound=1)
 flags.DEFINE_integer(
-    "steps_per_execution", 1, "Steps a call of the train function.", lower_bound=1
+    "steps_per_execution", 1, "Steps per call of the train function.", lower_bound=1
 )
-flags.DEFINE_float("learning_rate", 0.1, "Of Adagrad.", lower_bound=0.0)
-flags.DEFINE_integer("seed", 0, "Of the weights, the shuffling and the zipf ratings.")
+flags.DEFINE_float("learning_rate", 0.1, "Learning rate of Adagrad.", lower_bound=0.0)
+flags.DEFINE_integer(
+    "seed", 0, "Seed of the weights, the shuffling and the generated ratings."
+)
 flags.DEFINE_boolean(
     "compare",
     False,
-    "Train in a single process too, and fail if the validation RMSE differ by more "
+    "Also train in a single process, and fail if the validation RMSEs differ by more "
     f"than {MOST_DIFFERENCE:.0%}.",
 )
 
 
 class Data(NamedTuple):
-    """Batches of a dict of `user`, `item`, `tags`, and of stars; and their numbers."""
+    """Batches of ({`user`, `item`, `tags`}, stars), and the number of each."""
 
     train: tf.data.Dataset
     validation: tf.data.Dataset
@@ -131,7 +140,7 @@ def batched(ratings: movielens.Ratings, shuffle: bool) -> tf.data.Dataset:
 
 
 def load_zipf() -> Data:
-    """Returns made-up ratings, which the workers make themselves."""
+    """Returns generated ratings; the workers generate them."""
     ratings = zipf_ratings.ZipfRatings(num_items=FLAGS.rows, exponent=FLAGS.exponent)
     return Data(
         train=ratings.batches(FLAGS.batch_size, FLAGS.seed),
@@ -145,10 +154,10 @@ def load_zipf() -> Data:
 
 
 def build_model(data: Data) -> keras.Model:
-    """Returns a model of one vector for the user, and one for the item and its tags.
+    """Returns a model with one vector per user, and one per item with its tags.
 
-    The stars are the product of the two, plus a linear function of both: what this
-    user gives on average, and this item gets.
+    The stars are the dot product of the two, plus a linear function of both: the
+    averages of this user and of this item.
     """
     tag_width = data.train.element_spec[0]["tags"].shape[1]
     user = keras.Input((), dtype="int32", name="user")
@@ -174,7 +183,7 @@ def main(argv: list[str]) -> None:
     check_flags()
     single_process_rmse = train_in_a_single_process() if FLAGS.compare else None
 
-    # A dataset belongs to the cluster it was made in, so the strategy comes first.
+    # A dataset belongs to the cluster in which it was created, so the strategy comes first.
     if FLAGS.strategy == "parameter_server":
         strategy = tfdist.ParameterServerStrategy()
     else:
@@ -193,7 +202,7 @@ def main(argv: list[str]) -> None:
     with strategy.scope():
         model = build_model(data)
         model.compile(
-            # Its slots are as large as the tables; those of Adam twice as large.
+            # Its slots are as large as the tables; Adam's would be twice as large.
             optimizer=keras.optimizers.Adagrad(FLAGS.learning_rate),
             loss="mse",
             metrics=[keras.metrics.RootMeanSquaredError(name="rmse")],
@@ -219,7 +228,7 @@ def main(argv: list[str]) -> None:
         held = {"this process": bytes_of_variables(model)}
     rich.print(memory_table(before, task_memory.of_tasks(tasks), held))
     print(f"Trained in {seconds:.1f} s.")
-    print(f"RMSE of guessing the mean: {rmse_of_the_mean(data):.4f}")
+    print(f"RMSE of predicting the mean: {rmse_of_the_mean(data):.4f}")
     print(f"Validation RMSE: {rmse:.4f}")
     if not math.isfinite(rmse):
         sys.exit("Training failed: the error is not finite. Lower --learning_rate.")
@@ -228,13 +237,13 @@ def main(argv: list[str]) -> None:
 
 
 def check_flags() -> None:
-    """Exits if flags contradict each other, or there is no cluster to train on."""
+    """Exits if flags contradict each other, or if there is no cluster."""
     for dataset, names in ONLY_FOR.items():
         unused = [name for name in names if FLAGS[name].present]
         if dataset != FLAGS.dataset and unused:
             sys.exit(
-                f"--{unused[0]} is for --dataset={dataset}, and this is "
-                f"--dataset={FLAGS.dataset}: remove one of the two."
+                f"--{unused[0]} is for --dataset={dataset}, but --dataset is "
+                f"{FLAGS.dataset}: change one of the two."
             )
     if FLAGS.strategy == "one_device":
         if FLAGS.compare:
@@ -244,16 +253,16 @@ def check_flags() -> None:
             )
     elif not os.environ.get("TF_CONFIG"):
         sys.exit(
-            "--strategy=parameter_server needs a cluster: start this script by "
-            "`python -m launch.local --num_ps=2 --num_workers=2`, or give "
+            "--strategy=parameter_server needs a cluster: start this script with "
+            "`python -m launch.local --num_ps=2 --num_workers=2`, or pass "
             "--strategy=one_device."
         )
 
 
 def train_in_a_single_process() -> float:
-    """Runs this script beside the cluster, and returns its validation RMSE.
+    """Runs this script in a separate process, and returns its validation RMSE.
 
-    In a process of its own: this one can join a cluster only before it trains.
+    This process cannot do it: it can join a cluster only before it trains.
     """
     done = subprocess.run(
         [sys.executable, *sys.argv, "--nocompare", "--strategy=one_device"],
@@ -264,12 +273,14 @@ def train_in_a_single_process() -> float:
     for line in done.stdout.splitlines():
         print(f"single process | {line}", flush=True)
     if done.returncode:
-        sys.exit(f"The training in a single process ended with {done.returncode}.")
+        sys.exit(
+            f"The training in a single process failed with status {done.returncode}."
+        )
     return float(re.findall(r"^Validation RMSE: (\S+)$", done.stdout, re.MULTILINE)[0])
 
 
 def check_match(rmse: float, single_process_rmse: float) -> None:
-    """Prints both errors, and exits if they differ too much."""
+    """Prints both errors, and fails if they differ too much."""
     difference = abs(rmse / single_process_rmse - 1)
     print(
         f"Validation RMSE of a single process: {single_process_rmse:.4f} "
@@ -278,19 +289,19 @@ def check_match(rmse: float, single_process_rmse: float) -> None:
     if not difference <= MOST_DIFFERENCE:
         sys.exit(
             f"Training failed: on the cluster the RMSE is {rmse:.4f} and in a single "
-            f"process {single_process_rmse:.4f}, which differ by {difference:.2%}: "
-            f"more than {MOST_DIFFERENCE:.0%}."
+            f"process {single_process_rmse:.4f}. They differ by {difference:.2%}, "
+            f"which is more than {MOST_DIFFERENCE:.0%}."
         )
 
 
 def rmse_of_the_mean(data: Data) -> float:
-    """Returns the error of guessing the mean of the training ratings, always."""
+    """Returns the error of always predicting the mean of the training ratings."""
     stars = np.concatenate([stars for _, stars in data.validation.as_numpy_iterator()])
     return float(np.sqrt(np.mean((stars - data.mean_stars) ** 2)))
 
 
 def bytes_of_variables(model: keras.Model) -> int:
-    """Returns the bytes of a model's variables, its optimizer's and its metrics'."""
+    """Returns the bytes of the variables of a model, its optimizer and its metrics."""
     variables = (
         *model.variables,
         *model.optimizer.variables,
@@ -306,12 +317,12 @@ def memory_table(
     after: Mapping[str, task_memory.Memory | None],
     held: Mapping[str, int],
 ) -> rich.table.Table:
-    """Returns one row for each task, in MB.
+    """Returns the memory of each task, in MB, as one row per task.
 
     Args:
         before: The memory of each task before the model was built.
-        after: The same, at the end.
-        held: The bytes of the variables of each task.
+        after: The same at the end.
+        held: The bytes of variables on each task.
     """
     table = rich.table.Table("task", box=rich.box.ROUNDED, title="memory, in MB")
     for heading in ("variables", "before", "peak", "grown by"):

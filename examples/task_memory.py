@@ -1,7 +1,6 @@
-"""How much memory each task of a cluster uses, asked of the tasks themselves.
+"""Memory usage of each task of a cluster, as reported by the tasks.
 
-Every task reads its own `/proc/self/status`, so it works as well across hosts, with
-Linux on them.
+Every task reads its own `/proc/self/status`, so this works across Linux hosts too.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ class Memory(NamedTuple):
 
 
 def of_tasks(devices: Mapping[str, str]) -> dict[str, Memory | None]:
-    """Returns the memory of the process of each task.
+    """Returns the memory of each task's process.
 
     Args:
-        devices: By the name of a task, as `/job:ps/task:0`; `""` is this process.
+        devices: The device of each task by its name, such as `/job:ps/task:0`; `""` is
+            this process.
 
     Returns:
-        By the name of a task; None for a process that cannot tell.
+        The memory of each task by its name; None if the process has no such file.
     """
     return {name: _of_task(device) for name, device in devices.items()}
 
@@ -36,14 +36,14 @@ def of_tasks(devices: Mapping[str, str]) -> dict[str, Memory | None]:
 def _of_task(device: str) -> Memory | None:
     @tf.function
     def status() -> tf.Tensor:
-        # A file reader goes by the size of a file, and this one's is 0; text is read
-        # to its end, by the task that the function puts the dataset on.
+        # tf.io.read_file trusts the size of a file, which is 0 here. A text dataset
+        # reads to the end, on the task on which the function places it.
         with tf.device(f"{device}/device:CPU:0"):
             lines = tf.data.TextLineDataset("/proc/self/status")
             return lines.batch(1000).get_single_element()
 
     try:
-        # Called itself, TensorFlow warns of tracing it for each task.
+        # Calling `status` itself would make TensorFlow warn about retracing per task.
         lines = [line.decode() for line in status.get_concrete_function()().numpy()]
     except tf.errors.NotFoundError:
         return None

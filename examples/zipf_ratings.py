@@ -1,9 +1,9 @@
-"""An endless stream of made-up ratings, for tables of any size.
+"""An endless stream of generated ratings, for tables of any size.
 
-Few items are rated often and most of them hardly ever: the item of rank `k` comes with
-a probability of about `k ** -exponent` (Zipf's law). What a user makes of an item is a
-function of hashes of the two and of the item's tags, so there is something to learn,
-and nothing to store: the stream needs no memory for its users and items.
+Few items are rated often and most hardly ever: the item of rank `k` appears with a
+probability of about `k ** -exponent` (Zipf's law). A rating is a function of hashes of
+the user, the item and the item's tags, so there is something to learn and nothing to
+store: the stream needs no memory for its users and items.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import tensorflow as tf
 
 MEAN = 3.5
 NOISE = 0.25
-"""Standard deviation of what cannot be learned, in stars."""
+"""Standard deviation of the part of a rating that cannot be learned, in stars."""
 MOST_TAGS = 3
 NO_TAG = -1
 
-# A prime above any number of items (Knuth's, near the golden section of 2**32): it
-# takes the ranks to places all over the table, each to another. In the order of rank,
-# the ps with the first rows would have most of the work.
+# A prime above any number of items (Knuth's, near the golden section of 2**32), which
+# maps the ranks one to one to rows all over the table. In the order of rank, the ps with
+# the first rows would do most of the work.
 _SPREAD = 2_654_435_761
 
 
@@ -30,10 +30,10 @@ class ZipfRatings:
     """Ratings of `num_items` items, up to 2**31 - 1, by `num_users` users.
 
     Attributes:
-        num_items: The items.
-        num_users: The users; all of them rate equally often.
-        num_tags: The tags; an item has 1 to `MOST_TAGS` of them.
-        exponent: Of Zipf's law; 0 makes all items equally popular.
+        num_items: The number of items.
+        num_users: The number of users; all of them rate equally often.
+        num_tags: The number of tags; an item has 1 to `MOST_TAGS` of them.
+        exponent: The exponent of Zipf's law; 0 makes all items equally popular.
     """
 
     num_items: int
@@ -42,10 +42,10 @@ class ZipfRatings:
     exponent: float = 1.0
 
     def batches(self, batch_size: int, seed: int) -> tf.data.Dataset:
-        """Returns endless batches; the i-th of a seed is always the same.
+        """Returns endless batches; the i-th batch of a seed is always the same.
 
         Each is a pair: a dict of `user`, shape `[batch_size]`, `item`, of that shape,
-        and `tags`, shape `[batch_size, MOST_TAGS]` and filled up with `NO_TAG`; and
+        and `tags`, shape `[batch_size, MOST_TAGS]`, padded with `NO_TAG`; and
         the ratings, float32, shape `[batch_size]`.
         """
         return tf.data.Dataset.counter().map(
@@ -71,8 +71,8 @@ class ZipfRatings:
     def rank(self, uniform: tf.Tensor) -> tf.Tensor:
         """Returns the ranks, from 0, at quantiles of their distribution, int64.
 
-        Zipf's law in the continuous, rounded down: rank `k` has the integral of
-        `x ** -exponent` from `k + 1` to `k + 2`.
+        A continuous Zipf distribution, rounded down: the probability of rank `k` is
+        proportional to the integral of `x ** -exponent` from `k + 1` to `k + 2`.
         """
         end = float(self.num_items + 1)
         if self.exponent == 1:
@@ -80,15 +80,15 @@ class ZipfRatings:
         else:
             power = 1 - self.exponent
             x = (1 + uniform * (end**power - 1)) ** (1 / power)
-        # Rounding may reach the end itself.
+        # Rounding may reach the end.
         return tf.minimum(tf.cast(x, tf.int64) - 1, self.num_items - 1)
 
     def ranked(self, rank: tf.Tensor) -> tf.Tensor:
-        """Returns the items of these ranks: each has one, anywhere in the table."""
+        """Returns the items of these ranks, spread over the whole table."""
         return rank * _SPREAD % self.num_items
 
     def tags_of(self, item: tf.Tensor) -> tf.Tensor:
-        """Returns the tags of items, filled up with `NO_TAG`, int32."""
+        """Returns the tags of items, padded with `NO_TAG`, int32."""
         columns = []
         for i in range(MOST_TAGS):
             tag = tf.cast((_hash(item, f"tag {i}") + 1) / 2 * self.num_tags, tf.int32)
@@ -99,7 +99,7 @@ class ZipfRatings:
     def expected_stars(
         self, user: tf.Tensor, item: tf.Tensor, tags: tf.Tensor
     ) -> tf.Tensor:
-        """Returns what users make of items on average, float32."""
+        """Returns the expected ratings of items by users, float32."""
         taste = _hash(user, "taste of a user") * _hash(item, "taste of an item")
         is_tag = tf.cast(tags != NO_TAG, tf.float32)
         tag_sums = tf.reduce_sum(is_tag * _hash(tags, "tag"), axis=1)
@@ -114,10 +114,10 @@ class ZipfRatings:
 
 
 def _hash(ids: tf.Tensor, purpose: str) -> tf.Tensor:
-    """Returns numbers in [-1, 1) that look random and are functions of the ids."""
+    """Returns pseudorandom numbers in [-1, 1) that are functions of the ids."""
     salt = tf.constant(zlib.crc32(purpose.encode()) << 32, tf.uint64)
     mixed = tf.cast(ids, tf.uint64) ^ salt
-    # The finisher of SplitMix64 (Steele, Lea and Flood, 2014).
+    # The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         shifted = tf.bitwise.right_shift(mixed, tf.constant(shift, tf.uint64))
         mixed = (mixed ^ shifted) * tf.constant(factor, tf.uint64)

@@ -255,7 +255,7 @@ def test_mistakes_are_one_message_and_status_2(run_python, tmp_path):
         ([*HOSTS, "--job_name=ps"], {}, "--task_index is missing"),
         (["--job_name=ps", "--task_index=0", HOSTS[0]], {}, "--worker_hosts is miss"),
         ([*CHIEF[:-1], "--task_index=2"], {}, "--task_index=2 is not that of a worker"),
-        ([*CHIEF[:-1], "--task_index=-1"], {}, "--worker_hosts has 2, which count"),
+        ([*CHIEF[:-1], "--task_index=-1"], {}, "--worker_hosts has 2, counted from 0"),
         (["--ps_hosts=a", *CHIEF[1:]], {}, "'a' has no port"),
         (["--ps_hosts=127.0.0.1:2", *CHIEF[1:]], {}, "two tasks have the address"),
         (CHIEF, tf_config("chief"), "both --job_name and TF_CONFIG say which task"),
@@ -267,7 +267,7 @@ def test_mistakes_are_one_message_and_status_2(run_python, tmp_path):
             "this program has no evaluator",
         ),
         ([], tf_config("master", master=["a:1"], ps=["b:1"]), "job 'master'"),
-        ([*CHIEF, "--replicas_to_aggregate=1"], {}, "is for --sync: give that too"),
+        ([*CHIEF, "--replicas_to_aggregate=1"], {}, "is for --sync: set that too"),
         ([*CHIEF, "--sync", "--replicas_to_aggregate=0"], {}, "from 1 to the number"),
         ([*CHIEF, "--sync", "--replicas_to_aggregate=3"], {}, "number of workers, 2"),
         (

@@ -71,8 +71,12 @@ def test_a_split_has_every_rating_once_and_is_always_the_same(movielens, tmp_pat
         ("", MOVIES, "has no column movieId, rating, userId.*names none"),
         ("userId,movieId,rating\n", MOVIES, "has no ratings"),
         (RATINGS + "1,99,3.0,4\n", MOVIES, "ratings of movie 99, which it does not"),
-        (RATINGS + "1,ten,3.0,4\n", MOVIES, "a line of .* is not of MovieLens.*ten"),
-        (RATINGS + "1\n", MOVIES, "a line of .* is not of MovieLens"),
+        (
+            RATINGS + "1,ten,3.0,4\n",
+            MOVIES,
+            "a line of .* is not in the format of MovieLens.*ten",
+        ),
+        (RATINGS + "1\n", MOVIES, "a line of .* is not in the format of MovieLens"),
     ],
 )
 def test_other_files_are_refused(movielens, tmp_path, ratings, movies, words):

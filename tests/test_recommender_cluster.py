@@ -57,7 +57,7 @@ def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir):
     assert done.returncode == 0, done.stdout + done.stderr
     rmse = float(re.search(r"\] +Validation RMSE: ([\d.]+)", done.stdout)[1])
     alone = float(re.search(r"of a single process: ([\d.]+)", done.stdout)[1])
-    guessed = float(re.search(r"guessing the mean: ([\d.]+)", done.stdout)[1])
+    guessed = float(re.search(r"predicting the mean: ([\d.]+)", done.stdout)[1])
     assert abs(rmse / alone - 1) <= 0.02
     assert rmse < 0.95 * guessed
     # Each worker had its share of the steps, and both ps of the tables.
