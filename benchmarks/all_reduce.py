@@ -1,25 +1,25 @@
-"""All-reduce between hosts: ours beside TensorFlow's own, in seconds and bytes.
+"""All-reduce between hosts: tfdist and TensorFlow, in seconds and bytes.
 
     sudo .venv/bin/python benchmarks/all_reduce.py --parts=reduce --json=...
     sudo .venv/bin/python benchmarks/all_reduce.py --parts=overlap --json=...
     .venv/bin/python benchmarks/all_reduce_report.py  # into docs/algorithms.md
 
-Each host is a network namespace, and the bytes are those that its interface counts. The
-rows, all on the same hosts and in turns:
+Each host is a network namespace, whose interface counts the bytes. The rows take turns on
+the same hosts:
 
-    choice                     tfdist.AllReduce(), which measures the network, and
+    choice                     tfdist.AllReduce(), which measures the network and
                                chooses by size
     ring                       the ring of tfdist
-    ring_bfloat16              the same, with chunks that travel as bfloat16
-    reduce_then_broadcast      of tfdist
-    RING, AUTO                 tf.distribute.MultiWorkerMirroredStrategy; a program a host
-    ReductionToOneDevice       TensorFlow's, in one graph as ours are
+    ring_bfloat16              the same, with chunks sent as bfloat16
+    reduce_then_broadcast      the star of tfdist
+    RING, AUTO                 tf.distribute.MultiWorkerMirroredStrategy; one program per host
+    ReductionToOneDevice       TensorFlow's, in one graph like ours
     HierarchicalCopyAllReduce  likewise
 
-The part `reduce` times one all-reduce a call, as a training step that only reduces
-would, and several in one graph, each of what the one before it gave, which leaves out
-what it costs to start a graph. The part `overlap` times steps of a model whose backward
-pass takes as long as the exchange of its gradients (see all_reduce_backward.py).
+The part `reduce` times one all-reduce per call, like a training step that only reduces,
+and several chained ones in one graph, which excludes the cost of starting a graph. The
+part `overlap` times steps of a model whose backward pass takes as long as the exchange of
+its gradients (see all_reduce_backward.py).
 """
 
 import dataclasses
@@ -80,11 +80,11 @@ class Row:
     """One way to reduce.
 
     Attributes:
-        name: In the report.
-        of_cluster: Who is asked: `chief` or `members`.
-        ops: What reduces, by the name that they know; None to reduce nothing.
-        options: Of that.
-        slow: Whether its busiest link has a multiple of the others' bytes.
+        name: The name in the report.
+        of_cluster: Which cluster runs it: `chief` or `members`.
+        ops: What reduces, by its name there; None to reduce nothing.
+        options: The options of `ops`.
+        slow: Whether its busiest link carries several times the others' bytes.
     """
 
     name: str
@@ -135,16 +135,16 @@ class Measurement:
     """One timing.
 
     Attributes:
-        part: Of the benchmark.
-        hosts: How many there are.
-        rate: Of their links.
-        row: Its name.
-        size: What is reduced, in bytes.
+        part: The part of the benchmark.
+        hosts: The number of hosts.
+        rate: The rate of their links.
+        row: The name of the row.
+        size: The bytes that are reduced.
         rounds: All-reduces in one graph.
-        compute: Seconds of the backward pass; 0 if there is none.
+        compute: Seconds of the backward pass; 0 for none.
         repeat: From 0.
-        seconds: Of a round.
-        bytes: Of a round, in the busier direction of the busiest link.
+        seconds: The time of one round.
+        bytes: The bytes of one round, in the busier direction of the busiest link.
     """
 
     part: str
@@ -160,7 +160,7 @@ class Measurement:
 
 
 def timed(started: Tasks, row: Row, calls: int, **case: Any) -> tuple[float, float]:
-    """Returns the seconds of a round, and its bytes on the busiest link."""
+    """Returns the seconds of one round, and its bytes on the busiest link."""
     before = started.bytes()
     answer = started.ask(
         row.of_cluster,
@@ -182,7 +182,7 @@ def timed(started: Tasks, row: Row, calls: int, **case: Any) -> tuple[float, flo
 def reductions(
     started: Tasks, hosts: Network, num_hosts: int, values: flags.FlagValues
 ) -> Iterator[Measurement]:
-    """Measures the part `reduce`: of each size, all rows in turns, on each rate."""
+    """Measures the part `reduce`: for each rate and size, all rows in turns."""
     for size in (int(float(each)) for each in values.sizes):
         chained = [values.rounds] if size <= values.most_chained else []
         cases = list(itertools.product(ROWS, [1, *chained]))
@@ -240,7 +240,7 @@ def overlaps(
 
 
 def calls_of(size: int) -> int:
-    """How many calls are timed together: short ones need more."""
+    """The number of calls that are timed together: short ones need more."""
     return max(1, min(20, 4_000_000 // size))
 
 
@@ -252,7 +252,7 @@ def forget(started: Tasks) -> None:
 def measurements(
     values: flags.FlagValues, about: dict[str, Any]
 ) -> Iterator[Measurement]:
-    """Measures the parts that are asked for; adds what else there is to know."""
+    """Measures the requested parts, and adds the environment."""
     wanted = {int(each) for each in values.hosts} if "reduce" in values.parts else set()
     overlap = {values.overlap_hosts} if "overlap" in values.parts else set()
     for num_hosts in sorted(wanted | overlap):
@@ -282,7 +282,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the benchmark.
 
     Returns:
-        The exit status: 2 if this machine lets us make no network, or a task fails.
+        The exit status: 2 if the network cannot be created, or a task fails.
     """
     if len(argv) > 1:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")

@@ -1,14 +1,14 @@
-"""All-reduce algorithms by their model: which is the fastest, where, and why.
+"""The cost model of the all-reduce algorithms: which is fastest, where, and why.
 
     python benchmarks/all_reduce_algorithms.py             # print tables
     python benchmarks/all_reduce_algorithms.py --latency=1e-4 --bandwidth=1.25e9
     python benchmarks/all_reduce_algorithms.py --markdown  # into docs/algorithms.md
     python benchmarks/all_reduce_algorithms.py --check     # status 1 if it differs
 
-Nothing is measured: steps, bytes and seconds are those of `tfdist.all_reduce.cost`, for
-a network that the flags describe, and the diagrams are drawn from the schedules.
-`--markdown` writes all of them between the marks of the page, and draws its plot, which
-keeps a digest of its curves so that `--check` can tell whether it is still right.
+Nothing is measured: steps, bytes and seconds come from `tfdist.all_reduce.cost`, for the
+network that the flags describe, and the diagrams are drawn from the schedules.
+`--markdown` writes all of them between the marks of the page, and draws its plot. The
+plot stores a digest of its curves, by which `--check` recognizes an outdated one.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ Curves = dict[str, list[float]]
 
 
 def diagram(schedule: Schedule) -> str:
-    """Returns a line a step: of each device, which chunks (A, B...) it sends to whom."""
+    """Returns one line per step: which chunks (A, B...) each device sends to which other."""
     devices = range(schedule.num_devices)
     rows = [["", *(f"device {device}" for device in devices)]]
     for number, transfers in enumerate(schedule.steps):
@@ -77,7 +77,7 @@ def _sends(device: int, transfers: Sequence[Transfer]) -> str:
 
 
 def counts_table() -> str:
-    """Returns what each algorithm takes on so many devices, whatever the network."""
+    """Returns the steps and bytes of each algorithm, whatever the network."""
     heads = ["algorithm", *(f"{n} devices" for n in TABLE_DEVICES)]
     rows = [
         [
@@ -94,7 +94,7 @@ def counts_table() -> str:
 
 
 def seconds_table(network: Network) -> str:
-    """Returns how long each algorithm takes by the model; the fastest in bold."""
+    """Returns the predicted time of each algorithm; the fastest in bold."""
     rows = [["size", "devices", *(f"`{name}`" for name in COSTS), "ring's segments"]]
     for label, size in TABLE_SIZES.items():
         for n in TABLE_DEVICES:
@@ -118,7 +118,7 @@ def describe(network: Network) -> str:
 
 
 def sections(network: Network) -> dict[str, str]:
-    """Returns what stands between each pair of marks of the page."""
+    """Returns the text between each pair of marks of the page."""
     diagrams = {
         name: f"```text\n{diagram(build(DIAGRAM_DEVICES))}```\n"
         for name, build in SCHEDULES.items()
@@ -135,7 +135,7 @@ def sections(network: Network) -> dict[str, str]:
 
 
 def page(text: str, network: Network) -> str:
-    """Returns the page's text with what belongs between its marks."""
+    """Returns the page's text with the sections between its marks."""
     for name, section in sections(network).items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, rest = text.split(begin, 1)
@@ -154,7 +154,7 @@ def load_curves() -> Curves:
 
 
 def time_curves(network: Network) -> Curves:
-    """Seconds over what the bytes alone would take at best, for each size."""
+    """Seconds over the least time for the bytes alone, for each size."""
     least = float(lower_bound(PLOT_DEVICES)) / network.bandwidth
     return {
         name: [
@@ -203,7 +203,7 @@ def plot(network: Network, path: Path) -> None:
 
 
 def differences(network: Network) -> list[str]:
-    """Returns the names of what does not show this network."""
+    """Returns the names of the outdated files."""
     text = PAGE.read_text()
     right = {
         PAGE.name: text == page(text, network),

@@ -1,8 +1,7 @@
-"""A backward pass that takes its time without taking the processor's.
+"""A backward pass that takes time but no processor.
 
-Many hosts share this machine's few processors: a model that computed would take the time
-of the others' exchange. So each layer waits instead, and its gradient is there after
-that.
+Many hosts share the few processors of this machine: a model that computed would slow down
+the exchange of the others. So each layer sleeps instead, and then returns its gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +13,13 @@ NOTHING = {"output_types": [tf.float32], "output_shapes": [[]]}
 
 
 class Waiter:
-    """Waits in a graph, on the device that is current when it is made.
+    """Sleeps in a graph, on the device that is current when it is created.
 
-    An element of a dataset is waited for: TensorFlow does that on a thread of its own,
-    so all that run operations stay free.
+    It waits for an element of a dataset, which TensorFlow does on a separate thread: the
+    threads that run operations stay free.
 
     Args:
-        seconds: How long.
+        seconds: How long it sleeps.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -46,18 +45,18 @@ class Waiter:
         tf.raw_ops.MakeIterator(dataset=plain, iterator=self._iterator)
 
     def __call__(self, after: tf.Tensor) -> tf.Tensor:
-        """Returns a scalar some seconds after it is there."""
+        """Returns its argument, a scalar, after the sleep."""
         with tf.control_dependencies([after]):
             (one,) = tf.raw_ops.IteratorGetNext(iterator=self._iterator, **NOTHING)
         return after * one
 
 
 def gradients(weights: Sequence[tf.Variable], wait: Waiter) -> list[tf.Tensor]:
-    """Returns the gradient of each layer's weights, the last layer's first to be there.
+    """Returns the gradients of each layer's weights; the last layer's come first.
 
     Args:
         weights: One for each layer, on the device that computes.
-        wait: What a layer takes.
+        wait: Sleeps for the time of one layer.
     """
     with tf.GradientTape() as tape:
         x = tf.ones([])

@@ -1,7 +1,7 @@
 """The chief of all_reduce.py: all-reduces inside one graph, over TensorFlow servers.
 
-It reads a request a line from its standard input, JSON, and answers with a line. Chunks
-travel from worker to worker; the chief starts the graph and hears when it is done.
+It reads requests from its standard input, one line of JSON each, and answers each with a
+line. Chunks travel from worker to worker; the chief starts the graph and waits for it.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ def cross_device_ops(
 
 
 def per_replica_type() -> type:
-    """The type of one value a device: it has no public name."""
+    """The type that holds one value per device; it has no public name."""
     devices = [device.name for device in tf.config.list_logical_devices("CPU")][:2]
     mirrored = tf.distribute.MirroredStrategy(devices)
     value = mirrored.run(
@@ -67,7 +67,7 @@ class Bench:
         self._network: tfdist.Network | None = None
 
     def measure(self) -> dict[str, float]:
-        """Measures the network, as a strategy does that begins on it."""
+        """Measures the network, as a new strategy does."""
         self._network = tfdist.measure_network(self._devices)
         self._functions = {
             key: function
@@ -77,7 +77,7 @@ class Bench:
         return dataclasses.asdict(self._network)
 
     def forget(self) -> None:
-        """Frees the memory of what was reduced."""
+        """Frees the memory of the cases."""
         self._variables.clear()
         self._functions.clear()
 
@@ -85,7 +85,7 @@ class Bench:
         """Calls the function of a case, which is traced and called once if it is new.
 
         Args:
-            calls: How often it is timed.
+            calls: The number of timed calls.
             **case: The arguments of `_rounds` or `_step`.
 
         Returns:
@@ -104,7 +104,7 @@ class Bench:
     def _rounds(
         self, ops: str, options: dict[str, Any], size: int, rounds: int
     ) -> Callable[[], tf.Tensor]:
-        """Rounds of which each reduces what the one before it gave."""
+        """Chained rounds: each reduces the result of the previous one."""
         reducer = cross_device_ops(ops, options, self._network)
         variables = self._held(size, 1)
 
@@ -125,7 +125,7 @@ class Bench:
         layer_bytes: int,
         compute_seconds: float,
     ) -> Callable[[], tf.Tensor]:
-        """A backward pass whose gradients are reduced; kept, if there are no `ops`."""
+        """A backward pass whose gradients are reduced, or just kept without `ops`."""
         reducer = cross_device_ops(ops, options, self._network) if ops else None
         variables = self._held(layer_bytes, layers)
         waiters = []
@@ -168,9 +168,9 @@ class Bench:
     def _kept(
         self, values: Sequence[Any], variables: list[list[tf.Variable]]
     ) -> tf.Tensor:
-        """Assigns what was reduced, as a training step does.
+        """Assigns the sums, as a training step does.
 
-        A value that is only waited for would not be computed: TensorFlow removes it.
+        TensorFlow would prune a value that nothing uses.
 
         Returns:
             A number that is there once all variables have their value, on all devices.
@@ -189,7 +189,7 @@ class Bench:
 
 
 def main() -> None:
-    """Answers requests until there is none."""
+    """Answers requests until the input ends."""
     answers = sys.stdout
     sys.stdout = sys.stderr
     tf.config.set_logical_device_configuration(

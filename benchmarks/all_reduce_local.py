@@ -1,12 +1,12 @@
-"""All-reduces in one process, whose devices share memory, beside TensorFlow's own.
+"""All-reduce within one process, whose devices share memory: tfdist and TensorFlow.
 
     python benchmarks/all_reduce_local.py --json=benchmarks/measured/all_reduce_local.json
     python benchmarks/all_reduce_local.py --markdown  # into docs/algorithms.md
     python benchmarks/all_reduce_local.py --check     # exits with status 1 if it differs
 
 Logical CPU devices reduce one tensor, or 60 tensors of the same size, in a function of a
-`tf.distribute.MirroredStrategy`. The contenders take turns, in another order in each
-round, so that what else the machine does meets all of them; medians are shown.
+`tf.distribute.MirroredStrategy`. The contenders take turns, in a different order in each
+round, so that other load affects all of them alike; the table shows medians.
 """
 
 import json
@@ -42,7 +42,7 @@ THEIRS = ("ReductionToOneDevice", "HierarchicalCopyAllReduce", "CollectiveAllRed
 
 @dataclass(frozen=True)
 class Case:
-    """What is reduced: tensors of `size` bytes, all together."""
+    """The tensors that are reduced, `size` bytes in total."""
 
     devices: int
     tensors: int
@@ -51,11 +51,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What so many rounds have shown, by their medians.
+    """The medians of the rounds of one case.
 
     Attributes:
         case: What was reduced.
-        rounds: How often each contender had its turn.
+        rounds: The number of turns of each contender.
         milliseconds: The time that each contender took.
         default: The time of the default choice over that of the best of TensorFlow's
             own, in the same round.
@@ -145,7 +145,7 @@ def measure(case: Case, seconds: float) -> Row:
 
 
 def measure_all(seconds: float) -> dict:
-    """Measures each case in a process of its own: devices are made only once."""
+    """Measures each case in a separate process, since devices are configured only once."""
     rows = []
     for devices in NUM_DEVICES:
         for tensors in NUM_TENSORS:
@@ -184,7 +184,7 @@ def rows_of(measured: dict) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Returns a table, in Markdown, of all cases."""
+    """Returns a Markdown table of all cases."""
     labels = {size: label for label, size in SIZES.items()}
     heads = [
         "devices",

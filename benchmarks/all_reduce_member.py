@@ -1,7 +1,7 @@
-"""A member of all_reduce.py: TensorFlow's collectives, each host running a program.
+"""A member of all_reduce.py: TensorFlow's collectives, with one program per host.
 
-It reads a request a line from its standard input, JSON, as all members do at once, and
-answers with a line.
+All members read the same requests from standard input at the same time, one line of JSON
+each, and answer each with a line.
 """
 
 import json
@@ -17,7 +17,7 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 class Bench:
-    """Functions that reduce, over the replicas of a strategy; one a host."""
+    """Functions that reduce over the replicas of a strategy, one per host."""
 
     def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy) -> None:
         self._strategy = strategy
@@ -34,7 +34,7 @@ class Bench:
         """Calls the function of a case, which is traced and called once if it is new.
 
         Args:
-            calls: How often it is timed, from when all members are there.
+            calls: The number of timed calls, once all members are ready.
             **case: The arguments of `_rounds` or `_step`.
 
         Returns:
@@ -107,7 +107,7 @@ def _options(ops: str, options: dict[str, Any]) -> Any:
 
 
 def _kept(values: list[tf.Tensor], variables: list[tf.Variable]) -> tf.Tensor:
-    """Assigns what was reduced, and returns a number that is there after that."""
+    """Assigns the sums, and returns a number that depends on them."""
     assigned = [
         variable.assign(value, read_value=False)
         for variable, value in zip(variables, values, strict=True)

@@ -1,9 +1,9 @@
-"""Tables and the plot of what all_reduce.py measured: pure functions of its JSON.
+"""Tables and a plot of the results of all_reduce.py: pure functions of its JSON.
 
     python benchmarks/all_reduce_report.py           # into docs/algorithms.md
     python benchmarks/all_reduce_report.py --check   # exits with status 1 if they differ
 
-So no number there is typed by hand. The plot keeps a digest of what it shows.
+No number there is typed by hand. The plot stores a digest of the data it shows.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ FROM_MEGABYTE = 1_000_000
 
 
 def combined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Puts runs together; the last one says of which model.
+    """Combines runs; the model is that of the last run.
 
-    What a later run has measured on links of some rate, no earlier one has a say in.
+    For each part and rate, a later run replaces an earlier one.
     """
     measured: list[dict[str, Any]] = []
     for run in runs:
@@ -62,7 +62,7 @@ def combined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def markdown(done: dict[str, Any]) -> str:
-    """Returns the tables of what was measured, in Markdown."""
+    """Returns the tables, in Markdown."""
     results, about = Results(done["measured"]), done["environments"][-1]
     overlap = Overlap(done)
     parts = []
@@ -187,7 +187,7 @@ def _overlap_table(overlap: Overlap) -> str:
 
 
 def shown(done: dict[str, Any]) -> dict[str, Any]:
-    """What the plot shows: curves of seconds over the limit, and bars of a step."""
+    """The data of the plot: curves of seconds over the limit, and bars of step times."""
     results, overlap = Results(done["measured"]), Overlap(done)
     rate, hosts = results.rates[0], results.hosts[-1]
     curves = {
@@ -246,7 +246,7 @@ def page(text: str, done: dict[str, Any]) -> str:
 
 
 def differences(done: dict[str, Any]) -> list[str]:
-    """Returns the names of what does not show these measurements."""
+    """Returns the names of the outdated files."""
     text = PAGE.read_text()
     right = {
         PAGE.name: text == page(text, done),
@@ -256,7 +256,7 @@ def differences(done: dict[str, Any]) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in three digits, with their unit."""
+    """Formats seconds with three digits and a unit."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 

@@ -1,4 +1,4 @@
-"""What all_reduce.py measured, to ask for: medians, and ratios of what ran in turns."""
+"""Queries of the results of all_reduce.py: medians, and ratios of paired repeats."""
 
 import math
 import statistics
@@ -35,17 +35,17 @@ class Results:
         return statistics.median(each["seconds"] for each in self._of[_key(**point)])
 
     def over_limit(self, **point: Any) -> float:
-        """The median of the seconds, in those that the least bytes take alone."""
+        """The median of the seconds over the least time for the least bytes."""
         least = least_bytes(point["hosts"], point["size"])
         return self.seconds(**point) / (least / bandwidth(point["rate"]))
 
     def bytes_over_limit(self, **point: Any) -> float:
-        """The median of the busiest link's bytes, in the least possible."""
+        """The median of the busiest link's bytes over the lower bound."""
         moved = statistics.median(each["bytes"] for each in self._of[_key(**point)])
         return moved / least_bytes(point["hosts"], point["size"])
 
     def ratio(self, row: str, to: str, **point: Any) -> float:
-        """The median of the ratios of two rows' seconds, of the same repeat."""
+        """The median ratio of two rows' seconds in the same repeat."""
         pairs = zip(
             self._of[_key(row=row, **point)],
             self._of[_key(row=to, **point)],
@@ -60,13 +60,13 @@ class Results:
 
 
 def bandwidth(rate: str) -> float:
-    """Bytes a second of a rate as `tc` says it."""
+    """Bytes per second of a rate in the notation of `tc`."""
     unit = next(each for each in UNITS if rate.endswith(each))
     return float(rate.removesuffix(unit)) * UNITS[unit] / 8
 
 
 def least_bytes(hosts: int, size: int) -> float:
-    """The least that the busiest link of an all-reduce can carry, in bytes."""
+    """The lower bound on the bytes of the busiest link of an all-reduce."""
     return 2 * (hosts - 1) / hosts * size
 
 
@@ -80,7 +80,7 @@ class Overlap:
     """The rows of the part `overlap`.
 
     Args:
-        done: All that was measured.
+        done: All measurements.
     """
 
     def __init__(self, done: dict[str, Any]) -> None:
@@ -98,22 +98,22 @@ class Overlap:
         return statistics.median(self._of[row, True])
 
     def exchange(self, row: str) -> float | None:
-        """The median of a step that computes nothing; None if nothing is exchanged."""
+        """The median step without computation; None if nothing is exchanged."""
         found = self._of.get((row, False))
         return statistics.median(found) if found else None
 
     def ratio(self, row: str, to: str) -> float:
-        """The median of the ratios of two rows' steps, of the same repeat."""
+        """The median ratio of two rows' steps in the same repeat."""
         pairs = zip(self._of[row, True], self._of[to, True], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     @property
     def bucket_bytes(self) -> int:
-        """The size of our buckets, by default: of as many layers as it takes."""
+        """The default size of our buckets, in whole layers."""
         layer = self.model["layer_bytes"]
         return layer * math.ceil(self.model["bucket_bytes"] / layer)
 
     @property
     def one_bucket(self) -> float:
-        """Seconds that the bytes of one bucket take alone, at least."""
+        """The least time for the bytes of one bucket, in seconds."""
         return least_bytes(self.hosts, self.bucket_bytes) / bandwidth(self.rate)

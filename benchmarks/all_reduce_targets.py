@@ -1,4 +1,4 @@
-"""What tfdist wants to reach between hosts, and whether it was, by the measurements."""
+"""The performance targets between hosts, and whether the measurements reach them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ OURS = ("choice", "ring")
 
 @dataclass(frozen=True)
 class Target:
-    """A bound, and the worst of what was measured.
+    """A bound, and the worst measurement.
 
     Attributes:
-        what: Is bounded.
-        bound: By how much, as a ratio.
-        worst: Of what was measured.
-        where: That was.
-        least: Whether the bound is a lower one.
+        what: The quantity that is bounded.
+        bound: The bound, a ratio.
+        worst: The worst measurement.
+        where: Where it was measured.
+        least: Whether it is a lower bound.
     """
 
     what: str
@@ -30,14 +30,14 @@ class Target:
 
     @property
     def reached(self) -> bool:
-        """Whether even the worst is within the bound, in as many digits as it has."""
+        """Whether the worst is within the bound, rounded to the digits of the bound."""
         if self.least:
             return round(self.worst, 2) >= self.bound
         return round(self.worst, 2) <= self.bound
 
 
 def targets(results: Results) -> Iterator[Target]:
-    """Yields what the part `reduce` says of each target."""
+    """Yields the targets of the part `reduce`."""
     large = [size for size in results.sizes if size >= LARGE]
     shaped = [rate for rate in results.rates if rate != UNSHAPED]
 
@@ -116,7 +116,7 @@ def targets(results: Results) -> Iterator[Target]:
 
 
 def overlap_targets(overlap: Overlap) -> Iterator[Target]:
-    """Yields what the part `overlap` says of each target."""
+    """Yields the targets of the part `overlap`."""
     ours = "ring, default buckets"
     compute = overlap.seconds("compute alone, in one graph")
     exchange = overlap.exchange("ring, one bucket") or 0.0
@@ -150,5 +150,5 @@ def _at(hosts: int, rate: str, size: int) -> str:
 
 
 def size_name(size: int) -> str:
-    """A size as people say it."""
+    """Formats a size with its unit."""
     return f"{size / 1e6:g} MB" if size >= 1e6 else f"{size / 1e3:g} KB"

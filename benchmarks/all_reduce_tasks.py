@@ -2,7 +2,7 @@
 
 Two clusters share the hosts: a chief with TensorFlow servers, for all-reduces inside one
 graph, and members that each run a program, for TensorFlow's between-graph collectives.
-They take turns; the one that is not asked is idle.
+They take turns; the other one is idle.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ HERE = Path(__file__).resolve().parent
 
 
 class TaskError(RuntimeError):
-    """A task has ended, does not answer, or says what went wrong."""
+    """A task exited, does not answer, or reported an error."""
 
 
 class Task:
-    """A program that answers a line with a line, JSON both.
+    """A program that answers each line of JSON with a line of JSON.
 
     Args:
-        name: For errors and its log.
-        command: That starts it.
-        env: Its environment.
-        log: Where its standard error goes.
+        name: The name in errors and of its log.
+        command: The command that starts it.
+        env: The environment.
+        log: The file for its standard error.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Tasks:
     """Two clusters on the same hosts.
 
     Args:
-        hosts: With the names of `host_names`.
-        num_workers: How many of them reduce.
-        log_dir: Where the tasks write.
+        hosts: Hosts with the names of `host_names`.
+        num_workers: The number of hosts that reduce.
+        log_dir: Directory of the log files.
 
     Attributes:
         workers: The hosts that reduce.
-        bucket_bytes: The least size of a bucket of ours, by default; once started.
+        bucket_bytes: Our default bucket size; set once started.
     """
 
     def __init__(self, hosts: Network, num_workers: int, log_dir: Path) -> None:
@@ -101,7 +101,7 @@ class Tasks:
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self) -> None:
-        """Starts all tasks, and waits until they have found each other.
+        """Starts all tasks, and waits until they are connected.
 
         Raises:
             TaskError: If they do not.
@@ -134,10 +134,10 @@ class Tasks:
 
         Args:
             of_cluster: `chief` or `members`.
-            **request: What they are asked.
+            **request: The request.
 
         Returns:
-            The answer; that of the member that took the longest.
+            The answer; of several members, the one that took longest.
 
         Raises:
             TaskError: If there is none.
@@ -149,11 +149,11 @@ class Tasks:
         return max(answers, key=lambda answer: answer.get("seconds", 0.0))
 
     def bytes(self) -> list[tuple[int, int]]:
-        """Returns what each worker's interface has received and sent, until now."""
+        """Returns the bytes that each worker's interface has received and sent so far."""
         return [self._hosts.bytes(host) for host in self.workers]
 
     def close(self) -> None:
-        """Ends every process."""
+        """Stops every process."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -187,13 +187,13 @@ def _program(name: str) -> str:
 
 
 def host_names(num_workers: int) -> list[str]:
-    """The hosts: the chief's, and those that reduce."""
+    """The names of the chief's host and of those that reduce."""
     return [CHIEF, *(f"worker{index}" for index in range(num_workers))]
 
 
 @contextlib.contextmanager
 def tasks(hosts: Network, num_workers: int) -> Iterator[Tasks]:
-    """Starts both clusters; ends them on leaving."""
+    """Starts both clusters, and stops them on exit."""
     with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
         started = Tasks(hosts, num_workers, Path(log_dir))
         stack.callback(started.close)

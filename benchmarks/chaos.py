@@ -1,11 +1,11 @@
-"""How a training survives: 50 schedules of faults on 2 ps and 2 workers, by their seeds.
+"""Fault tolerance of a training: 50 seeded schedules of faults on 2 ps and 2 workers.
 
     python benchmarks/chaos.py --json=benchmarks/measured/chaos.json
     python benchmarks/chaos_report.py       # into docs/recovery.md
 
-Each is a job of its own: chaos_training.py, whose checkpoints are on a small file system
-of their own, so that it can be filled (mount(8): this is for root). Runs that the JSON
-file has already are not repeated, so a stopped benchmark goes on.
+Each schedule runs a separate job of chaos_training.py. Its checkpoints are on a small file
+system that can be filled, so this needs root (mount(8)). Runs that the JSON file already
+contains are not repeated, so an interrupted benchmark resumes.
 """
 
 import dataclasses
@@ -45,10 +45,10 @@ def define_flags() -> None:
 
 
 def allowed_loss(schedule: chaos.Schedule) -> float:
-    """How many seconds of work may be done again.
+    """How many seconds of work may be repeated.
 
-    A checkpoint interval, and another one where the newest checkpoint is damaged.
-    Whatever keeps the program or the disk busy for a while adds to it.
+    One checkpoint interval, and a second one if the newest checkpoint is damaged. Faults
+    that keep the program or the disk busy add to it.
     """
     damaged = sum(fault.kind == faults.CORRUPT for fault in schedule.faults)
     disturbed = sum(fault.seconds for fault in schedule.faults)
@@ -140,7 +140,7 @@ def _readable(directory: str) -> Invariant:
 
 
 def main(argv: list[str]) -> None:
-    """Runs what is missing."""
+    """Runs the missing schedules."""
     values = flags.FLAGS
     path = Path(values.json)
     runs = json.loads(path.read_text())["runs"] if path.exists() else []

@@ -1,9 +1,9 @@
-"""The tables of what chaos.py measured: pure functions of its JSON.
+"""Tables of the results of chaos.py: pure functions of its JSON.
 
     python benchmarks/chaos_report.py           # into docs/recovery.md
     python benchmarks/chaos_report.py --check   # exits with status 1 if they differ
 
-So no number there is typed by hand.
+No number there is typed by hand.
 """
 
 import importlib.metadata
@@ -25,20 +25,20 @@ BEGIN, END = "<!-- chaos:begin -->", "<!-- chaos:end -->"
 
 @dataclass(frozen=True)
 class Run:
-    """What became of one schedule.
+    """The outcome of one schedule.
 
     Attributes:
-        seed: Of the schedule.
-        faults: All that were planned.
-        recovered: Those that happened, with `recovery`, in seconds, or None if the job
-            ended before.
-        status: The job's exit status; None if it had to be ended at its deadline.
-        reason: Why it ended, if not by success.
+        seed: The seed of the schedule.
+        faults: All planned faults.
+        recovered: The faults that happened, with `recovery` in seconds, or None if the
+            job ended first.
+        status: The job's exit status; None if it missed its deadline.
+        reason: Why it failed, if it did.
         seconds: How long it ran.
-        steps: That the optimizer counted.
-        expected: That were asked for.
-        done_again: The longest time, in seconds, whose work was done a second time.
-        broken: The invariants that did not hold, and what was seen.
+        steps: The steps that the optimizer counted.
+        expected: The requested steps.
+        done_again: The longest stretch of work that was repeated, in seconds.
+        broken: The violated invariants, and what was observed.
     """
 
     seed: int
@@ -54,14 +54,14 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """How it ended, in a word."""
+        """How it ended, in one word."""
         if self.status is None:
             return "hung"
         return "trained" if self.status == 0 else "error"
 
 
 def name_of(fault: dict[str, Any]) -> str:
-    """A kind of fault and the role that it struck.
+    """The kind of a fault and the role that it hit.
 
     >>> name_of({"kind": "kill", "task": "ps:1"})
     '`kill` of a ps'
@@ -71,7 +71,7 @@ def name_of(fault: dict[str, Any]) -> str:
 
 
 def recovery_table(runs: Sequence[Run]) -> str:
-    """How long the job took to be at work again, after each kind of fault."""
+    """Returns the recovery times after each kind of fault."""
     seconds = defaultdict(list)
     unseen: Counter[str] = Counter()
     for fault in (each for run in runs for each in run.recovered):
@@ -91,7 +91,7 @@ def recovery_table(runs: Sequence[Run]) -> str:
 
 
 def section(measured: dict[str, Any]) -> str:
-    """What docs/recovery.md says of it, in Markdown."""
+    """Returns the section of docs/recovery.md."""
     runs = [Run(**run) for run in measured["runs"]]
     about = measured["environment"]
     outcomes = Counter(run.outcome for run in runs)
@@ -126,7 +126,7 @@ def section(measured: dict[str, Any]) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """What it is measured with."""
+    """Returns the versions and the number of cores."""
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {**versions, "cores": os.cpu_count()}
 
@@ -142,7 +142,7 @@ def updated(text: str, measured: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Updates the document, or checks it."""
+    """Writes or checks the document, and returns the exit status."""
     text = DOCUMENT.read_text()
     new = updated(text, json.loads(MEASURED.read_text()))
     if "--check" in arguments:

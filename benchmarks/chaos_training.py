@@ -1,7 +1,7 @@
-"""A small training that reports what it does: what benchmarks/chaos.py runs.
+"""The small training that benchmarks/chaos.py runs and disturbs.
 
-It learns a linear function without noise, so it ends with that function's own weights
-or something went wrong. Steps wait more than they compute, to be there to be disturbed.
+It learns a linear function without noise, so its final weights are known. Steps mostly
+sleep, so that faults have time to strike.
 """
 
 import sys
@@ -20,16 +20,16 @@ TOLERANCE = 0.05
 
 
 class Report(keras.callbacks.Callback):
-    """Waits a little before each step, and reports those that have ended.
+    """Sleeps before each step, and reports the steps that have finished.
 
     Args:
-        strategy: Knows which steps have.
-        steps: Of an epoch.
-        pace: The wait, in seconds.
+        strategy: Knows how many steps are in flight.
+        steps: Steps per epoch.
+        pace: The sleep, in seconds.
 
     Attributes:
-        ahead: The steps that a checkpoint had beyond the one that `fit` went on with;
-            None before its first.
+        ahead: The steps that a checkpoint had beyond the position from which `fit`
+            resumed; None before the first step.
     """
 
     def __init__(self, strategy: Any, steps: int, pace: float) -> None:
@@ -43,7 +43,7 @@ class Report(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Reports the steps before those that may be under way."""
+        """Reports the steps that are not in flight any more."""
         begun = self._epoch * self._steps + batch
         if self.ahead is None:
             self.ahead = int(self.model.optimizer.iterations) - begun
@@ -61,7 +61,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Trains, and says whether the weights are the right ones."""
+    """Trains, and checks the weights."""
     epochs, steps = flags.FLAGS.epochs, flags.FLAGS.steps
     random = np.random.default_rng(0)
     x = random.normal(size=(steps * BATCH, FEATURES)).astype("float32")

@@ -1,10 +1,10 @@
-"""What checkpoints in the background cost a training: a model of 500 MB, every 30 s.
+"""The cost of background checkpoints: a model of 500 MB, one every 30 s.
 
     python benchmarks/checkpoint_cost.py --json=benchmarks/measured/checkpoint_cost.json
 
-In one `fit` on 2 ps and 2 workers, stretches of time with a checkpoint and without one take
-turns. It begins in the middle of its stretch, and has the other half to end in. Every
-processor of the machine is busy: whatever a checkpoint takes, training does without.
+In one `fit` on 2 ps and 2 workers, stretches of time with and without a checkpoint take
+turns. The checkpoint starts in the middle of its stretch, and ends in the other half. All
+processors are busy: what a checkpoint uses, training lacks.
 """
 
 import json
@@ -48,7 +48,7 @@ def turns(repeats: int) -> list[tuple[int, bool]]:
 
 
 def measure(servers: launch.Servers, directory: Path) -> list[dict[str, Any]]:
-    """Is the chief: trains, and returns what each stretch was like."""
+    """Trains as the chief, and returns the rate of each stretch."""
     os.environ["TF_CONFIG"] = servers.tf_config.to_json()
     import keras
     import numpy as np
@@ -57,7 +57,7 @@ def measure(servers: launch.Servers, directory: Path) -> list[dict[str, Any]]:
     from tfdist.checkpoint.store import numbers
 
     class Clock(keras.callbacks.Callback):
-        """Has checkpoints begun, and tells the rate of steps in each stretch."""
+        """Starts checkpoints, and measures the rate of steps in each stretch."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -133,7 +133,7 @@ def ratios(stretches: list[dict[str, Any]]) -> list[float]:
 
 
 def sentence(measured: dict[str, Any]) -> str:
-    """What docs/recovery.md says of it."""
+    """Returns the sentence in docs/recovery.md."""
     paired = ratios(measured["stretches"])
     return (
         f"With a checkpoint of {measured['bytes'] / 1e6:.0f} MB every "

@@ -1,7 +1,7 @@
-"""Ways to train a Keras model on parameter servers; one process runs one.
+"""Ways to train a Keras model on parameter servers; each process runs one.
 
-All of them do the same work in a step: forward, backward, an update by Adam, and the
-metrics loss and accuracy, from shuffled examples in memory. What differs:
+All of them do the same work per step: forward, backward, an update by Adam, and the
+metrics loss and accuracy, from shuffled examples in memory. They differ in:
 
 | contender    | input                          | a repeat is                        |
 | ------------ | ------------------------------ | ---------------------------------- |
@@ -15,12 +15,12 @@ metrics loss and accuracy, from shuffled examples in memory. What differs:
 | `loop`       | the same `tf.data`, as a       | scheduling the steps, and a join   |
 |              | per-worker dataset             |                                    |
 
-So `fit`, `tf_keras` and `loop` compare like with like. `fit_arrays` has more to do: no
-other one sends examples over the network, or sees each exactly once an epoch.
+So `fit`, `tf_keras` and `loop` compare like with like. `fit_arrays` does more: no other
+contender sends examples over the network, or uses each exactly once per epoch.
 
-`fit` and `tf_keras` work out the value of the metrics after every step or after some,
-as Keras does; `loop`, as its writer would, once at the end. `tf_keras` and `loop` use
-TensorFlow's own strategy, with which the Keras 3 of `loop` loses updates.
+`fit` and `tf_keras` compute the value of the metrics after every few steps, as Keras
+does; `loop` computes it once at the end, as a hand-written loop would. `tf_keras` and `loop` use
+TensorFlow's own strategy, under which the Keras 3 optimizer of `loop` loses updates.
 """
 
 import time
@@ -35,14 +35,14 @@ import tf_config
 
 
 class Pace:
-    """The chief's side of a repeat: begin when told to, and tell when it is done."""
+    """The chief's side of a repeat: begin on request, and report the end."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._started = 0.0
 
     def begin(self) -> None:
-        """Waits to be told to begin, without using the CPU."""
+        """Waits for the request to begin, without using the CPU."""
         self._connection.recv()
         self._started = time.perf_counter()
 
@@ -56,7 +56,7 @@ class Pace:
 
 
 def serve(name: str, config: tf_config.TFConfig, connection: Connection) -> None:
-    """Runs the workloads that come in, one after the other, until there is None."""
+    """Runs incoming workloads one after the other, until None arrives."""
     make_strategy, train = CONTENDERS[name]
     strategy = make_strategy(config)
     connection.send("connected")

@@ -1,4 +1,4 @@
-"""A contender: a chief and its cluster, as processes driven from this one."""
+"""Contenders: a chief and its cluster each, as processes driven from this one."""
 
 import contextlib
 import multiprocessing
@@ -20,7 +20,7 @@ _DEADLINE_SECONDS = 900.0
 
 
 class ContenderError(RuntimeError):
-    """A contender that ended or did not answer in time."""
+    """A contender that exited or did not answer in time."""
 
 
 class Contender:
@@ -63,8 +63,7 @@ class Contender:
         """Runs one repeat.
 
         Returns:
-            The seconds that it took, and the steps that the optimizer and the workers
-            have counted in it.
+            The seconds, and the steps that the optimizer and the workers counted.
         """
         self._connection.send("begin")
         seconds, iterations, worker_steps = self._receive()
@@ -83,12 +82,12 @@ class Contender:
         return {task: each.user + each.system for task, each in times.items()}
 
     def memory(self) -> int:
-        """Returns the bytes of main memory that the tasks take, shared parts once."""
+        """Returns the main memory of the tasks in bytes, counting shared pages once."""
         every = [process.memory_full_info() for process in self._tasks.values()]
         return sum(each.pss for each in every)
 
     def close(self) -> None:
-        """Ends the chief."""
+        """Stops the chief."""
         self._connection.close()
         self._chief.terminate()
         self._chief.join()
@@ -124,7 +123,7 @@ def _serve(
 def running(
     names: Sequence[str], num_ps: int, num_workers: int
 ) -> Iterator[list[Contender]]:
-    """Starts every contender with a cluster of its own; ends them all on leaving."""
+    """Starts every contender with its own cluster, and stops them all on exit."""
     with contextlib.ExitStack() as stack:
         logs = stack.enter_context(tempfile.TemporaryDirectory())
         contenders = []

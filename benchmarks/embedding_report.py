@@ -1,9 +1,9 @@
-"""Tables of what embedding_traffic.py measured: pure functions of its JSON.
+"""Tables of the results of embedding_traffic.py: pure functions of its JSON.
 
     python benchmarks/embedding_report.py           # into docs/embeddings.md
     python benchmarks/embedding_report.py --check   # exits with status 1 if they differ
 
-So no number there is typed by hand.
+No number there is typed by hand.
 """
 
 import json
@@ -23,7 +23,7 @@ Point = tuple[int, int, int, float]
 
 
 def markdown(done: dict[str, Any]) -> str:
-    """Returns the tables of the parts that were measured, in Markdown."""
+    """Returns the tables of the measured parts, in Markdown."""
     measured, about = done["measured"], done["environment"]
     parts: dict[str, Callable[[list[Row]], str]] = {
         "bytes": _bytes_table,
@@ -45,7 +45,7 @@ def markdown(done: dict[str, Any]) -> str:
 
 
 def summary(points: Sequence[Row], routes: Sequence[str]) -> Row:
-    """Returns what a sweep of the cost model says: `stock`, `chosen`... by point."""
+    """Summarizes a sweep of the cost model: `stock`, `chosen`... for each point."""
     better = [min(point["stock"], point["aggregated"]) for point in points]
     ratios = [
         point["chosen"] / least for point, least in zip(points, better, strict=True)
@@ -252,7 +252,7 @@ def main(argv: Sequence[str]) -> int:
     """Writes the document, or checks it.
 
     Returns:
-        The exit status: 1 if the document is not what was measured.
+        The exit status: 1 if the document is outdated.
     """
     text = DOCUMENT.read_text()
     before, _, rest = text.partition(BEGIN)

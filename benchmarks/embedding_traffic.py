@@ -1,16 +1,16 @@
-"""What a sparse lookup moves over the network: summed on the ps, or not.
+"""The network traffic of sparse lookups, with and without aggregation on the ps.
 
     sudo .venv/bin/python benchmarks/embedding_traffic.py --json=embedding.json \
         --markdown=embedding.md
 
-Each ps, the worker and the chief is a process in a network namespace of its own; the
-bytes are those that the interfaces of the ps count, in and out, over whole training
-steps (forward, backward, and an update by SGD on the ps). The routes are:
+Each ps, the worker and the chief is a process in its own network namespace. The interfaces
+of the ps count the bytes, in and out, of whole training steps (forward, backward, and an
+update by SGD on the ps). The routes are:
 
     stock       tf.compat.v1.nn.embedding_lookup_sparse on the same shards
-    plain       ours, where rows travel
-    aggregated  ours, where each ps sums its rows
-    chosen      ours, where each shard takes the cheaper of the two
+    plain       tfdist, sending rows
+    aggregated  tfdist, where each ps sums its rows
+    chosen      tfdist, where each shard takes the cheaper of the two
 
 Four parts: `bytes` (batches of many different ids), `grid` (few points of a grid,
 measured), `model` (the whole grid, by the cost model that the points verify) and
@@ -74,14 +74,14 @@ class Measurement:
     Attributes:
         part: Of the benchmark.
         repeat: From 0.
-        workload: What was looked up.
+        workload: The lookups.
         route: One of `ROUTES`.
-        steps: That were run.
-        seconds: That they took.
+        steps: The number of steps.
+        seconds: Their total time.
         ps_bytes: Received and sent by all ps, in all steps.
         worker_bytes: Received and sent by the worker, the chief's messages included.
-        model_bytes: By the cost model.
-        counted_bytes: By the lookup's own counter; 0 for `stock`.
+        model_bytes: The bytes predicted by the cost model.
+        counted_bytes: The bytes by the lookup's counter; 0 for `stock`.
     """
 
     part: str
@@ -97,15 +97,15 @@ class Measurement:
 
 
 class ChiefError(RuntimeError):
-    """The chief has ended, or does not answer."""
+    """The chief exited, or does not answer."""
 
 
 class Cluster:
-    """Some ps, a worker and a chief, each on a host.
+    """A cluster of ps, a worker and a chief, each on its own host.
 
     Args:
-        hosts: That are theirs, by the names of `host_names`.
-        num_ps: How many ps.
+        hosts: Hosts with the names of `host_names`.
+        num_ps: The number of ps.
         log_dir: Where the tasks write.
     """
 
@@ -121,7 +121,7 @@ class Cluster:
         )
 
     def start(self) -> None:
-        """Starts every task, and waits until the chief has found the others.
+        """Starts every task, and waits until the chief is connected to the others.
 
         Raises:
             ChiefError: If it does not.
@@ -143,7 +143,7 @@ class Cluster:
         return self._answer()
 
     def bytes(self) -> tuple[int, int]:
-        """Returns the bytes in and out of all ps, and of the worker, until now."""
+        """Returns the bytes in and out of all ps, and of the worker, so far."""
         return (
             sum(sum(self._hosts.bytes(name)) for name in self._ps),
             sum(self._hosts.bytes("worker")),
@@ -199,7 +199,7 @@ def host_names(num_ps: int) -> list[str]:
 
 @contextlib.contextmanager
 def cluster(hosts: Network, num_ps: int) -> Iterator[Cluster]:
-    """Starts a cluster; ends it on leaving."""
+    """Starts a cluster, and stops it on exit."""
     with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
         started = Cluster(hosts, num_ps, Path(log_dir))
         stack.callback(started.close)
@@ -230,7 +230,7 @@ def measure(
 
 
 def prepared(started: Cluster, workload: Workload, route: str, steps: int) -> None:
-    """Makes the table and the step, and runs the first steps."""
+    """Creates the table and the step, and runs the first steps."""
     started.ask(
         do="prepare",
         route=route,
@@ -251,7 +251,7 @@ def each_route(
 def in_turns(
     started: Cluster, workload: Workload, steps: int, repeats: int
 ) -> Iterator[Measurement]:
-    """Lets the routes take turns, so that slow minutes slow all of them down."""
+    """Lets the routes take turns, so that other load affects all of them alike."""
     for repeat, route in itertools.product(range(repeats), ROUTES):
         prepared(started, workload, route, steps)
         yield measure(started, "speed", repeat, workload, route, steps)
@@ -276,7 +276,7 @@ def sweep(num_rows: int, batch_size: int, steps: int) -> list[dict[str, Any]]:
 
 
 def measurements(values: flags.FlagValues) -> Iterator[Measurement]:
-    """Measures the parts that are asked for."""
+    """Measures the requested parts."""
 
     def workload(num_ps: int, dim: int, ids: int, zipf: float) -> Workload:
         return Workload(num_ps, dim, ids, zipf, values.num_rows, values.batch_size)
@@ -326,7 +326,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the benchmark.
 
     Returns:
-        The exit status: 2 if this machine lets us make no network.
+        The exit status: 2 if the network cannot be created.
     """
     if len(argv) > 1:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")

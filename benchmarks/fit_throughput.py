@@ -1,12 +1,11 @@
-"""How fast Keras 3 trains on parameter servers: `fit` of tfdist against others.
+"""Throughput of Keras 3 on parameter servers: `fit` of tfdist and its alternatives.
 
     python benchmarks/fit_throughput.py --json=fit.json --plot=fit.png
 
 The others are `tf_keras` (its `fit` on TensorFlow's own strategy) and `loop` (a
-custom loop with a ClusterCoordinator); contenders.py says what each does. Each has a
-chief and a cluster of its own, 2 ps and 2 workers, as processes on this machine.
-All are kept alive and take turns, so that whatever else slows the machine down slows
-all of them down: look at the ratios, which compare turns that follow each other.
+custom loop with a ClusterCoordinator); contenders.py describes them. Each has its own
+chief, 2 ps and 2 workers, as processes on this machine. All stay alive and take turns, so
+that other load affects all of them alike: the ratios compare consecutive turns.
 """
 
 import dataclasses
@@ -28,18 +27,22 @@ from workload import MODELS, Workload
 
 def define_flags() -> None:
     """Defines the command-line flags."""
-    flags.DEFINE_integer("repeats", 5, "Repeats that are measured.", lower_bound=1)
-    flags.DEFINE_integer("steps", 300, "Steps a repeat.", lower_bound=1)
-    flags.DEFINE_integer("batch_size", 64, "Examples a step.", lower_bound=1)
-    flags.DEFINE_list("models", list(MODELS), f"What to train, of {', '.join(MODELS)}.")
-    flags.DEFINE_list("steps_per_execution", ["1", "10"], "Steps sent at once.")
+    flags.DEFINE_integer("repeats", 5, "Number of measured repeats.", lower_bound=1)
+    flags.DEFINE_integer("steps", 300, "Steps per repeat.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 64, "Examples per step.", lower_bound=1)
     flags.DEFINE_list(
-        "contenders", list(CONTENDERS), f"Who takes part, of {', '.join(CONTENDERS)}."
+        "models", list(MODELS), f"Models to train, of {', '.join(MODELS)}."
     )
-    flags.DEFINE_integer("num_ps", 2, "Parameter servers of each.", lower_bound=1)
-    flags.DEFINE_integer("num_workers", 2, "Workers of each.", lower_bound=1)
+    flags.DEFINE_list("steps_per_execution", ["1", "10"], "Steps per call.")
+    flags.DEFINE_list(
+        "contenders", list(CONTENDERS), f"Contenders, of {', '.join(CONTENDERS)}."
+    )
+    flags.DEFINE_integer(
+        "num_ps", 2, "Parameter servers of each contender.", lower_bound=1
+    )
+    flags.DEFINE_integer("num_workers", 2, "Workers of each contender.", lower_bound=1)
     flags.DEFINE_string("json", None, "Write every repeat to this file.")
-    flags.DEFINE_string("plot", None, "Draw the steps/s into this file, as .png.")
+    flags.DEFINE_string("plot", None, "Draw the steps/s into this .png file.")
     for name, allowed in (("models", MODELS), ("contenders", CONTENDERS)):
         flags.register_validator(
             name,
@@ -59,7 +62,7 @@ def define_flags() -> None:
 def measure(
     contenders: Sequence[Contender], workload: Workload
 ) -> Iterator[results.Repeat]:
-    """Lets the contenders take turns; who begins changes with every repeat."""
+    """Lets the contenders take turns; each repeat starts with a different one."""
     for contender in contenders:
         contender.warm_up(workload)
     for index in range(workload.repeats):
@@ -97,7 +100,7 @@ def _measure_one(
 
 
 def environment() -> dict[str, Any]:
-    """Returns what the numbers depend on, beside the flags."""
+    """Returns what the numbers depend on besides the flags."""
     packages = ("tensorflow", "keras", "tf_keras")
     return {
         "python": platform.python_version(),
@@ -147,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(repeats: Sequence[results.Repeat], about: dict[str, Any]) -> None:
-    """Prints the tables, and what they rest on."""
+    """Prints the tables and the environment."""
     console = rich.console.Console(width=110)
     console.print(results.measured_table(repeats))
     console.print(results.ratio_table(repeats))

@@ -1,7 +1,7 @@
-"""The chief of embedding_traffic.py, which starts it on a host of its own.
+"""The chief of embedding_traffic.py, which runs on its own host.
 
-It reads a request a line from its standard input, JSON, and answers with a line. A
-`prepare` makes the table and runs the first steps; a `run` runs steps.
+It reads requests from its standard input, one line of JSON each, and answers each with a
+line. `prepare` creates the table and runs the first steps; `run` runs steps.
 """
 
 import json
@@ -25,7 +25,7 @@ LEARNING_RATE = 0.1
 
 
 class OneOnEach:
-    """Puts the shards on the ps in turn, from the first."""
+    """Places the shards on the ps in turn."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -37,7 +37,7 @@ class OneOnEach:
 
 
 class Bench:
-    """A table on the ps, and a step a route that trains it."""
+    """A table on the ps, and one training step per route."""
 
     def __init__(self, strategy: tfdist.ParameterServerStrategy, placement: OneOnEach):
         self._strategy = strategy
@@ -49,7 +49,7 @@ class Bench:
             self._counter = LookupBytesCounter()
 
     def prepare(self, workload: Workload, route: str, steps: int) -> None:
-        """Makes what `run` needs, and runs each batch once."""
+        """Creates what `run` needs, and runs each batch once."""
         self._make_table(workload)
         # TensorFlow cannot trace a function again that uses a worker's own variable.
         key = (route, workload.ids_per_row)
@@ -67,7 +67,7 @@ class Bench:
         """Runs steps on the worker, over the next batches.
 
         Returns:
-            The seconds, the bytes by the lookup's own count, and the loss.
+            The seconds, the bytes by the lookup's counter, and the loss.
         """
         coordinator = self._strategy.coordinator
         before = self._counter.total()

@@ -1,6 +1,6 @@
-"""Batches of ids, and the bytes that a lookup of them moves by the cost model.
+"""Batches of ids, and the predicted traffic of looking them up.
 
-Without TensorFlow: a whole grid is swept in a minute.
+Needs no TensorFlow, so a whole grid takes about a minute.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ ITEM_BYTES = ID_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A table, and the batches that are looked up in it.
+    """A table, and the batches of lookups.
 
     Attributes:
-        num_ps: Shards of the table, one on each ps, by `mod`.
-        dim: The width of a row, of float32.
-        ids_per_row: Ids of an example.
+        num_ps: The shards of the table, one per ps, with the `mod` layout.
+        dim: The length of a row, in float32 values.
+        ids_per_row: Ids per example.
         zipf: The id of rank r is drawn in proportion to `r ** -zipf`.
-        num_rows: Of the table.
-        batch_size: Examples a step.
+        num_rows: The rows of the table.
+        batch_size: Examples per step.
     """
 
     num_ps: int
@@ -42,10 +42,10 @@ class Workload:
         return _shuffled(self.num_rows)[ranks]
 
     def bytes(self, ids: np.ndarray) -> dict[str, int]:
-        """Returns what a training step moves, by the cost model.
+        """Returns the predicted traffic of a training step.
 
         Args:
-            ids: Of one batch, `[batch_size, ids_per_row]`.
+            ids: The ids of one batch, `[batch_size, ids_per_row]`.
 
         Returns:
             Bytes on each route; `stock` sends int64 ids.
@@ -80,5 +80,5 @@ def _cumulative(num_rows: int, zipf: float) -> np.ndarray:
 
 @cache
 def _shuffled(num_rows: int) -> np.ndarray:
-    """The ids by rank, so that those of high rank are on no shard more than others."""
+    """The ids by rank, shuffled so that frequent ids are spread over all shards."""
     return np.random.default_rng(1).permutation(num_rows)

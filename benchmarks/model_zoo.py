@@ -2,8 +2,8 @@
 
     python -m tfdist.plan benchmarks/model_zoo.py:vgg16 --num_ps=4
 
-Adam trains all of them, so that a weight weighs three times its size. None has values:
-they are for measuring.
+All are compiled with Adam, so each weight takes three times its size. They are for
+measuring only: nothing initializes them.
 """
 
 from collections.abc import Callable, Mapping

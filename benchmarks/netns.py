@@ -1,7 +1,7 @@
-"""Hosts on this machine: a network namespace each, joined by one bridge.
+"""Hosts on this machine: one network namespace each, joined by a bridge.
 
-Nothing outside reaches them: neither the bridge nor this machine has an address in
-their network. Every interface counts its bytes, and may be shaped.
+They are unreachable from outside: neither the bridge nor this machine has an address in
+their network. Every interface counts its bytes, and can be shaped.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ _QUEUE = "100ms"
 
 
 class NetworkError(RuntimeError):
-    """This machine does not let us make a network."""
+    """The network cannot be created on this machine."""
 
 
 class Network:
     """Namespaces that exist within `network`.
 
     Args:
-        names: One for each host.
+        names: The names of the hosts.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -42,12 +42,12 @@ class Network:
         return f"{_SUBNET}.{self._index[name] + 1}"
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
-        """Returns the command that runs another on a host, and ends when we do."""
+        """Returns the command that runs another on a host, and dies with this process."""
         inside = ["ip", "netns", "exec", self._namespace(name)]
         return [*inside, "setpriv", "--pdeathsig", "KILL", *command]
 
     def bytes(self, name: str) -> tuple[int, int]:
-        """Returns the bytes that a host has received and has sent, since it is."""
+        """Returns the bytes that a host has received and sent since its creation."""
         counters = Path("/sys/class/net", self._outside(name), "statistics")
         # What this end of the cable has sent, the host's end has received.
         received, sent = (
@@ -59,7 +59,7 @@ class Network:
         """Limits what each host sends and receives.
 
         Args:
-            rate: In the terms of `tc`, such as `1gbit`; None for no limit.
+            rate: A rate of `tc`, such as `1gbit`; None for no limit.
         """
         for name in self._index:
             inside = ["ip", "netns", "exec", self._namespace(name)]
@@ -74,7 +74,7 @@ class Network:
                 _run(*prefix, "tc", "qdisc", "replace", "dev", device, "root", *bucket)
 
     def create(self) -> None:
-        """Makes the bridge and the hosts."""
+        """Creates the bridge and the hosts."""
         _run("ip", "link", "add", self._bridge, "type", "bridge")
         _run("ip", "link", "set", self._bridge, "up")
         for name in self._index:
@@ -91,7 +91,7 @@ class Network:
             _run(*inside, "link", "set", "lo", "up")
 
     def remove(self) -> None:
-        """Removes what there is of them. The processes on them have to be gone."""
+        """Removes the bridge and the hosts. Their processes must have exited."""
         for name in self._index:
             _try("ip", "netns", "del", self._namespace(name))
             _try("ip", "link", "del", self._outside(name))
@@ -110,10 +110,10 @@ class Network:
 
 @contextlib.contextmanager
 def network(names: Sequence[str]) -> Iterator[Network]:
-    """Makes hosts, and removes them on leaving, however that comes about.
+    """Creates hosts, and removes them on exit, errors and signals included.
 
     Raises:
-        NetworkError: If this process may not, or a tool is missing.
+        NetworkError: If this process lacks the right, or a tool is missing.
     """
     _remove_strays()
     made = Network(names)
@@ -127,7 +127,7 @@ def network(names: Sequence[str]) -> Iterator[Network]:
 
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Lets a SIGTERM unwind the stack, as a SIGINT does."""
+    """Makes SIGTERM unwind the stack, as SIGINT does."""
 
     def end(signum: int, frame: object) -> None:
         raise SystemExit(128 + signum)
@@ -140,7 +140,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _remove_strays() -> None:
-    """Removes what a process left behind that was killed."""
+    """Removes what a killed process left behind."""
     listed = subprocess.run(
         ["ip", "-o", "link"], check=False, capture_output=True, text=True
     ).stdout

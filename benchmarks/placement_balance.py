@@ -4,9 +4,9 @@
     python benchmarks/placement_balance.py --markdown  # into docs/placement.md
     python benchmarks/placement_balance.py --check     # exits with status 1 if it differs
 
-Fullest ps over the mean, in bytes of variables with Adam's slots: 1 is perfect. No
-model is allocated and no cluster is started. `--markdown` writes what `--json` has kept
-between the marks of the page, so that no number there is typed by hand.
+The figures are bytes on the fullest ps over the mean, with Adam's slots: 1 is perfect. No
+model is allocated and no cluster is started. `--markdown` writes the results of `--json`
+between the marks of the page, so no number there is typed by hand.
 """
 
 import json
@@ -39,7 +39,7 @@ SCALE_NUM_PS = 1_000
 
 @dataclass(frozen=True)
 class Row:
-    """One model on so many ps: fullest over mean, by each placement."""
+    """One model on a number of ps: fullest over mean, for each placement."""
 
     model: str
     num_ps: int
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Weighed:
-    """One model on so many ps, planned to balance one thing or another."""
+    """One model on a number of ps, planned for each `balance`."""
 
     model: str
     num_ps: int
@@ -67,7 +67,7 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Scale:
-    """The planning of a very large model. Times in seconds."""
+    """The planning of a very large model. Times are in seconds."""
 
     variables: int
     num_ps: int
@@ -77,7 +77,7 @@ class Scale:
 
 
 def placed(weights: Sequence[Weight], placement: Placement, num_ps: int) -> float:
-    """Returns fullest over mean where slots follow their weight, as they do."""
+    """Returns fullest over mean, with slots next to their weights."""
     totals = [0] * num_ps
     for weight in weights:
         totals[placement.place(weight.spec, num_ps)] += weight.memory
@@ -157,7 +157,7 @@ def measure() -> dict:
 
 
 def balance_table(rows: Sequence[Row]) -> str:
-    """Returns a table, in Markdown, of every model on every number of ps."""
+    """Returns a Markdown table of every model on every number of ps."""
     heads = (
         "model",
         "ps",
@@ -187,7 +187,7 @@ def balance_table(rows: Sequence[Row]) -> str:
 
 
 def weighed_table(weighed: Sequence[Weighed]) -> str:
-    """Returns a table of what balancing traffic takes."""
+    """Returns a table of the cost of balancing traffic."""
     heads = ("model", "ps", "`balance`", "memory", "traffic", "cuts")
     cells = [
         (
@@ -261,7 +261,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("json", None, "Keep what was measured in this file.")
+    flags.DEFINE_string("json", None, "Write the results to this file.")
     flags.DEFINE_bool("markdown", False, "Write docs/placement.md.")
     flags.DEFINE_bool("check", False, "Check docs/placement.md.")
 

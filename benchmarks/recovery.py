@@ -1,10 +1,10 @@
-"""How long a job takes to recover, by the role of the task that is killed.
+"""Recovery time of a job, by the role of the killed task.
 
     python benchmarks/recovery.py --repeats=3
 
-A job of 2 ps and 2 workers trains a small model, with a checkpoint begun every second.
-One task is killed; the launcher says how long it took until the server listened again
-or, of a program, until its first step had finished.
+A job of 2 ps and 2 workers trains a small model, with a checkpoint every second. One task
+is killed; the launcher reports the time until the server listened again, or until a
+program had finished its first step.
 """
 
 import argparse
@@ -54,7 +54,7 @@ model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[KillOnce()]
 
 
 def seconds_after(role: str) -> float:
-    """Kills one task of a job, and returns the seconds until it has recovered."""
+    """Kills one task of a job, and returns the seconds until the job has recovered."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "train.py").write_text(PROGRAM)
         command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=kept"]
@@ -73,11 +73,11 @@ def seconds_after(role: str) -> float:
 
 
 def main() -> None:
-    """Prints a table, in the form of Markdown."""
+    """Prints a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
-    print("| killed | seconds until it has recovered: median (least to greatest) |")
+    print("| killed | seconds to recover: median (minimum to maximum) |")
     print("| --- | --- |")
     for role in ROLES:
         taken = sorted(seconds_after(role) for _ in range(repeats))

@@ -1,4 +1,4 @@
-"""What was measured, and what it says: pure functions of a list of repeats."""
+"""Statistics and tables of fit_throughput.py: pure functions of a list of repeats."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,13 @@ class Repeat:
     Attributes:
         workload: The label of the workload.
         contender: The name of the contender.
-        index: From 0; the repeats of one index were run one after the other.
-        steps: Steps that were run.
-        seconds: Time that they took.
+        index: Counts from 0; repeats with the same index ran one after the other.
+        steps: The number of steps.
+        seconds: Their total time.
         cpu: CPU seconds of each of the contender's tasks, by `chief`, `ps:0`...
         idle_cpu: CPU seconds of all tasks of the waiting contenders meanwhile.
         iterations: Steps that the optimizer counted.
-        worker_steps: Steps that the workers counted, if they did.
+        worker_steps: Steps that the workers counted, if the contender reports it.
     """
 
     workload: str
@@ -44,7 +44,7 @@ class Repeat:
         return self.steps / self.seconds
 
     def cpu_ms(self, job: str = "") -> float:
-        """CPU milliseconds a step, of the tasks of one job or of all."""
+        """CPU milliseconds per step, of the tasks of one job or of all."""
         return 1e3 * sum(self._cpu_of(job)) / self.steps
 
     @property
@@ -54,7 +54,7 @@ class Repeat:
 
     @property
     def ran_on_workers(self) -> bool:
-        """Whether every worker did a share of the work, and counted all the steps."""
+        """Whether every worker did part of the work, and they counted all the steps."""
         share = min(self._cpu_of("worker")) / sum(self._cpu_of(""))
         return share >= MIN_WORKER_SHARE and self.worker_steps in (None, self.steps)
 
@@ -64,7 +64,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Spread:
-    """The median, the least and the greatest of some numbers."""
+    """The median, minimum and maximum of some numbers."""
 
     median: float
     least: float
@@ -92,17 +92,17 @@ def paired(
     contenders: tuple[str, str],
     value: Callable[[Repeat], float],
 ) -> Spread:
-    """Compares two contenders repeat by repeat, so that slow minutes cancel out.
+    """Compares two contenders repeat by repeat, so that other load cancels out.
 
     Returns:
-        The spread of the first one's value over the second one's.
+        The spread of the first contender's value over the second's.
     """
     pairs = zip(*(of(repeats, workload, each) for each in contenders), strict=True)
     return Spread.of(value(first) / value(second) for first, second in pairs)
 
 
 def target(workload: str, contender: str, other: str) -> float | None:
-    """The least ratio of steps a second that is aimed at, if there is one."""
+    """The target for the ratio of steps per second, if there is one."""
     model, steps_per_execution = workload.split(" x")
     if not contender.startswith("fit"):
         return None
@@ -141,7 +141,7 @@ def measured_table(repeats: Sequence[Repeat]) -> rich.table.Table:
 
 
 def ratio_table(repeats: Sequence[Repeat]) -> rich.table.Table:
-    """Returns a table that compares ours with the others, pair by pair."""
+    """Returns a table of paired ratios of our contenders to the others."""
     table = rich.table.Table(
         box=rich.box.ROUNDED, title="Paired ratios: median (least to greatest)"
     )
@@ -164,7 +164,7 @@ def ratio_table(repeats: Sequence[Repeat]) -> rich.table.Table:
 
 
 def ratios_of_interest(contenders: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns which contenders to compare: each of ours with each of the others."""
+    """Returns the pairs to compare: each of ours with each of the others."""
     ours = [name for name in contenders if name.startswith("fit")]
     others = [name for name in contenders if not name.startswith("fit")]
     return [(one, other) for one in ours for other in others]

@@ -1,16 +1,15 @@
-"""What a slow worker costs the others: one of four, slowed ten times, and not slowed.
+"""The cost of a slow worker to the others: one of four is slowed down ten times.
 
     python benchmarks/stragglers.py --json=benchmarks/measured/stragglers.json
 
-Four workers on a machine of few cores would compete for them, and one that is slowed
-would leave its share to the others. So steps wait here, and compute next to nothing:
-whatever passes between a worker and the others arrives `--delay` later (launch/network/links.py).
-The slow one is stopped (SIGSTOP) for nine tenths of the time, or, with `--how=delay`, what
-passes to and from it is ten times as late. Epochs with and without the slow worker take
-turns, on one cluster.
+Four workers compete for the few cores of this machine, and a slow one would leave its
+share to the others. So steps mostly wait: messages between a worker and other tasks are
+delayed by `--delay` (launch/network/links.py). The slow worker is stopped (SIGSTOP) for
+nine tenths of the time or, with `--how=delay`, its messages take ten times as long. Epochs
+with and without the slow worker take turns on one cluster.
 
-A rate is that of the workers 0 to 2 together, from the first steps of an epoch to its
-last, without the wait at its end for the last step of all.
+The rate is that of workers 0 to 2 together, from the first steps of an epoch to its last,
+without the final wait for the slow worker's step.
 """
 
 import json
@@ -46,15 +45,15 @@ PERIOD = 1.0  # seconds
 def define_flags() -> None:
     """Defines the command-line flags."""
     flags.DEFINE_integer("repeats", 5, "Pairs of epochs.", lower_bound=1)
-    flags.DEFINE_integer("steps", 240, "Steps an epoch.", lower_bound=100)
-    flags.DEFINE_float("delay", 0.04, "Of all links of workers, in seconds.")
+    flags.DEFINE_integer("steps", 240, "Steps per epoch.", lower_bound=100)
+    flags.DEFINE_float("delay", 0.04, "Delay of all links of workers, in seconds.")
     flags.DEFINE_enum("how", "stop", HOWS, "How a worker is slowed.")
-    flags.DEFINE_boolean("chief", False, "Be the chief, which this starts itself.")
+    flags.DEFINE_boolean("chief", False, "Internal: run as the chief.")
     flags.DEFINE_string("json", None, "Write every epoch to this file.")
 
 
 def chief(steps: int) -> None:
-    """Is the chief: runs an epoch for each line that it is sent, and tells of it."""
+    """Runs as the chief: one epoch for each line of input, reported as a line of JSON."""
     import keras
     import numpy as np
 
@@ -88,7 +87,7 @@ def clock_class() -> Any:
     import keras
 
     class Clock(keras.callbacks.Callback):
-        """Tells the rate of steps once as many are under way as may be."""
+        """Measures the rate of steps, once the limit of steps in flight is reached."""
 
         def __init__(self, limit: int) -> None:
             super().__init__()
@@ -108,7 +107,7 @@ def clock_class() -> Any:
 
 @contextmanager
 def stopping(victim: psutil.Process) -> Iterator[None]:
-    """Lets a process run for a tenth of the time."""
+    """Lets a process run for only a tenth of the time."""
     over = threading.Event()
 
     def stop_and_go() -> None:
@@ -129,7 +128,7 @@ def stopping(victim: psutil.Process) -> Iterator[None]:
 
 @contextmanager
 def delaying(links: Links) -> Iterator[None]:
-    """Has a worker's messages arrive ten times as late as those of the others."""
+    """Delays a worker's messages ten times as much as those of the others."""
     late = Link(delay=(TIMES - 1) * flags.FLAGS.delay)
     mend = links.impair(f"worker:{SLOW}", late)
     try:
@@ -141,7 +140,7 @@ def delaying(links: Links) -> Iterator[None]:
 def measure(
     links: Links, victim: psutil.Process, process: "subprocess.Popen[str]"
 ) -> list[dict[str, Any]]:
-    """Has the chief run all epochs, and returns what each was like."""
+    """Makes the chief run all epochs, and returns their results."""
     assert process.stdin
     assert process.stdout
 
@@ -164,7 +163,7 @@ def measure(
 
 
 def ratios(epochs: list[dict[str, Any]]) -> list[float]:
-    """The rate beside a slow worker over that without one, of each repeat."""
+    """The rate beside a slow worker over the rate without one, for each repeat."""
     rates = {(each["repeat"], each["slow"]): each["rate"] for each in epochs}
     repeats = sorted({repeat for repeat, _ in rates})
     return [rates[repeat, True] / rates[repeat, False] for repeat in repeats]
@@ -195,7 +194,7 @@ def table(epochs: list[dict[str, Any]]) -> rich.table.Table:
 
 
 def sentence(measured: dict[str, Any]) -> str:
-    """What docs/parameter-servers.md says of it."""
+    """Returns the sentences in docs/parameter-servers.md."""
     said = []
     for how, words in (
         ("stop", "stopped for nine tenths of the time"),

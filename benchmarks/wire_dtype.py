@@ -1,11 +1,11 @@
-"""What half precision on the wire costs in accuracy, on MNIST.
+"""The effect of half precision on the wire on the accuracy on MNIST.
 
     python benchmarks/wire_dtype.py              # a table
     python benchmarks/wire_dtype.py --markdown   # into docs/algorithms.md
 
-examples/mnist_cnn.py trains once a seed and wire dtype on 4 devices that form a ring,
-from the same weights, on the same batches. In float32 it trains twice: what differs no
-more than these two do costs nothing that can be seen.
+examples/mnist_cnn.py trains once per seed and wire dtype on a ring of 4 devices, from the
+same weights, on the same batches. It trains twice in float32: differences no larger than
+those of these two runs are noise.
 """
 
 import re
@@ -37,10 +37,10 @@ def define_flags() -> None:
 
 
 def accuracy(seed: int, epochs: int, options: Sequence[str]) -> float:
-    """Returns the accuracy on the test images after a training.
+    """Trains, and returns the accuracy on the test images.
 
     Raises:
-        subprocess.CalledProcessError: If it failed; what it said is on stderr.
+        subprocess.CalledProcessError: If it failed; its output is on stderr.
     """
     command = [
         *(sys.executable, ROOT / "examples" / "mnist_cnn.py", "--strategy=mirrored"),
@@ -51,7 +51,7 @@ def accuracy(seed: int, epochs: int, options: Sequence[str]) -> float:
 
 
 def table(found: Mapping[str, Sequence[float]]) -> str:
-    """Returns a row a kind, with the differences from the first, seed by seed."""
+    """Returns one row per kind, with the differences from the first for each seed."""
     first, *_ = found.values()
     lines = [
         "| on the wire | mean accuracy | least, most | mean difference, of the same seed | largest |",

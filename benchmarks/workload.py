@@ -1,4 +1,4 @@
-"""What is trained: models, data, and how long a repeat is."""
+"""Workloads: models, data, and the length of a repeat."""
 
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,9 +19,9 @@ class Workload:
     Attributes:
         model: One of `MODELS`.
         batch_size: Examples a step.
-        steps: Training steps a repeat, a multiple of `steps_per_execution`.
-        steps_per_execution: Steps that a worker is sent at once.
-        repeats: Repeats that are measured, after one that is not.
+        steps: Training steps per repeat, a multiple of `steps_per_execution`.
+        steps_per_execution: Steps per call to a worker.
+        repeats: Measured repeats, after one warm-up repeat.
     """
 
     model: str
@@ -44,13 +44,13 @@ class Workload:
         return images, random.integers(0, CLASSES, _EXAMPLES, dtype=np.int32)
 
     def epoch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the examples again and again, as many as a repeat trains on."""
+        """Returns as many examples as a repeat trains on, repeating the 4,096."""
         rows = np.arange(self.steps * self.batch_size) % _EXAMPLES
         images, labels = self.examples()
         return images[rows], labels[rows]
 
     def build(self, keras: ModuleType) -> Any:
-        """Builds the model with Keras 3 or with tf_keras, whose names are the same.
+        """Builds the model with Keras 3 or with tf_keras, which use the same names.
 
         The MLP has 269,322 weights. The CNN, of 62,346, is that of
         examples/mnist_cnn.py.

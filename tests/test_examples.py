@@ -105,7 +105,9 @@ def test_mnist_without_a_network_says_what_to_use_instead(
 
 
 def test_too_many_train_examples(mnist_cnn: ModuleType, data_dir: Path) -> None:
-    with pytest.raises(SystemExit, match="train_examples=4001: .* has 4000 training images"):
+    with pytest.raises(
+        SystemExit, match="train_examples=4001: .* has 4000 training images"
+    ):
         run(
             mnist_cnn,
             "--strategy=one_device",
