@@ -160,7 +160,7 @@ class Slow(keras.layers.Layer):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A save in a callback of one's own waits for the steps so far")
+@pytest.mark.feature("A save in your own callback waits for the steps in flight")
 @pytest.mark.parametrize("save", SAVES)
 def test_save_in_a_callback(strategy, regression, tmp_path, save):
     with strategy.scope():
@@ -257,7 +257,7 @@ def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq
 @pytest.mark.feature(
     "Logs at the end of a batch",
     "approximate",
-    "those of a step that ended before",
+    "those of a step that finished earlier",
     synchronous="yes",
 )
 def test_batch_logs(strategy, regression, is_synchronous):

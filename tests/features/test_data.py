@@ -1,4 +1,4 @@
-"""Data: each sample is used exactly once an epoch."""
+"""Data: each example is used exactly once per epoch."""
 
 import keras
 import numpy as np
@@ -64,7 +64,7 @@ def test_finite_dataset(fits_once, samples):
 
 
 @pytest.mark.feature(
-    "A `tf.data` shuffle with a seed: each epoch's batches are those of one process",
+    "A seeded `tf.data` shuffle: the same batches in each epoch as in one process",
     "-",
     synchronous="yes",
 )
@@ -86,7 +86,7 @@ def test_shuffled_epochs_are_those_of_one_process(strategy, samples, runs_on_wor
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("`tf.data` shuffles each epoch anew")
+@pytest.mark.feature("`tf.data` reshuffles in each epoch")
 def test_each_epoch_is_shuffled_anew(strategy, samples):
     class Ordered(keras.Sequential):
         def train_step(self, data):
@@ -146,7 +146,7 @@ def test_endless_dataset(model, samples, runs_on_workers):
     assert history["seen"][0].sum() == history["seen"][1].sum() == SAMPLES
 
 
-@pytest.mark.feature("A dataset that Python generates")
+@pytest.mark.feature("`tf.data.Dataset.from_generator`")
 def test_dataset_from_generator(fits_once, samples):
     signature = (tf.TensorSpec([4]), tf.TensorSpec([1]))
     data = tf.data.Dataset.from_generator(
@@ -316,7 +316,7 @@ print(sum(strategy.worker_report().steps))
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A dataset made before the strategy")
+@pytest.mark.feature("A dataset created before the strategy")
 def test_dataset_made_before_the_strategy(run_python, tmp_path):
     with launch.servers(num_ps=1, num_workers=1, log_dir=str(tmp_path)) as servers:
         result = run_python(BEFORE_THE_STRATEGY, config=servers.tf_config)

@@ -87,7 +87,7 @@ DENSE_ALIKE = [
 ]
 
 
-@pytest.mark.feature("Updates by row that are those of a dense gradient: SGD, Adagrad")
+@pytest.mark.feature("Updates by row equal those of a dense gradient: SGD, Adagrad")
 @pytest.mark.parametrize(("optimizer", "options"), DENSE_ALIKE)
 def test_update_by_row_is_that_of_a_dense_gradient(
     strategy, ids, targets, optimizer, options, partition_strategy
@@ -125,7 +125,7 @@ def looked_up_twice(strategy):
 
 
 @pytest.mark.feature(
-    "`keras.layers.Embedding`, in one piece or in shards, sums the gradients of an id"
+    "`keras.layers.Embedding`, in shards or not, sums the gradients of each id"
 )
 @pytest.mark.parametrize("lookup", [in_one_piece, in_shards, looked_up_twice])
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ LAZY = [
 @pytest.mark.feature(
     "Updates by row: Adam, momentum, RMSprop",
     "approximate",
-    "a row that is not looked up stays as it is, with its slots",
+    "rows that are not looked up keep their values and slots",
 )
 @pytest.mark.parametrize(("optimizer", "options"), LAZY)
 def test_rows_not_looked_up_stay(strategy, ids, targets, optimizer, options):
@@ -307,7 +307,7 @@ def bag_model(layer, kind, weighted, **compile):
     return model
 
 
-@pytest.mark.feature("`tfdist.EmbeddingBag` of ragged, sparse and filled-up ids")
+@pytest.mark.feature("`tfdist.EmbeddingBag` of ragged, sparse and padded ids")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_bags(strategy, bags, kind, combiner, partition_strategy):
@@ -377,7 +377,7 @@ def test_weights_of_keras_and_back(
     np.testing.assert_array_equal(model.get_weights()[0], 2 * trained[0])
 
 
-@pytest.mark.feature("`mod`: rows dealt out one by one, of both layers")
+@pytest.mark.feature("The `mod` row layout in both layers")
 def test_rows_are_dealt_out(strategy):
     with strategy.scope():
         table = tfdist.Embedding(ROWS, DIM, partition_strategy="mod")
@@ -444,7 +444,7 @@ def test_partition_strategy_is_kept(strategy, layer, tmp_path, partition_strateg
         assert layout.partition_strategy == partition_strategy
 
 
-@pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded where tfdist is not")
+@pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded without tfdist")
 def test_keras_file_without_tfdist(
     strategy, ids, tmp_path, run_python, partition_strategy
 ):
@@ -476,7 +476,7 @@ def test_bag_is_loaded_in_the_scope(strategy, bags, tmp_path):
     np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, atol=1e-6)
 
 
-@pytest.mark.feature("A lookup in one variable in shards knows how it is split")
+@pytest.mark.feature("A lookup in a variable in shards finds out its row layout")
 def test_lookup_knows_how_a_variable_is_split(strategy, bags, partition_strategy):
     halves = tfdist.FixedShardsPartitioner(2)
     with strategy.scope(), tfdist.partition_variables(halves, partition_strategy):
@@ -493,7 +493,9 @@ def test_lookup_knows_how_a_variable_is_split(strategy, bags, partition_strategy
         look_up(table, as_ragged(bags), None, other)
 
 
-@pytest.mark.feature("An id that is not a row", "no", "names the table and the ids")
+@pytest.mark.feature(
+    "An id that is out of range", "no", "the error names the table and the ids"
+)
 @pytest.mark.parametrize("wrong", [ROWS, -2])
 @pytest.mark.parametrize("kind", ["embedding", "bag"])
 def test_id_out_of_range(strategy, ids, targets, kind, wrong):
@@ -513,7 +515,7 @@ def test_id_out_of_range(strategy, ids, targets, kind, wrong):
 
 
 @pytest.mark.feature(
-    "A bag of a rank or a combiner that there is not", "no", "says what there is"
+    "A bag with an invalid rank or combiner", "no", "the error lists what is allowed"
 )
 def test_arguments_of_a_bag(strategy):
     with pytest.raises(ValueError, match="combiner is one of mean, sqrtn, sum"):

@@ -67,7 +67,7 @@ LAYERS = [
             "moving statistics follow all workers' batches in order of arrival",
             synchronous=(
                 "approximate",
-                "normalizes by its replica's examples; `synchronized=True`: by all",
+                "normalizes with its replica's examples; with all if `synchronized=True`",
             ),
         ),
     ),
@@ -81,7 +81,7 @@ LAYERS = [
         marks=pytest.mark.feature(
             "`BatchNormalization(synchronized=True)`",
             "approximate",
-            "as `BatchNormalization`: steps are of one worker",
+            "like `BatchNormalization`: each step runs on one worker",
             synchronous="yes",
         ),
     ),
@@ -101,7 +101,7 @@ LAYERS = [
         marks=pytest.mark.feature(
             "`GaussianNoise` and other random layers",
             "approximate",
-            "as `Dropout`",
+            "like `Dropout`",
             synchronous="yes",
         ),
     ),
@@ -324,7 +324,7 @@ def done_to(variable, function):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("Of an `Embedding` only the rows looked up travel (SGD, Adagrad)")
+@pytest.mark.feature("`Embedding` sends only the rows looked up (SGD, Adagrad)")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_only_rows_of_an_embedding_travel(strategy, words, sent, optimizer):
     with strategy.scope():
@@ -337,7 +337,7 @@ def test_only_rows_of_an_embedding_travel(strategy, words, sent, optimizer):
     assert "ReadVariableOp" in done_to(kernel, function)
 
 
-@pytest.mark.feature("`StringLookup` inside of the model")
+@pytest.mark.feature("`StringLookup` inside the model")
 def test_string_lookup(trains):
     x = np.array([["a"], ["b"], ["c"], ["b"]] * 8)
     y = np.float32([[1], [2], [0], [2]] * 8)
@@ -363,7 +363,7 @@ def test_string_lookup(trains):
     np.testing.assert_allclose(prediction, kernel[[1, 2, 0]] + bias, rtol=1e-5)
 
 
-@pytest.mark.feature("`TextVectorization` inside of the model")
+@pytest.mark.feature("`TextVectorization` inside the model")
 def test_text_vectorization(trains):
     texts = ["good good film", "bad film", "a good one", "a bad one"] * 8
     y = np.float32([[1], [0], [1], [0]] * 8)

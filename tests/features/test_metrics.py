@@ -1,4 +1,4 @@
-"""Metrics: `evaluate` gives what Keras gives in one process."""
+"""Metrics: `evaluate` matches Keras in one process."""
 
 import keras
 import numpy as np
@@ -49,12 +49,12 @@ BINARY = [
     pytest.param(
         lambda: metrics.TruePositives(),
         id="TruePositives",
-        marks=pytest.mark.feature("`TruePositives` and its kind"),
+        marks=pytest.mark.feature("`TruePositives` and similar metrics"),
     ),
     pytest.param(
         lambda: metrics.SensitivityAtSpecificity(0.5, num_thresholds=50),
         id="SensitivityAtSpecificity",
-        marks=pytest.mark.feature("`SensitivityAtSpecificity` and its kind"),
+        marks=pytest.mark.feature("`SensitivityAtSpecificity` and similar metrics"),
     ),
     pytest.param(
         lambda: metrics.BinaryIoU(),
@@ -157,7 +157,7 @@ def test_several(strategy, regression):
     assert [loss, squares] == pytest.approx([(error**2).mean()] * 2, rel=1e-5)
 
 
-@pytest.mark.feature("Counts are exact in `fit`, too")
+@pytest.mark.feature("Counts are exact in `fit` too")
 def test_counts_are_exact_in_fit(strategy, binary, runs_on_workers):
     x, y = binary
     with strategy.scope():

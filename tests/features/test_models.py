@@ -73,7 +73,7 @@ def test_lists_of_inputs_and_outputs(regression, fits):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.feature("Shared layers, and a model inside of a model")
+@pytest.mark.feature("Shared layers, and a model inside a model")
 def test_shared_layers(regression, fits):
     x, y = regression
 
@@ -149,7 +149,7 @@ def test_losses_of_the_model(regression, fits):
     )
 
 
-@pytest.mark.feature("A loss object of Keras inside of `add_loss`")
+@pytest.mark.feature("A Keras loss object inside `add_loss`")
 def test_loss_in_a_layer(regression, fits):
     class Endpoint(layers.Layer):
         """Takes the targets as an input, and adds the loss itself."""
@@ -189,7 +189,7 @@ def test_unused_layer(regression, fits):
     fits(build, *regression)
 
 
-@pytest.mark.feature("Two models of one strategy, in turns")
+@pytest.mark.feature("Two models under one strategy, taking turns")
 def test_two_models(strategy, regression, runs_on_workers):
     with strategy.scope():
         one, other = mlp(), mlp(optimizer="adam")

@@ -1,4 +1,4 @@
-"""No update is lost, by two workers that do not wait for each other."""
+"""No lost updates with two asynchronous workers."""
 
 import keras
 import numpy as np

@@ -33,7 +33,7 @@ RULES = [
             pytest.mark.feature(
                 "A momentum below 1 - 1/(2 x workers)",
                 "approximate",
-                "it is the last writer's: increments of so large a share could diverge",
+                "the last writer wins: increments could diverge",
                 synchronous="yes",
             ),
             OWN_VALUE("_momentum$", "workers' increments could overshoot"),
@@ -51,7 +51,7 @@ RULES = [
             pytest.mark.feature(
                 "`Adam(amsgrad=True)`",
                 "approximate",
-                "the maximum of the second moments is the last writer's",
+                "the last writer wins for the maximum of the second moments",
                 synchronous="yes",
             ),
             OWN_VALUE("_velocity_hat$", "a maximum, which the next step mends"),
@@ -89,7 +89,7 @@ RULES = [
             pytest.mark.feature(
                 "`Adamax`",
                 "approximate",
-                "the infinity norm is the last writer's",
+                "the last writer wins for the infinity norm",
                 synchronous="yes",
             ),
             OWN_VALUE("_norm$", "a maximum, which the next step mends"),
@@ -102,7 +102,7 @@ RULES = [
             pytest.mark.feature(
                 "`Nadam`",
                 "approximate",
-                "the product of the momentum schedule is the last writer's",
+                "the last writer wins for the product of the momentum schedule",
                 synchronous="yes",
             ),
             OWN_VALUE(
@@ -117,7 +117,7 @@ RULES = [
             pytest.mark.feature(
                 "`Ftrl`",
                 "approximate",
-                "weights follow from sums that are exact, and are the last writer's",
+                "sums are exact; the last writer wins for the weights computed from them",
                 synchronous="yes",
             ),
             OWN_VALUE("/(kernel|bias)$", "computed anew from `linear` in each step"),
@@ -140,7 +140,7 @@ RULES = [
             pytest.mark.feature(
                 "`Adafactor`",
                 "approximate",
-                "its factored second moments are the last writer's",
+                "the last writer wins for the factored second moments",
                 synchronous="yes",
             ),
             OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
@@ -197,7 +197,7 @@ OPTIONS = [
             pytest.mark.feature(
                 "`use_ema`",
                 "approximate",
-                "averages are the last writer's",
+                "the last writer wins for the averages",
                 synchronous="yes",
             ),
             OWN_VALUE("_average$", "an average whose decay depends on the step"),

@@ -82,7 +82,7 @@ def test_columns(strategy, regression):
     assert_trains_as_plain_keras(model, plain, regression)
 
 
-@pytest.mark.feature("Shards go where the placement says, and the report has each")
+@pytest.mark.feature("Shards follow the placement, and appear in the report")
 def test_shards_are_placed_and_reported(strategy):
     model = partitioned(strategy)
     kernel = model.weights[0]
@@ -191,7 +191,7 @@ def bag_model():
 
 
 @pytest.mark.feature(
-    "`model.export` of variables in shards: each whole, loaded without tfdist"
+    "`model.export` of variables in shards, loaded unsplit without tfdist"
 )
 @pytest.mark.parametrize("model_of", [dense_model, embedding_model, bag_model])
 @pytest.mark.parametrize("in_scope", [False, True])
@@ -228,7 +228,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.feature("A checkpoint restores into any other shards, with the slots")
+@pytest.mark.feature(
+    "A checkpoint restores into any other number of shards, with the slots"
+)
 @pytest.mark.parametrize("after", LAYOUTS)
 @pytest.mark.parametrize("before", LAYOUTS)
 def test_reshard_on_restore(strategy, regression, tmp_path, before, after):
@@ -250,9 +252,9 @@ def test_reshard_on_restore(strategy, regression, tmp_path, before, after):
 
 
 @pytest.mark.feature(
-    "An optimizer that looks at a whole weight, of a variable in shards",
+    "An optimizer that needs whole weights, with a variable in shards",
     "no",
-    "a norm or a matrix root of a shard is not that of the whole",
+    "a norm or a matrix root of a shard differs from that of the whole",
 )
 @pytest.mark.parametrize("name", ["Lamb", "Muon", "Adafactor"])
 def test_optimizer_of_whole_weights(strategy, regression, name):
@@ -263,7 +265,7 @@ def test_optimizer_of_whole_weights(strategy, regression, name):
 
 
 @pytest.mark.feature(
-    "A constraint of a variable in shards",
+    "A constraint on a variable in shards",
     "no",
     "it would read the whole variable in every step",
 )
@@ -275,7 +277,9 @@ def test_constraint(strategy, regression):
 
 
 @pytest.mark.feature(
-    "A partitioner that returns nonsense", "no", "names it and the variable"
+    "A partitioner that returns invalid numbers",
+    "no",
+    "the error names it and the variable",
 )
 @pytest.mark.parametrize("counts", [[2], [2, 2], [0, 1], "two", [9, 1], None])
 def test_nonsense(strategy, counts):

@@ -123,7 +123,9 @@ def test_own_placement(own_placement):
     assert np.isfinite(own_placement["loss"]).all()
 
 
-@pytest.mark.feature("A placement that returns no index of a ps", "no", "names it")
+@pytest.mark.feature(
+    "A placement that does not return the index of a ps", "no", "the error names it"
+)
 def test_placement_out_of_range(own_placement):
     words = own_placement["nowhere"]
     assert "ByName.place() returned 7 for nowhere/kernel" in words
@@ -194,7 +196,7 @@ def planned(run_python, tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.feature("`tfdist.plan` and `Planned`: balanced to 1.02, and as predicted")
+@pytest.mark.feature("`tfdist.plan` and `Planned`: balanced to 1.02, as predicted")
 def test_planned(planned):
     assert planned["planned"] <= 1.02
     assert planned["matches"], planned["receipt"]
@@ -205,7 +207,7 @@ def test_planned(planned):
 
 
 @pytest.mark.feature(
-    "A model that is not the one of the plan", "no", "names the first difference"
+    "A model that differs from the plan", "no", "the error names the first difference"
 )
 def test_model_that_is_not_planned(planned):
     assert planned["other"].startswith("other shape: ")
@@ -279,7 +281,7 @@ def loaded(request, run_python, tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.feature("A planned model that is loaded from `.keras`, and one planned so")
+@pytest.mark.feature("A planned model loaded from `.keras`, and a plan of such a model")
 def test_planned_model_is_loaded(loaded):
     assert loaded["planned"] <= 1.02
     assert loaded["receipt"].endswith("\nas planned"), loaded["receipt"]
@@ -291,7 +293,9 @@ def test_planned_table_that_is_dealt_out(loaded):
 
 
 @pytest.mark.feature(
-    "An optimizer with other slots than planned", "no", "names the first difference"
+    "An optimizer whose slots differ from the plan",
+    "no",
+    "the error names the first difference",
 )
 def test_slots_that_are_not_planned(loaded):
     assert "extra slot: the plan has no velocity_hat of " in loaded["extra"]
@@ -300,7 +304,9 @@ def test_slots_that_are_not_planned(loaded):
 
 
 @pytest.mark.feature(
-    "A table of bags split by columns", "no", "names the table when it is built"
+    "An `EmbeddingBag` table split by columns",
+    "no",
+    "the error names the table when it is built",
 )
 def test_bags_by_columns(strategy):
     columns = tfdist.fixed_size_partitioner(2, axis=1)

@@ -1,4 +1,4 @@
-"""Misuse, and what a strategy cannot do: refused before the first step."""
+"""Misuse and unsupported features: rejected before the first step."""
 
 import keras
 import numpy as np
@@ -68,7 +68,7 @@ def test_run_eagerly(regression, as_in_the_table):
     "`jit_compile=True`",
     "no",
     "a step spans several devices",
-    synchronous=("approximate", "trains, and XLA compiles nothing"),
+    synchronous=("approximate", "trains without XLA"),
 )
 def test_jit_compile(regression, as_in_the_table):
     words = "jit_compile=True.*jit_compile=False"
@@ -92,7 +92,7 @@ def test_loss_scale_optimizer(regression, as_in_the_table):
 @pytest.mark.feature(
     "`mixed_float16`",
     "no",
-    "Keras trains it by `LossScaleOptimizer`",
+    "Keras uses `LossScaleOptimizer` for it",
     synchronous="yes",
 )
 def test_mixed_float16(regression, as_in_the_table):
@@ -125,7 +125,7 @@ def test_ema_overwrite_frequency(regression, as_in_the_table):
 @pytest.mark.feature(
     "`ScheduleFreeAdamW`",
     "no",
-    "it needs two variables of one moment",
+    "it needs a consistent read of two variables",
     synchronous="yes",
 )
 @pytest.mark.skipif(
@@ -155,7 +155,10 @@ def test_second_optimizer_is_checked(regression, refused):
     "Stateful recurrent layers",
     "no",
     "workers would overwrite the state",
-    synchronous=("no", "it has a row for each example, and a replica has some of them"),
+    synchronous=(
+        "no",
+        "the state has a row per example, and a replica has only some of them",
+    ),
 )
 def test_stateful_rnn(regression, as_in_the_table):
     def build():
@@ -188,8 +191,8 @@ def test_spectral_normalization(regression, as_in_the_table):
 @pytest.mark.feature(
     "float8",
     "no",
-    "its scales follow the order of the steps",
-    synchronous=("no", "its scales are found from all examples"),
+    "its scales depend on the order of the steps",
+    synchronous=("no", "its scales depend on all examples"),
 )
 def test_float8(regression, as_in_the_table):
     def build():
@@ -214,7 +217,7 @@ class Largest(keras.metrics.Metric):
 
 
 @pytest.mark.feature(
-    "A metric that sets a variable to its maximum", "no", "it is no sum over workers"
+    "A metric that sets a variable to its maximum", "no", "it is not a sum over workers"
 )
 def test_metric_that_is_no_sum(regression, refused):
     words = r"sums over the (workers|replicas).*maximum.*assign_add"
@@ -222,7 +225,7 @@ def test_metric_that_is_no_sum(regression, refused):
 
 
 @pytest.mark.feature(
-    "A metric built outside of the scope",
+    "A metric built outside the scope",
     "no",
     "it would lose updates",
     multi_worker="yes",
@@ -236,14 +239,14 @@ def test_metric_outside(regression, as_in_the_table):
     )
 
 
-@pytest.mark.feature("An optimizer built outside of the scope", "no", "as a metric")
+@pytest.mark.feature("An optimizer built outside the scope", "no", "like a metric")
 def test_optimizer_outside(regression, refused):
     optimizer = optimizers.SGD()
     words = "optimizer SGD was created outside of .* scope"
     refused(lambda: mlp(optimizer=optimizer), regression, words)
 
 
-@pytest.mark.feature("`compile` outside of the scope", "no", "as a metric")
+@pytest.mark.feature("`compile` outside the scope", "no", "like a metric")
 def test_compile_outside(strategy, regression, refused):
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
@@ -253,7 +256,7 @@ def test_compile_outside(strategy, regression, refused):
 
 @pytest.mark.parameter_server
 @pytest.mark.feature(
-    "A step of one's own outside of `strategy.run`", "no", "says how to schedule it"
+    "A custom step outside `strategy.run`", "no", "the error says how to schedule it"
 )
 def test_step_outside_of_run(strategy, regression):
     with strategy.scope():
@@ -271,7 +274,7 @@ def test_step_outside_of_run(strategy, regression):
 
 
 @pytest.mark.feature(
-    "A layer built outside of the scope", "no", "as a metric", multi_worker="yes"
+    "A layer built outside the scope", "no", "like a metric", multi_worker="yes"
 )
 def test_layer_outside(regression, as_in_the_table):
     def built():
@@ -285,9 +288,9 @@ def test_layer_outside(regression, as_in_the_table):
 
 
 @pytest.mark.feature(
-    "A `tf.Variable` made outside of the scope",
+    "A `tf.Variable` created outside the scope",
     "no",
-    "as a metric",
+    "like a metric",
     multi_worker="yes",
 )
 def test_variable_outside(regression, is_refused, as_in_the_table):
@@ -379,7 +382,7 @@ def config_of(task, **jobs):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("No TF_CONFIG", "no", "says how to start a cluster")
+@pytest.mark.feature("No TF_CONFIG", "no", "the error says how to start a cluster")
 def test_no_tf_config(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(tf_config.ClusterError, match="TF_CONFIG.*not set"):
@@ -387,7 +390,9 @@ def test_no_tf_config(monkeypatch):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A strategy on a ps or a worker", "no", "it is the chief's")
+@pytest.mark.feature(
+    "A strategy on a ps or a worker", "no", "only the chief creates one"
+)
 @pytest.mark.parametrize("task", ["ps:0", "worker:0"])
 def test_strategy_on_a_server(task):
     config = config_of(tf_config.Task.parse(task), chief="a:1", ps="a:2", worker="a:3")
@@ -408,7 +413,9 @@ def test_cluster_without_ps():
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A `tf.train.ClusterSpec` for a cluster", "no", "names no task")
+@pytest.mark.feature(
+    "A `tf.train.ClusterSpec` as the cluster", "no", "it does not name this task"
+)
 def test_cluster_of_another_type():
     spec = tf.train.ClusterSpec({"ps": ["a:1"]})
     with pytest.raises(TypeError, match="cluster is a tf_config.TFConfig.*ClusterSpec"):
@@ -416,7 +423,9 @@ def test_cluster_of_another_type():
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A placement that is none", "no", "it has no method `place`")
+@pytest.mark.feature(
+    "An object that is not a placement", "no", "it has no method `place`"
+)
 def test_placement_without_place():
     with pytest.raises(TypeError, match="has a method place.*received 'round_robin'"):
         tfdist.ParameterServerStrategy(placement="round_robin")
@@ -438,7 +447,9 @@ except tfdist.StartupTimeoutError as error:
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A ps that was never started", "no", "named after a deadline")
+@pytest.mark.feature(
+    "A ps that was never started", "no", "the error names it after a deadline"
+)
 def test_ps_that_was_never_started(run_python):
     cluster = launch.local_cluster(num_ps=1, num_workers=1)
     result = run_python(NEVER_STARTED, config=tf_config.TFConfig(cluster, CHIEF))

@@ -1,4 +1,4 @@
-"""A program that is started again: `checkpoint_dir`."""
+"""Resuming after a restart: `checkpoint_dir`."""
 
 import csv
 import json
@@ -116,7 +116,7 @@ def killed(strategy, program):
     return run
 
 
-@pytest.mark.feature("`fit` goes on in the middle of an epoch")
+@pytest.mark.feature("`fit` resumes in the middle of an epoch")
 def test_resume_within_an_epoch(strategy, regression, program, killed):
     weights = []
 
@@ -149,7 +149,7 @@ def test_resume_within_an_epoch(strategy, regression, program, killed):
     assert any(np.any(each != 0) for each in weights[0])
 
 
-@pytest.mark.feature("Each example of the epoch is used, after it goes on, too")
+@pytest.mark.feature("Each example of the epoch is used, also after resuming")
 @pytest.mark.parametrize("kind", ["shuffled arrays", "dataset", "generator"])
 def test_data_position(strategy, program, killed, kind):
     size, due, kill = 16 * 8, 3, 14
@@ -208,7 +208,7 @@ class StoppedWorker(keras.callbacks.Callback):
             raise Killed
 
 
-@pytest.mark.feature("A stopped worker keeps no checkpoint from being written")
+@pytest.mark.feature("A stopped worker does not block checkpoints")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_stopped_worker(strategy, servers, program, monkeypatch, steps_per_execution):
     monkeypatch.setattr(
@@ -262,7 +262,7 @@ def test_stopped_worker(strategy, servers, program, monkeypatch, steps_per_execu
     assert again.sum() == size - step * 8
 
 
-@pytest.mark.feature("Callbacks go on: those of Keras, and plain attributes of yours")
+@pytest.mark.feature("Callbacks resume: those of Keras, and plain attributes of yours")
 def test_callbacks_go_on(strategy, regression, program, killed, tmp_path):
     class Mine(keras.callbacks.Callback):
         def __init__(self):
@@ -306,9 +306,7 @@ def test_callbacks_go_on(strategy, regression, program, killed, tmp_path):
     assert {float(row["epoch"]) for row in rows} == {0, 1, 2, 3}
 
 
-@pytest.mark.feature(
-    "A `fit` that had ended returns at once, and goes on to more epochs"
-)
+@pytest.mark.feature("A finished `fit` returns at once, or continues for more epochs")
 def test_fit_that_had_ended(strategy, regression, program, runs_on_workers, caplog):
     def main(epochs):
         with strategy.scope():
@@ -334,7 +332,7 @@ def test_fit_that_had_ended(strategy, regression, program, runs_on_workers, capl
     assert model.optimizer.iterations == 5 * STEPS
 
 
-@pytest.mark.feature("`steps_per_epoch` of a dataset goes on in its middle")
+@pytest.mark.feature("`steps_per_epoch` of a dataset resumes at its position")
 def test_steps_per_epoch(strategy, program, killed):
     steps, due, kill = 16, 2, 14
     size = steps * 8
@@ -378,7 +376,7 @@ class Rows(keras.metrics.Metric):
         return self.total + 0
 
 
-@pytest.mark.feature("A corrupt checkpoint is skipped, and the one before it used")
+@pytest.mark.feature("A corrupt checkpoint is skipped, and the previous one is used")
 @pytest.mark.parametrize("damage", ["truncated", "other bytes"])
 def test_corrupt_checkpoint(strategy, regression, program, killed, caplog, damage):
     def main(*callbacks):
@@ -408,7 +406,9 @@ def test_corrupt_checkpoint(strategy, regression, program, killed, caplog, damag
 
 
 @pytest.mark.feature(
-    "No checkpoint that can be read to its end", "no", "some variables are restored"
+    "Checkpoints of which none is fully readable",
+    "no",
+    "some variables may be restored already",
 )
 def test_every_checkpoint_is_corrupt(strategy, regression, program, monkeypatch):
     def main():
@@ -442,7 +442,7 @@ def test_checkpoints_of_which_none_is_whole_are_no_reason_to_begin_anew(
     assert newest.exists()
 
 
-@pytest.mark.feature("A full disk is a warning, and training goes on")
+@pytest.mark.feature("A full disk causes a warning, and training continues")
 @pytest.mark.parametrize("seen_by", ["chief", "ps"])
 def test_full_disk(
     strategy, regression, program, caplog, monkeypatch, runs_on_workers, seen_by
@@ -477,7 +477,9 @@ def test_full_disk(
 
 
 @pytest.mark.feature(
-    "The checkpoint of another model", "no", "names the first variable that differs"
+    "The checkpoint of another model",
+    "no",
+    "the error names the first variable that differs",
 )
 def test_another_model(strategy, regression, program):
     def main(units):

@@ -133,7 +133,7 @@ def test_optimizer_is_loaded_alone(trained, alone):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-@pytest.mark.feature("`.keras`, loaded in the scope to train on")
+@pytest.mark.feature("`.keras`, loaded in the scope to continue training")
 def test_load_model_in_the_scope(
     strategy, trained, saved, samples, runs_on_workers, lives_on_cluster
 ):
@@ -218,7 +218,7 @@ def test_set_weights(strategy, samples):
     )
 
 
-@pytest.mark.feature("Training and saving inside of the scope")
+@pytest.mark.feature("Training and saving inside the scope")
 def test_saving_inside_of_the_scope(strategy, samples, tmp_path, wait_for_chief):
     with strategy.scope():
         model = adam_mlp()

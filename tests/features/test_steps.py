@@ -91,7 +91,7 @@ STEPS_OF_OWN = [
     pytest.param(
         LossObject,
         id="loss-object",
-        marks=pytest.mark.feature("A `train_step` of your own: a loss object of Keras"),
+        marks=pytest.mark.feature("A `train_step` of your own: a Keras loss object"),
     ),
     pytest.param(
         OwnLoss,
@@ -155,7 +155,7 @@ class MeanOfLoss(keras.Model):
         return {m.name: m.result() for m in self.metrics}
 
 
-@pytest.mark.feature("A `train_step` that logs its loss in a `Mean` of its own")
+@pytest.mark.feature("A `train_step` that logs its loss in its own `Mean`")
 def test_mean_of_loss(regression, fits):
     def build():
         model = MeanOfLoss()
@@ -204,7 +204,7 @@ class ExtraLogs(keras.Sequential):
 @pytest.mark.feature(
     "Other values in the logs of a `train_step`",
     "approximate",
-    "as always then, an epoch's logs are those of its last step",
+    "as in plain Keras, an epoch's logs are those of its last step",
 )
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_extra_logs(strategy, regression, runs_on_workers, steps_per_execution):
@@ -225,7 +225,7 @@ def test_extra_logs(strategy, regression, runs_on_workers, steps_per_execution):
 @pytest.mark.feature(
     "Logs whose shape depends on the batch",
     "no",
-    "they cross the network as one vector of a fixed size",
+    "logs are sent as one vector of fixed size",
 )
 def test_logs_of_no_fixed_shape(strategy, regression):
     class Sliced(keras.Sequential):

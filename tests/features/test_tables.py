@@ -1,4 +1,4 @@
-"""Lookup tables, adapted layers, and the writers of `tf.summary`."""
+"""Lookup tables, adapted layers and `tf.summary` writers."""
 
 import keras
 import numpy as np
@@ -68,7 +68,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.feature("A lookup layer adapted outside of the scope")
+@pytest.mark.feature("A lookup layer adapted outside the scope")
 @pytest.mark.parametrize("name", LAYERS)
 def test_adapted_outside(strategy, runs_on_workers, name):
     make, values = LAYERS[name]
@@ -152,7 +152,7 @@ def letters(batch_size=2):
     return tf.data.Dataset.from_tensor_slices((letters, targets)).batch(batch_size)
 
 
-@pytest.mark.feature("A `tf.lookup.StaticHashTable` of a layer, made outside")
+@pytest.mark.feature("A layer's `tf.lookup.StaticHashTable` created outside the scope")
 def test_own_table(strategy, runs_on_workers):
     layer = Lookup(static_table)
     with strategy.scope():
@@ -178,7 +178,9 @@ def mutable_table():
 
 @pytest.mark.parameter_server
 @pytest.mark.feature(
-    "Another table made outside of the scope", "no", "names the layer and attribute"
+    "Another table created outside the scope",
+    "no",
+    "the error names the layer and attribute",
 )
 @pytest.mark.parametrize(
     ("make", "kind"),
@@ -229,7 +231,7 @@ def test_layer_without_a_vocabulary(strategy):
 
 @pytest.mark.parameter_server
 @pytest.mark.feature(
-    "A `tf.random.Generator` outside of the scope", "no", "as a metric"
+    "A `tf.random.Generator` created outside the scope", "no", "like a metric"
 )
 def test_generator_outside(strategy):
     class Noise(layers.Layer):
@@ -248,7 +250,7 @@ def test_generator_outside(strategy):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A lookup layer in the dataset, which the workers read")
+@pytest.mark.feature("A lookup layer in a dataset that the workers read")
 @pytest.mark.parametrize("is_in_scope", [False, True])
 @pytest.mark.parametrize("output_mode", ["int", "tf_idf"])
 def test_lookup_in_an_endless_dataset(

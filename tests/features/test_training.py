@@ -278,8 +278,8 @@ def test_custom_loop(strategy):
 
 
 @pytest.mark.feature(
-    "A model outside of the scope trains on the chief, as always",
-    multi_worker=("approximate", "each worker trains its own, and a warning says so"),
+    "A model built outside the scope trains on the chief only",
+    multi_worker=("approximate", "each worker trains its own model, with a warning"),
 )
 def test_plain_keras_is_as_before(strategy, regression, runs_on_workers, caplog):
     model = mlp()
@@ -295,7 +295,7 @@ def test_plain_keras_is_as_before(strategy, regression, runs_on_workers, caplog)
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("An exception leaves no step under way")
+@pytest.mark.feature("An exception leaves no step in flight")
 def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
     x, y = regression
 
@@ -319,7 +319,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "parameter-servers.md"
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A training loop of one's own, as the guide has it")
+@pytest.mark.feature("The training loop in the guide")
 def test_the_loop_of_the_guide(strategy, regression, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
     (loop,) = (block for block in blocks if "strategy.run(" in block)
@@ -333,7 +333,7 @@ def test_the_loop_of_the_guide(strategy, regression, capsys):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("The others go on while a worker is slow, or stopped for a while")
+@pytest.mark.feature("The other workers continue while one is slow or stopped")
 def test_straggler(strategy, servers, regression):
     """It goes on only after the other one has run nearly all the steps."""
     x, y = (np.tile(each, (10, 1)) for each in regression)
