@@ -222,5 +222,5 @@ def test_mirrored_says_that_cpu_devices_stand_in(data_dir: Path) -> None:
         timeout=240,
     )
     assert script.returncode == 0, script.stderr
-    assert "4 logical CPU devices stand in for 4 GPUs" in script.stdout
+    assert "4 logical CPU devices stand in for GPUs" in script.stdout
     assert "Test accuracy: " in script.stdout
