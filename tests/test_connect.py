@@ -90,12 +90,12 @@ def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"stall_timeout": 0}, "stall_timeout is a time > 0 s; received 0"),
-        ({"checkpoint_interval": -1.0}, "checkpoint_interval is a time > 0 s"),
+        ({"stall_timeout": 0}, "stall_timeout must be > 0 seconds; received 0"),
+        ({"checkpoint_interval": -1.0}, "checkpoint_interval must be > 0 seconds"),
         ({"checkpoint_interval": float("nan")}, "received nan"),
-        ({"checkpoints_to_keep": 0}, "checkpoints_to_keep is a number > 0"),
+        ({"checkpoints_to_keep": 0}, "checkpoints_to_keep must be an integer > 0"),
         ({"checkpoints_to_keep": 1.5}, "received 1.5"),
-        ({"on_stall": "stop"}, "on_stall is one of warn, raise, restart, or None"),
+        ({"on_stall": "stop"}, "on_stall must be one of warn, raise, restart, or None"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, words):
@@ -105,5 +105,7 @@ def test_options_that_make_no_sense_are_refused(options, words):
 
 def test_a_stall_timeout_of_the_environment_is_a_number(monkeypatch):
     monkeypatch.setenv("TFDIST_STALL_TIMEOUT", "2m")
-    with pytest.raises(ValueError, match="TFDIST_STALL_TIMEOUT is a time > 0 s.*'2m'"):
+    with pytest.raises(
+        ValueError, match="TFDIST_STALL_TIMEOUT must be a time > 0 seconds.*'2m'"
+    ):
         ParameterServerStrategy()

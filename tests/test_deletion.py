@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.fit.feed import BatchLayout, Feed
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.worker_input import WorkerInput
-from tfdist.synchronous.fit.input import BatchStructure, ShardedIterator
+from tfdist.synchronous.fit.input import ShardedIterator
 
 DEADLINE = 30.0  # seconds
 
@@ -29,7 +30,7 @@ class Slow:
 
 def feed_of(iterator):
     rows = tf.data.Dataset.range(1)
-    feed = Feed(rows, BatchLayout(rows.element_spec), None)
+    feed = Feed(rows, BatchStructure(rows.element_spec), None)
     feed._batches = iterator
     return feed
 
@@ -60,7 +61,7 @@ def test_one_that_was_never_read_has_nothing_to_delete(make):
     before = set(threading.enumerate())
     rows = tf.data.Dataset.range(1)
     if make == "feed":
-        owner = Feed(rows, BatchLayout(rows.element_spec), None)
+        owner = Feed(rows, BatchStructure(rows.element_spec), None)
     else:
         owner = ShardedIterator(list, BatchStructure(rows.element_spec), True)
     del owner

@@ -15,8 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
-from keras.src.backend.tensorflow.core import Variable as KerasVariable
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as keras_loss
 from keras.src.saving import saving_lib
@@ -44,14 +43,12 @@ import tf_config
 __all__ = [
     "CachingVariable",
     "CollectiveAllReduceExtended",
-    "KerasVariable",
     "MirroredExtended",
     "ParameterServerStrategyV2Extended",
     "SaveSpec",
     "SaveableObject",
     "ShardedVariable",
     "TFEpochIterator",
-    "TensorFlowTrainer",
     "V1PartitionedVariable",
     "could_be_recorded",
     "keras_loss",
@@ -172,11 +169,6 @@ def function_graph(call: tf.Operation) -> Any:
     return getattr(function, "graph", None)
 
 
-def worker_index() -> tf.Tensor:
-    """Returns, in a function being traced, the index of the worker that will run it."""
-    return tf.distribute.coordinator.experimental_get_current_worker_index()
-
-
 def observe_workers(
     coordinator: tf.distribute.coordinator.ClusterCoordinator,
     begun: Callable[[int], None],
@@ -272,11 +264,6 @@ def wait_for_result(output: Any, timeout: float) -> bool:
         Whether it has.
     """
     return bool(output._status_available_event.wait(timeout))
-
-
-def iterator_spec(iterators: Any) -> tf.TypeSpec:
-    """Returns the type spec of one worker's iterator, from all workers' iterators."""
-    return tf.type_spec_from_value(iterators)
 
 
 def value_of(variable: keras.Variable) -> Any:

@@ -49,7 +49,7 @@ class KilledAt(keras.callbacks.Callback):
         if self.has_begun:
             self.strategy.in_flight.join()  # It is written once these have finished.
         self.has_begun = now in self.begun
-        self.strategy.checkpoint_interval = 1e-6 if self.has_begun else 1e6
+        self.strategy.checkpoints.interval = 1e-6 if self.has_begun else 1e6
         if self.has_begun:
             self.wait_for(self.begun.index(now))
         if now == self.at:
@@ -91,11 +91,11 @@ def position(path):
 @pytest.fixture
 def program(strategy, tmp_path, monkeypatch):
     """Runs a function as a program of its own would be: it counts its fits anew."""
-    monkeypatch.setattr(strategy, "checkpoint_dir", tmp_path / "checkpoints")
-    monkeypatch.setattr(strategy, "checkpoint_interval", 1e6)
+    monkeypatch.setattr(strategy.checkpoints, "directory", tmp_path / "checkpoints")
+    monkeypatch.setattr(strategy.checkpoints, "interval", 1e6)
 
     def run(main, *args):
-        strategy._fits = 0
+        strategy.fit_driver.fits = 0
         return main(*args)
 
     run.directory = tmp_path / "checkpoints"
@@ -202,7 +202,7 @@ class StoppedWorker(keras.callbacks.Callback):
         time.sleep(0.02)
         if batch == 9:
             self.worker.suspend()
-        self.strategy.checkpoint_interval = 1e-6 if batch == 30 else 1e6
+        self.strategy.checkpoints.interval = 1e-6 if batch == 30 else 1e6
         if checkpoints(self.directory):
             self.see()
             raise Killed

@@ -41,7 +41,7 @@ class Snapshot:
         arrays: Those of the callbacks' states.
         data: Where the dataset is, a variant, if it can tell.
         put_back: Batches that were read, and whose steps are yet to run: a matrix of
-            `bytes`, with rows as `BatchLayout.to_row` makes them.
+            `bytes`, as `parameter_server.fit.message.to_row` makes them.
     """
 
     position: Position

@@ -5,7 +5,6 @@ crosses the network unless the directory does. Workers go on meanwhile: each var
 as it was at one moment, and different variables are a few steps apart.
 """
 
-import contextvars
 import errno
 import math
 import os
@@ -16,16 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.variables.saveable import saved_by_a_function
+
 _FILE = "variables"
 _MARGIN = 1 << 20  # bytes, for all that is not a variable
-
-in_a_function: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "in_a_function", default=False
-)
-"""Whether variables are asked, in a graph, for what saves them, as when eager.
-
-Otherwise who asks in a graph exports a SavedModel.
-"""
 
 
 class VariableWriter:
@@ -46,13 +39,10 @@ class VariableWriter:
         def write(prefix: tf.Tensor) -> tf.Tensor:
             return checkpoint.write(prefix)
 
-        token = in_a_function.set(True)
-        try:
+        with saved_by_a_function():
             self._write = tf.function(write, autograph=False).get_concrete_function(
                 tf.TensorSpec([], tf.string)
             )
-        finally:
-            in_a_function.reset(token)
 
     def __call__(self, path: Path) -> None:
         """Writes the variables to a directory, which every ps can write to.

@@ -6,7 +6,6 @@ a step is rehearsed. It is traced and never run, and what it would create is cre
 """
 
 import contextlib
-import functools
 import logging
 import warnings
 import weakref
@@ -18,46 +17,50 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.cluster.membership import MEMBERSHIP
-from tfdist.keras.own_loop import check_optimizer_is_on_replica
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
 
 _log = logging.getLogger("tfdist")
 
 TRAIN, TEST = "train", "test"
-_STAGES = {
+STAGES = {
     "fit": TRAIN,
     "train_on_batch": TRAIN,
     "evaluate": TEST,
     "test_on_batch": TEST,
 }
+"""Which of a model's steps each method of the trainer runs."""
+
 _stage: ContextVar[str] = ContextVar("stage", default=TEST)
 _applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
     "applied", default=None
 )
-"""The optimizers that a rehearsal would have applied, and to which variables."""
-
 _MOST_REHEARSALS = 5
 _rehearsed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
-_installed = False
-
-
-def install() -> None:
-    """Installs the hooks; a second call does nothing."""
-    global _installed
-    if _installed:
-        return
-    for name, stage in _STAGES.items():
-        _note_stage(name, stage)
-    for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        _apply_later(owner)
-    _installed = True
 
 
 def stage() -> str:
     """Whether Keras is about to train or to test: TRAIN or TEST."""
     return _stage.get()
+
+
+@contextlib.contextmanager
+def in_stage(stage: str) -> Iterator[None]:
+    """Notes which step Keras is about to run."""
+    token = _stage.set(stage)
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
+def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
+    """The optimizers that the current rehearsal has met, each with its variables.
+
+    Returns:
+        A list to append to instead of applying an optimizer; None outside a rehearsal.
+    """
+    return _applied.get()
 
 
 def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
@@ -174,35 +177,3 @@ def _of_any_rows(spec: Any) -> Any:
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec
-
-
-def _note_stage(name: str, stage: str) -> None:
-    keras_method = getattr(_tf.TensorFlowTrainer, name)
-
-    @functools.wraps(keras_method)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token = _stage.set(stage)
-        try:
-            return keras_method(self, *args, **kwargs)
-        finally:
-            _stage.reset(token)
-
-    setattr(_tf.TensorFlowTrainer, name, method)
-
-
-def _apply_later(owner: Any) -> None:
-    keras_apply = owner.apply
-
-    @functools.wraps(keras_apply)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        applied = _applied.get()
-        if applied is None:
-            strategy = self._distribution_strategy
-            if strategy is MEMBERSHIP.strategy:
-                check_optimizer_is_on_replica(strategy)
-            return keras_apply(self, grads, trainable_variables)
-        if trainable_variables is not None:
-            applied.append((self, list(trainable_variables)))
-        return None
-
-    owner.apply = apply

@@ -7,8 +7,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.graph import inputs_of, is_symbolic
 from tfdist.liveness.step_error import user_line
-from tfdist.synchronous.fit.rows import inputs_of, is_symbolic
 
 # Workers may write by the chief's writer: each write is an operation of its own there.
 _ALLOWED = "tensorflow::SummaryWriterInterface"

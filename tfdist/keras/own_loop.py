@@ -1,6 +1,11 @@
 """What to say of a training loop of one's own that computes in the wrong place."""
 
+from typing import Any
+
+import keras
 import tensorflow as tf
+
+from tfdist.keras.driver import driver_of
 
 _IN_RUN = "Put the step into a function that is called by strategy.run(step, args=...)"
 
@@ -38,3 +43,24 @@ def check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
     elsewhere = tf.distribute.get_strategy() is not strategy
     if elsewhere or tf.distribute.in_cross_replica_context():
         raise outside_of_run("an optimizer was applied", strategy)
+
+
+def check_gradient_is_on_replica(sources: list[Any]) -> None:
+    """Checks where a gradient is computed.
+
+    Args:
+        sources: What it is computed with respect to.
+
+    Raises:
+        RuntimeError: If that is outside a replica, in the scope of a strategy whose
+            replicas compute gradients in unison.
+    """
+    strategy = tf.distribute.get_strategy()
+    driver = driver_of(strategy)
+    if (
+        driver is not None
+        and driver.in_unison
+        and tf.distribute.in_cross_replica_context()
+        and any(isinstance(each, keras.Variable | tf.Variable) for each in sources)
+    ):
+        raise outside_of_run("a gradient was computed", strategy)

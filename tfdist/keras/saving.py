@@ -1,44 +1,48 @@
-"""A save within `fit` on parameter servers: of the steps so far, all and no more.
+"""The patches of what saves, exports and loads. Each asks the strategy's driver.
 
-Steps are in flight when a callback saves at the end of a batch. So each way to save a
-model, or variables, waits for them first.
+Steps may be under way when a callback saves at the end of a batch, and where every task
+runs the script, one of them has to write. Whatever Keras saves with (`model.save`,
+`keras.saving.save_weights` or a callback) ends in one of the functions below.
 """
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
-from tfdist.parameter_server.strategy import ParameterServerStrategy
+from tfdist.keras.driver import driver_of
 
 
-def join_before_saving() -> None:
-    """Makes Keras and `tf.train.Checkpoint` wait for the steps under way.
-
-    Whatever Keras saves by, `model.save`, `keras.saving.save_weights` or a callback,
-    ends in one of three functions.
-    """
-    for owner, name in (
-        (_tf.saving_lib, "save_model"),
-        (_tf.saving_lib, "save_weights_only"),
-        (_tf.legacy_h5_format, "save_model_to_hdf5"),
-        (tf.train.Checkpoint, "save"),
-        (tf.train.Checkpoint, "write"),
-        (tf.train.CheckpointManager, "save"),
+def install() -> None:
+    """Has the driver of the strategy surround every save, export and load."""
+    for operation, owner, name in (
+        ("save", keras.Model, "save"),
+        ("save", keras.Model, "save_weights"),
+        ("save", _tf.saving_lib, "save_model"),
+        ("save", _tf.saving_lib, "save_weights_only"),
+        ("save", _tf.legacy_h5_format, "save_model_to_hdf5"),
+        ("export", keras.Model, "export"),
+        ("load", _tf.saving_lib, "load_weights_only"),
+        ("checkpoint", tf.train.Checkpoint, "save"),
+        ("checkpoint", tf.train.Checkpoint, "write"),
+        ("checkpoint", tf.train.CheckpointManager, "save"),
     ):
-        setattr(owner, name, _after_the_steps(getattr(owner, name)))
+        setattr(owner, name, _surrounded(getattr(owner, name), operation))
 
 
-def _after_the_steps(save: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save)
-    def saving(*args: Any, **kwargs: Any) -> Any:
-        strategy = MEMBERSHIP.strategy
-        # What is traced saves later.
-        if isinstance(strategy, ParameterServerStrategy) and tf.executing_eagerly():
-            strategy.in_flight.join_own()
-        return save(*args, **kwargs)
+def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def surrounded(saved: Any, *args: Any, **kwargs: Any) -> Any:
+        own = driver_of(getattr(saved, "distribute_strategy", None))
+        driver = own or driver_of(MEMBERSHIP.strategy)
+        # In a graph nothing is saved yet: it is traced, and saves later.
+        if driver is None or not tf.executing_eagerly():
+            return function(saved, *args, **kwargs)
+        with driver.storing(saved, operation) as is_done_here:
+            return function(saved, *args, **kwargs) if is_done_here else None
 
-    return saving
+    return surrounded

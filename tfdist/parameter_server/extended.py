@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.placement.partition import PartitionError
@@ -40,12 +41,16 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self,
         strategy: tf.distribute.Strategy,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        cluster: tf_config.Cluster,
         partitioner: Callable[..., Any] | None,
         placement: Placement,
     ) -> None:
         super().__init__(strategy, resolver, partitioner)
         self._retrace_functions_for_each_device = len(self.worker_devices) > 1
         self._placement = placement
+        self._partitioner = partitioner
+        self.num_workers = len(cluster.worker)
+        self.num_ps = len(cluster.ps)
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
 
     def placed_variables(self) -> tuple[PlacedVariable, ...]:
@@ -69,7 +74,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             with tf.device(beside.device) if beside is not None else nullcontext():
                 created = next_creator(**kwargs)
             variable = ParameterServerVariable(
-                created, self._num_workers, is_weight=is_weight, beside=beside
+                created, self.num_workers, is_weight=is_weight, beside=beside
             )
             self._record(variable)
             return variable
@@ -105,15 +110,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         """How to split a Keras variable; None leaves it in one piece."""
         request = requested()
         if isinstance(self._placement, PartitioningPlacement):
-            partition = self._placement.partition(spec, self._num_ps)
+            partition = self._placement.partition(spec, self.num_ps)
         else:
-            partitioner = request.partitioner or self._variable_partitioner
+            partitioner = request.partitioner or self._partitioner
             if partitioner is None:
                 return None
-            partition = partition_of(partitioner, spec, self._num_ps, self._placement)
+            partition = partition_of(partitioner, spec, self.num_ps, self._placement)
         if partition is None or len(partition.bounds) == 1:
             return None
-        partition.check(spec, self._num_ps)
+        partition.check(spec, self.num_ps)
         if request.rows_only and partition.axis:
             raise PartitionError(
                 f"{spec.name} of shape {spec.shape} can be split by rows alone, since "
@@ -162,7 +167,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             value.assign_pieces(created)
             shards.append(created)
         whole = PartitionedVariable(
-            shards, layout, spec.name, trainable, self._num_workers
+            shards, layout, spec.name, trainable, self.num_workers
         )
         if not beside:
             self._tell(spec, whole)
@@ -225,7 +230,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     ) -> tf.Variable:
         # The base class takes the ps from its count of variables, modulo num_ps.
         spec = spec_before_creation(kwargs)
-        self._variable_count = ps_for(self._placement, spec, self._num_ps)
+        self._variable_count = ps_for(self._placement, spec, self.num_ps)
         variable = super()._create_variable_round_robin(next_creator, **kwargs)
         self._tell(spec, variable)
         return variable

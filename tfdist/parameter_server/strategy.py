@@ -3,13 +3,14 @@
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 import tf_config
 from tf_config import contract
 from tfdist import _tf
+from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster import servers, status
 from tfdist.cluster.membership import (
     MEMBERSHIP,
@@ -18,12 +19,16 @@ from tfdist.cluster.membership import (
     config_of,
     resolver_of,
 )
+from tfdist.keras import hooks
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
-from tfdist.liveness.stall import ON_STALL
+from tfdist.liveness.stall import check_on_stall
+from tfdist.liveness.step_error import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
 from tfdist.parameter_server.extended import ParameterServerExtended
+from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.in_flight import STEPS_PER_WORKER, InFlight
+from tfdist.parameter_server.step_counter import StepCounter
 from tfdist.placement.placement import (
     GreedyLoadBalancing,
     Placement,
@@ -33,13 +38,6 @@ from tfdist.placement.report import (
     PlacementReport,
     WorkerReport,
 )
-
-if TYPE_CHECKING:
-    from tfdist.parameter_server.fit.resume import ResumableFit
-
-_CHECKPOINT_DIR = contract.CHECKPOINT_DIR
-_STALL_TIMEOUT = contract.STALL_TIMEOUT
-"""The variables by which a launcher names the directory, and says how long to wait."""
 
 
 class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
@@ -103,17 +101,16 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         checkpoint_interval: float = 30.0,
         checkpoints_to_keep: int = 3,
     ) -> None:
-        # Imported late: the hooks have to know this class.
-        from tfdist.keras import hooks
-
         check_eager("ParameterServerStrategy")
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
-        if stall_timeout is None:
-            stall_timeout = _stall_timeout(os.environ.get(_STALL_TIMEOUT, "120"))
-        _check_options(
-            checkpoint_interval, checkpoints_to_keep, stall_timeout, on_stall
+        checkpoints = CheckpointOptions(
+            checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR),
+            checkpoint_interval,
+            checkpoints_to_keep,
         )
+        stall_timeout = _stall_timeout(stall_timeout)
+        check_on_stall(on_stall)
         config = _chief_of(cluster)
         MEMBERSHIP.check_none()
         servers.wait_for_servers(config.cluster, startup_timeout)
@@ -121,27 +118,12 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         self.activity = Activity(len(config.cluster.worker))
         self.servers = servers.servers_of(config.cluster)
         self.watchdog = Watchdog(self.servers, self.activity, stall_timeout, on_stall)
-        # While the process ends, somebody has to watch.
+        # It keeps watching while the process exits.
         weakref.finalize(self, self.watchdog.stop).atexit = False
         with self.activity.call():
-            super().__init__(resolver_of(config), variable_partitioner=partitioner)
-            status.publish_here(config)
-            self._extended = ParameterServerExtended(
-                self, resolver_of(config), partitioner, placement
-            )
-        if self.num_replicas_in_sync > 1:
-            raise RuntimeError(
-                f"each worker shows {self.num_replicas_in_sync} GPUs, and a worker "
-                "runs one step at a time: start one worker task a GPU, each with its "
-                "own CUDA_VISIBLE_DEVICES"
-            )
+            self._connect(config, partitioner, placement)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
-        with self.scope():
-            # It lives on the worker that counts: proof of where a step ran.
-            self._worker_steps = tf.Variable(
-                0, dtype=tf.int64, trainable=False, per_worker_variable=True
-            )
-        self._has_counted = False
+        self._step_counter = StepCounter(self)
         self._in_flight = InFlight(
             self._coordinator,
             STEPS_PER_WORKER * self.num_workers,
@@ -149,17 +131,36 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         )
         _tf.give_workers_own_executors(self._coordinator)
         _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
-        self.checkpoint_dir = checkpoint_dir or os.environ.get(_CHECKPOINT_DIR)
-        self.checkpoint_interval = checkpoint_interval
-        self.checkpoints_to_keep = checkpoints_to_keep
-        self.resumable_fit: ResumableFit | None = None
-        self._fits = 0
+        self.checkpoints = checkpoints
+        self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
         hooks.install()
+        shorten_the_coordinators_log()
+        print_records_once()
+
+    def _connect(
+        self,
+        config: tf_config.TFConfig,
+        partitioner: Callable[..., Any] | None,
+        placement: Placement,
+    ) -> None:
+        """Joins the cluster, with an `extended` that places variables."""
+        self._resolver = resolver_of(config)
+        super().__init__(self._resolver, variable_partitioner=partitioner)
+        status.publish_here(config)
+        self._extended = ParameterServerExtended(
+            self, self._resolver, config.cluster, partitioner, placement
+        )
+        if self.num_replicas_in_sync > 1:
+            raise RuntimeError(
+                f"each worker shows {self.num_replicas_in_sync} GPUs, and a worker "
+                "runs one step at a time: start one worker task per GPU, each with its "
+                "own CUDA_VISIBLE_DEVICES"
+            )
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
         """The cluster, and this process's task in it."""
-        return self._cluster_resolver
+        return self._resolver
 
     @property
     def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -174,12 +175,12 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     @property
     def num_workers(self) -> int:
         """The number of workers in the cluster."""
-        return int(self._num_workers)
+        return self._extended.num_workers
 
     @property
     def num_ps(self) -> int:
         """The number of ps in the cluster."""
-        return int(self._num_ps)
+        return self._extended.num_ps
 
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any = None
@@ -191,31 +192,18 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
 
     def count_step(self) -> None:
         """Adds one, inside a step, to the count of the worker that runs it."""
-        self._has_counted = True
-        self._worker_steps.assign_add(1)
+        self._step_counter.count()
 
     def worker_report(self) -> WorkerReport:
         """Asks every worker how many training steps of `fit` it has run.
 
-        One that was started again counts from then on.
+        A worker that was started again counts from then on.
 
         Raises:
             tf.errors.OpError: While a worker is away: a CancelledError or an
                 UnavailableError. Ask again once it is back.
         """
-        if not self._has_counted:
-            return WorkerReport((0,) * self.num_workers)
-        return WorkerReport(tuple(int(s) for s in self._worker_steps.read_all()))
-
-    @property
-    def resumes_fit(self) -> bool:
-        """Whether the next `fit` writes checkpoints; one within another does not."""
-        return bool(self.checkpoint_dir) and self.resumable_fit is None
-
-    def next_fit(self) -> int:
-        """Counts the calls of `fit` that write checkpoints: 0 for the first."""
-        self._fits += 1
-        return self._fits - 1
+        return self._step_counter.report()
 
     def check_placement_is_complete(self, weights: Iterable[Any] = ()) -> None:
         """Checks, before the first step, that the model is the one that was planned.
@@ -234,35 +222,22 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         return PlacementReport(self.num_ps, self._extended.placed_variables())
 
 
-def _stall_timeout(text: str) -> float:
+def _stall_timeout(given: float | None) -> float:
+    """Returns the seconds that the user or the launcher gave, or 120.
+
+    Raises:
+        ValueError: If that is not a positive number.
+    """
+    text = os.environ.get(contract.STALL_TIMEOUT, "120")
     try:
-        return float(text)
+        seconds = float(text) if given is None else given
     except ValueError:
         raise ValueError(
-            f"{_STALL_TIMEOUT} is a time > 0 s; received {text!r}"
+            f"{contract.STALL_TIMEOUT} must be a time > 0 seconds; received {text!r}"
         ) from None
-
-
-def _check_options(
-    checkpoint_interval: float,
-    checkpoints_to_keep: int,
-    stall_timeout: float,
-    on_stall: str | None,
-) -> None:
-    for name, seconds in (
-        ("checkpoint_interval", checkpoint_interval),
-        ("stall_timeout", stall_timeout),
-    ):
-        if not seconds > 0:
-            raise ValueError(f"{name} is a time > 0 s; received {seconds!r}")
-    if not (isinstance(checkpoints_to_keep, int) and checkpoints_to_keep > 0):
-        raise ValueError(
-            f"checkpoints_to_keep is a number > 0; received {checkpoints_to_keep!r}"
-        )
-    if on_stall is not None and on_stall not in ON_STALL:
-        raise ValueError(
-            f"on_stall is one of {', '.join(ON_STALL)}, or None; received {on_stall!r}"
-        )
+    if not seconds > 0:
+        raise ValueError(f"stall_timeout must be > 0 seconds; received {seconds!r}")
+    return seconds
 
 
 def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:

@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.placement.placement import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.plan import Weight
@@ -117,13 +116,13 @@ def recording() -> Iterator[Recording]:
             created.reference = None
 
     # Keras tells a variable's path and a slot's weight to nobody else.
-    keras_initialize = _tf.KerasVariable._initialize
+    keras_initialize = keras.Variable._initialize
     keras_add_slot = keras.optimizers.Optimizer.add_variable_from_reference
-    _tf.KerasVariable._initialize = initialize
+    keras.Variable._initialize = initialize
     keras.optimizers.Optimizer.add_variable_from_reference = add_slot
     try:
         with tf.variable_creator_scope(creator):
             yield created
     finally:
-        _tf.KerasVariable._initialize = keras_initialize
+        keras.Variable._initialize = keras_initialize
         keras.optimizers.Optimizer.add_variable_from_reference = keras_add_slot

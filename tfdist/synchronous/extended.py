@@ -1,7 +1,8 @@
 """What TensorFlow's multi-worker strategy is asked to do otherwise."""
 
 import contextlib
-import functools
+import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from tfdist import _tf
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, explained
-from tfdist.synchronous.fit.replica import current_step
+from tfdist.synchronous.fit.computation import traced_step
+from tfdist.variables.creation import variable_path
 
 # Beyond those that TensorFlow numbers from 1.
 _GROUP_OF_WORKERS = 1 << 20
@@ -51,7 +53,11 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         self._config = config
         self._startup_timeout = startup_timeout
         self._peer_timeout = peer_timeout
-        self._check_health_initial_timeout = startup_timeout
+        self._tasks = [t for t in config.cluster.tasks() if t.job != "evaluator"]
+        self._task_device = f"/job:{config.task.job}/replica:0/task:{config.task.index}"
+        self._sums = itertools.count()
+        self._peer_watch: PeerWatch | None = None
+        self.communication_options = communication_options
         _tf.use_own_peer_watch()
         super().__init__(
             container_strategy,
@@ -61,38 +67,31 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
     def lost_peers(self) -> list[str]:
         """Asks the other tasks, and returns those that do not answer."""
-        watch = getattr(self, "_peer_watch", None)
-        return watch.lost() if watch else []
+        return self._peer_watch.lost() if self._peer_watch else []
 
     def call(self) -> contextlib.AbstractContextManager[None]:
         """A call that needs the other tasks: without one, its collectives are aborted."""
         return contextlib.nullcontext()
 
     @property
-    def communication_options(self) -> Any:
-        """The `tf.distribute.experimental.CommunicationOptions` of the strategy."""
-        return self._communication_options
-
-    @property
     def worker_index(self) -> int:
         """The place of this process among the chief and the workers, from 0."""
-        return int(self._id_in_cluster)
+        return self._tasks.index(self._config.task)
 
     @property
     def worker_names(self) -> list[str]:
         """The tasks that run the script, in the order of `worker_index`."""
-        tasks = self._config.cluster.tasks()
-        return [str(task) for task in tasks if task.job != "evaluator"]
+        return [str(task) for task in self._tasks]
 
     @property
     def is_chief(self) -> bool:
         """Whether this process is the one that writes: the chief, or else worker 0."""
-        return bool(self._is_chief)
+        return self.worker_index == 0
 
     @property
     def has_gpus(self) -> bool:
         """Whether the replicas are GPUs."""
-        return bool(self._local_device_type == "GPU")
+        return "GPU" in self.worker_devices[0]
 
     def gather_numbers(
         self, numbers: Sequence[int], timeout: float | None = None
@@ -106,7 +105,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         Returns:
             A matrix with a row of int64 for each worker.
         """
-        matrix = np.zeros((self._num_workers, len(numbers)), np.int64)
+        matrix = np.zeros((len(self._tasks), len(numbers)), np.int64)
         matrix[self.worker_index] = numbers
         return self._sum_over_workers(matrix, timeout)
 
@@ -129,17 +128,21 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _sum_over_workers(
         self, array: np.ndarray, timeout: float | None = None
     ) -> np.ndarray:
-        # A new tensor: a constant may be one that was cached on another device.
-        value = tf.identity(tf.constant(array))
-        options = tf.distribute.experimental.CommunicationOptions(
-            timeout_seconds=timeout
-        )
-        reduce_op = tf.distribute.ReduceOp.SUM
-        with explained(self.lost_peers):
-            total = self._between_workers.reduce(
-                reduce_op, value, value, options=options
+        # One CPU per worker: workers with unequal numbers of devices would wait for
+        # each other in different groups of TensorFlow's own, and never say so.
+        with explained(self.lost_peers), tf.device(f"{self._task_device}/device:CPU:0"):
+            total = tf.raw_ops.CollectiveReduceV2(
+                # A new tensor: a constant may be cached on another device.
+                input=tf.identity(tf.constant(array)),
+                group_size=len(self._tasks),
+                group_key=_GROUP_OF_WORKERS,
+                instance_key=next(self._sums),
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+                timeout_seconds=timeout or 0.0,
             )
-            return np.asarray(self._local_results(total)[0])
+            return np.asarray(total)
 
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function.
@@ -154,7 +157,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     ) -> Any:
         try:
             with explained(self.lost_peers):
-                return super()._create_variable(next_creator, **kwargs)
+                return super()._create_variable(next_creator, **kept_equal(kwargs))
         except tf.errors.InvalidArgumentError as error:
             if "mismatch" not in error.message:
                 raise
@@ -165,18 +168,6 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 "the same model in the same order: draw sizes and vocabularies with "
                 "the same seed"
             ).with_traceback(error.__traceback__) from None
-
-    # TensorFlow numbers the groups of devices as it meets them. Workers with unequal
-    # numbers of devices would wait in different groups, and never tell each other.
-    @functools.cached_property
-    def _between_workers(self) -> tf.distribute.CrossDeviceOps:
-        make, make_keys = type(self._cross_device_ops), type(self._collective_keys)
-        return make(
-            devices=[self._worker_device],
-            group_size=self._num_workers,
-            options=self._communication_options,
-            collective_keys=make_keys(group_key_start=_GROUP_OF_WORKERS),
-        )
 
     # TensorFlow knows one device of a process without GPUs, however many it has.
     def _initialize_local_devices(
@@ -212,15 +203,12 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         )
         self._check_device_counts()
         self._peer_watch = PeerWatch(peers, self._peer_timeout)
-
-    def _stop_check_health_thread(self) -> None:
-        if hasattr(self, "_peer_watch"):
-            self._peer_watch.stop()
+        weakref.finalize(self, self._peer_watch.stop).atexit = False
 
     def _check_device_counts(self) -> None:
         try:
             counts = self.gather_numbers(
-                [self._num_devices_per_worker], self._startup_timeout
+                [len(self.worker_devices)], self._startup_timeout
             ).ravel()
         except tf.errors.OpError as error:
             raise TimeoutError(
@@ -249,9 +237,22 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     # what is left is the same on every replica: they need not meet. A meeting cannot
     # take place inside of a condition, such as of accumulated gradients.
     def _use_merge_call(self) -> bool:
-        step = current_step()
+        step = traced_step()
         is_step = step is not None and not step.is_rehearsal
         return not is_step and super()._use_merge_call()
+
+
+def kept_equal(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns how to create a variable whose copies each replica writes by itself.
+
+    Keras marks an optimizer's counters and the like as written by the first replica.
+    Every replica writes the same value to them, and for TensorFlow to copy the first
+    one's, the replicas would have to meet at each.
+    """
+    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    if variable_path.get() is not None and kwargs.get("aggregation") == first:
+        return {**kwargs, "aggregation": tf.VariableAggregation.NONE}
+    return kwargs
 
 
 def _is_of_task(device: str, task: tf.DeviceSpec) -> bool:

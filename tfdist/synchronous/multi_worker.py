@@ -13,16 +13,14 @@ from tfdist.synchronous.extended import MultiWorkerExtended
 from tfdist.synchronous.strategy import SynchronousStrategy
 
 
-class MultiWorkerMirroredStrategy(
-    SynchronousStrategy, tf.distribute.MultiWorkerMirroredStrategy
-):
+class MultiWorkerMirroredStrategy(SynchronousStrategy):
     """Trains synchronously on several workers, each of which runs the same script.
 
     Variables created in `scope()` have a copy on every device of every worker. A
     Keras 3 model built and compiled in the scope trains with its own `fit`: in each
     step every device computes the gradients of its part of the batch, and applies
     the sum of all. `batch_size` and the batches of a dataset are the whole cluster's.
-    A custom loop works as with TensorFlow's own strategy, which this is a subclass of.
+    A custom loop works as with TensorFlow's own strategy of this name.
 
     Cost: a step moves each gradient over every worker's link about twice.
 
@@ -53,23 +51,22 @@ class MultiWorkerMirroredStrategy(
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
     ) -> None:
-        # Imported late: the hooks have to know this class.
-        from tfdist.synchronous.fit import hooks
-
         check_eager("MultiWorkerMirroredStrategy")
         config = _task_of(cluster)
         MEMBERSHIP.check_none()
         options = communication_options or _default_options()
-        extended = _extended(self, config, options, startup_timeout, peer_timeout)
+        resolver = resolver_of(config)
+        extended = _extended(
+            self, config, resolver, options, startup_timeout, peer_timeout
+        )
         MEMBERSHIP.joined(self)
-        tf.distribute.Strategy.__init__(self, extended)
+        super().__init__(extended, resolver)
         status.publish_here(config)
-        hooks.install()
 
     @property
     def num_workers(self) -> int:
         """The number of processes that train."""
-        return int(self.extended._num_workers)
+        return len(self.extended.worker_names)
 
     def distribute_shares(self, shares: tf.data.Dataset) -> Any:
         """Puts the elements of an endless dataset on this worker's devices in turn."""
@@ -92,6 +89,7 @@ def _default_options() -> Any:
 def _extended(
     strategy: MultiWorkerMirroredStrategy,
     config: tf_config.TFConfig,
+    resolver: tf.distribute.cluster_resolver.ClusterResolver,
     options: Any,
     startup_timeout: float,
     peer_timeout: float,
@@ -100,7 +98,7 @@ def _extended(
         return MultiWorkerExtended(
             strategy,
             config,
-            resolver_of(config),
+            resolver,
             options,
             startup_timeout,
             peer_timeout,

@@ -6,6 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.membership import JoinsOnce
+from tfdist.keras import hooks
+from tfdist.synchronous.fit.driver import SynchronousDriver
 
 
 class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
@@ -22,6 +24,10 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
       dtype;
     - `lost_peers()`: the tasks that do not answer;
     - `call()`: a context, of a call that needs all of them.
+
+    Args:
+        extended: Of the strategy.
+        resolver: The cluster, and this process's task in it.
     """
 
     has_one_script = False
@@ -29,6 +35,24 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
 
     copies_may_differ = False
     """Whether a step failed on some replica, while others went on to write."""
+
+    # TensorFlow's extended takes from here what to number its collectives from.
+    _collective_key_base = 0
+
+    def __init__(
+        self,
+        extended: tf.distribute.StrategyExtended,
+        resolver: tf.distribute.cluster_resolver.ClusterResolver,
+    ) -> None:
+        super().__init__(extended)
+        self._resolver = resolver
+        self.fit_driver = SynchronousDriver(self)
+        hooks.install()
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """The cluster, and this process's task in it."""
+        return self._resolver
 
     @property
     def is_chief(self) -> bool:

@@ -4,7 +4,9 @@ So a checkpoint of a variable in shards has one tensor of the whole's shape, as 
 a variable in one piece, and each restores the other's, in any other shards.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +14,23 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.variables.layout import DIV, Layout, locate
 from tfdist.variables.variable import ParameterServerVariable
+
+_in_a_function: ContextVar[bool] = ContextVar("in_a_function", default=False)
+
+
+@contextlib.contextmanager
+def saved_by_a_function() -> Iterator[None]:
+    """Traces a function that saves variables, as eager code would save them."""
+    token = _in_a_function.set(True)
+    try:
+        yield
+    finally:
+        _in_a_function.reset(token)
+
+
+def is_exporting() -> bool:
+    """Whether a SavedModel is being exported: nothing else saves within a graph."""
+    return not (tf.executing_eagerly() or _in_a_function.get())
 
 
 def saveables(

@@ -11,19 +11,18 @@ import dataclasses
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
+from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore
 from tfdist.parameter_server.fit.feed import Feed
-
-if TYPE_CHECKING:
-    from tfdist.parameter_server.strategy import ParameterServerStrategy
+from tfdist.parameter_server.fit.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
@@ -71,7 +70,8 @@ class Checkpoints:
     """Writes a checkpoint whenever one is due.
 
     Args:
-        strategy: Says how often.
+        options: Say how often.
+        in_flight: The steps under way.
         store: Of this `fit`.
         model: In the scope of the strategy, and built.
         progress: Kept up to date by the caller.
@@ -80,13 +80,15 @@ class Checkpoints:
 
     def __init__(
         self,
-        strategy: "ParameterServerStrategy",
+        options: CheckpointOptions,
+        in_flight: InFlight,
         store: CheckpointStore,
         model: Any,
         progress: Progress,
         changes: Changes,
     ) -> None:
-        self._strategy = strategy
+        self._options = options
+        self._in_flight = in_flight
         self._store = store
         self._model = model
         self._progress = progress
@@ -100,22 +102,21 @@ class Checkpoints:
 
     def before_step(self, step: int) -> None:
         """Begins a checkpoint, if one is due, or has the one begun written."""
-        in_flight = self._strategy.in_flight
         waited = time.monotonic() - self._last
         if self._due is not None:
             snapshot, submitted = self._due
-            late = in_flight.under_way(submitted)
+            late = self._in_flight.under_way(submitted)
             if not late or waited >= _SECONDS_FOR_STEPS:
                 self._due = None
                 self._write(self._put_back(snapshot, late))
-        elif not self._writer.busy and waited >= self._strategy.checkpoint_interval:
+        elif not self._writer.busy and waited >= self._options.interval:
             self._last = time.monotonic()
             progress = self._progress
             assert progress.feed
             position = Position(
                 progress.epochs_done, step, progress.feed.read, progress.batches_before
             )
-            self._due = self._snapshot(position), in_flight.submitted
+            self._due = self._snapshot(position), self._in_flight.submitted
 
     def _put_back(self, snapshot: Snapshot, late: list[Any]) -> Snapshot:
         """The snapshot without the steps of functions with these arguments."""
@@ -178,6 +179,6 @@ class Checkpoints:
 
     def settle(self) -> None:
         """Waits for the checkpoint that is being written, but not for ever."""
-        stalls = self._strategy.in_flight.stalls
+        stalls = self._in_flight.stalls
         if not self._writer.wait(0.0 if stalls else _SETTLE_SECONDS):
             _log.warning("a checkpoint is still being written, and left behind")

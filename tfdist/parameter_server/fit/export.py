@@ -11,12 +11,11 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.variables.partitioned import PartitionedVariable
 
 
 @contextlib.contextmanager
-def in_one_piece(model: keras.Model) -> Iterator[None]:
+def in_one_piece(model: keras.Model) -> Iterator[bool]:
     """Has the model's variables that are in shards be whole ones of this process.
 
     Cost: the memory of all of them on the chief.
@@ -33,8 +32,8 @@ def in_one_piece(model: keras.Model) -> Iterator[None]:
     try:
         for (variable, _, _), whole in zip(split, wholes, strict=True):
             variable._value = whole
-            variable.__class__ = _tf.KerasVariable
-        yield
+            variable.__class__ = keras.Variable
+        yield True
     finally:
         for variable, value, own_class in split:
             variable._value = value

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,101 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
+from tfdist.parameter_server.fit.message import to_row
 from tfdist.parameter_server.fit.worker_input import WorkerInput
 
 _log = logging.getLogger("tfdist")
-
-
-class BatchLayout:
-    """How the nested structure of a batch becomes a flat list of tensors, and back.
-
-    Args:
-        element_spec: The structure of type specs of one batch. Keras stands an
-            `Optional` where a batch has no targets or weights: None here.
-    """
-
-    def __init__(self, element_spec: Any) -> None:
-        self._structure = tf.nest.map_structure(
-            lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
-            element_spec,
-        )
-        self._leaves = tf.nest.flatten(self._structure)
-        self.tensor_specs: list[tf.TensorSpec] = tf.nest.flatten(
-            [spec for spec in self._leaves if spec is not None], expand_composites=True
-        )
-
-    @property
-    def key(self) -> str:
-        """Equal for layouts that one traced function serves."""
-        return repr(self._structure)
-
-    @property
-    def structure(self) -> Any:
-        """The type specs of a batch, with None where it has no value."""
-        return self._structure
-
-    def flatten(self, batch: Any) -> list[tf.Tensor]:
-        """The batch's tensors; those of a ragged or sparse tensor one by one."""
-        leaves = tf.nest.flatten(batch)
-        present = [
-            leaf
-            for leaf, spec in zip(leaves, self._leaves, strict=True)
-            if spec is not None
-        ]
-        return tf.nest.flatten(present, expand_composites=True)
-
-    def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """The batch with these tensors."""
-        specs = [spec for spec in self._leaves if spec is not None]
-        present = iter(
-            tf.nest.pack_sequence_as(specs, list(tensors), expand_composites=True)
-        )
-        leaves = [None if spec is None else next(present) for spec in self._leaves]
-        return tf.nest.pack_sequence_as(self._structure, leaves)
-
-    def to_row(self, batch: Any) -> tf.Tensor:
-        """The batch as a matrix of one row: each tensor serialized, a string.
-
-        Every argument of a function on a worker costs a message of its own. As rows,
-        the batches of one or more steps are one argument, whatever they consist of.
-        """
-        strings = [tf.io.serialize_tensor(tensor) for tensor in self.flatten(batch)]
-        return tf.reshape(tf.stack(strings), [1, len(strings)])
-
-    def from_row(self, row: tf.Tensor) -> Any:
-        """The batch of a row, a vector of strings."""
-        return self.pack(
-            [
-                tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
-                for i, spec in enumerate(self.tensor_specs)
-            ]
-        )
-
-    @classmethod
-    def of_batch(cls, batch: Any) -> "BatchLayout":
-        """The layout of batches like this one, of any number of examples."""
-        return cls(tf.nest.map_structure(_spec_of_any_size, batch))
-
-
-def _spec_of_any_size(value: Any) -> Any:
-    if value is None:
-        return tf.OptionalSpec(None)
-    spec = tf.type_spec_from_value(value)
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
-
-
-def as_tensors(batch: Any) -> Any:
-    """The same structure with a tensor in place of each array; None stays."""
-
-    def as_tensor(value: Any) -> Any:
-        if value is None or isinstance(value, tf.__internal__.CompositeTensor):
-            return value
-        return tf.convert_to_tensor(value)
-
-    return tf.nest.map_structure(as_tensor, batch)
 
 
 @dataclass(eq=False)
@@ -113,7 +24,7 @@ class FedBatch:
     """One batch on its way to a worker.
 
     Attributes:
-        row: The batch, as `BatchLayout.to_row` makes it.
+        row: The batch, as `message.to_row` makes it.
         feed: Where it comes from, and where the next ones are.
         output: The remote result, once a worker was asked for it ahead of time.
     """
@@ -129,7 +40,7 @@ class Feed(Iterator[FedBatch]):
     Args:
         rows: The dataset as rows, read by the chief from its start, once a batch is
             asked for.
-        layout: Of its batches.
+        structure: Of its batches.
         worker_input: The same dataset read by the workers, if they can.
 
     Attributes:
@@ -139,10 +50,10 @@ class Feed(Iterator[FedBatch]):
     def __init__(
         self,
         rows: tf.data.Dataset,
-        layout: BatchLayout,
+        structure: BatchStructure,
         worker_input: WorkerInput | None,
     ) -> None:
-        self.layout = layout
+        self.structure = structure
         self.worker_input = worker_input
         self._rows = rows
         self._batches: Iterator[Any] | None = None
@@ -259,20 +170,23 @@ class FedDataset:
             graph = _tf.dataset_graph(dataset)
             dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
         self._dataset = dataset
-        self._layout = BatchLayout(dataset.element_spec)
+        self._structure = BatchStructure(dataset.element_spec)
         # Traced once: what is traced is made known to every task, one that does not
         # answer too, and the chief waits for it with Python's lock in its hand.
         self._rows = dataset.map(self._to_row)
         self._coordinator = coordinator
         self._num_workers = num_workers
 
+    @property
+    def element_spec(self) -> Any:
+        """The structure of type specs of a batch."""
+        return self._structure.specs
+
     def __iter__(self) -> Feed:
         worker_input = WorkerInput.of(
             self._dataset, self._coordinator, self._num_workers
         )
-        return Feed(self._rows, self._layout, worker_input)
+        return Feed(self._rows, self._structure, worker_input)
 
     def _to_row(self, *batch: Any) -> tf.Tensor:
-        # A tuple arrives as its elements.
-        is_tuple = isinstance(self._dataset.element_spec, tuple)
-        return self._layout.to_row(batch if is_tuple else batch[0])
+        return to_row(self._structure, as_element(batch))

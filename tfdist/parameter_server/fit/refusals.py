@@ -63,12 +63,12 @@ def _check_partitioned(model: keras.Model) -> None:
     weights = [
         weight
         for weight in model.trainable_variables
-        if isinstance(weight._value, PartitionedVariable)
+        if isinstance(_tf.value_of(weight), PartitionedVariable)
     ]
     for weight in weights:
         if weight.constraint is not None:
             raise AsynchronousTrainingError(
-                f"{weight.path} is split into {len(weight._value.shards)} shards, and "
+                f"{weight.path} is split into {len(_tf.value_of(weight).shards)} shards, and "
                 "its constraint would read all of them in every step. Leave the "
                 "constraint out, or the variable in one piece"
             )
@@ -77,7 +77,7 @@ def _check_partitioned(model: keras.Model) -> None:
         if weights and name in _OF_WHOLE_WEIGHTS:
             raise AsynchronousTrainingError(
                 f"{name} computes with a whole weight at a time, and {weights[0].path} "
-                f"is split into {len(weights[0]._value.shards)} shards, each updated "
+                f"is split into {len(_tf.value_of(weights[0]).shards)} shards, each updated "
                 "on its own ps. Use an optimizer that updates each element by itself, "
                 "such as Adam, or leave the variable in one piece"
             )

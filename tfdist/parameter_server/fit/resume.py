@@ -3,17 +3,18 @@
 It is a callback behind all others, so it sees what they have made of a step.
 """
 
-import inspect
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
+from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.plain import from_json
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
@@ -25,9 +26,7 @@ from tfdist.parameter_server.fit.checkpoints import (
     groups_of,
 )
 from tfdist.parameter_server.fit.feed import Feed
-
-if TYPE_CHECKING:
-    from tfdist.parameter_server.strategy import ParameterServerStrategy
+from tfdist.parameter_server.fit.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
@@ -48,38 +47,42 @@ class CheckpointMismatchError(ValueError):
     """The checkpoint is of another model."""
 
 
-def fit_resumably(
-    keras_fit: Callable[..., Any], model: Any, args: Any, kwargs: Any
-) -> Any:
-    """Calls `fit`, from its newest checkpoint on.
+@contextlib.contextmanager
+def resumable_fit(
+    model: Any,
+    arguments: dict[str, Any],
+    number: int,
+    options: CheckpointOptions,
+    in_flight: InFlight,
+) -> Iterator["ResumableFit"]:
+    """Surrounds a call of `fit` that continues from its newest checkpoint.
 
-    The n-th `fit` of a program has the n-th directory. One that had ended returns at
+    The n-th `fit` of a program has the n-th directory. One that had finished returns at
     once, with its variables and its history.
 
     Args:
-        keras_fit: Keras's own.
-        model: In the scope of a strategy with a `checkpoint_dir`.
-        args: Of `fit`.
-        kwargs: Of `fit`.
+        model: The Keras model.
+        arguments: Of `fit`, by name. A callback is added to them.
+        number: Which `fit` of the program this is, from 0.
+        options: Of the checkpoints, with a directory.
+        in_flight: The steps under way.
     """
-    strategy = model.distribute_strategy
-    bound = inspect.signature(keras_fit).bind(model, *args, **kwargs).arguments
-    del bound["self"]
-    directory = Path(strategy.checkpoint_dir, f"fit-{strategy.next_fit():03d}")
-    with CheckpointStore(directory, strategy.checkpoints_to_keep) as store:
-        callbacks = _with_history(bound.get("callbacks"))
-        resumable = ResumableFit(strategy, store, callbacks, bound.get("epochs", 1))
+    assert options.directory is not None
+    directory = Path(options.directory, f"fit-{number:03d}")
+    with CheckpointStore(directory, options.to_keep) as store:
+        given = arguments.get("callbacks")
+        callbacks = _with_history(given)
+        resumable = ResumableFit(
+            options, in_flight, store, callbacks, arguments.get("epochs", 1)
+        )
         resumable.find_checkpoint()
-        given = bound.get("callbacks")
         if isinstance(given, keras.callbacks.CallbackList):
             given.append(resumable)
         else:
-            bound["callbacks"] = [*callbacks, resumable]
-        strategy.resumable_fit = resumable
+            arguments["callbacks"] = [*callbacks, resumable]
         try:
-            return keras_fit(model, **bound)
+            yield resumable
         finally:
-            strategy.resumable_fit = None
             model._initial_epoch = None
             resumable.settle()
 
@@ -98,7 +101,8 @@ class ResumableFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
     Args:
-        strategy: Says how often.
+        options: Say how often.
+        in_flight: The steps under way.
         store: Of this `fit`.
         callbacks: The others, which come before this one.
         epochs: How many `fit` is asked for.
@@ -109,13 +113,15 @@ class ResumableFit(keras.callbacks.Callback):
 
     def __init__(
         self,
-        strategy: "ParameterServerStrategy",
+        options: CheckpointOptions,
+        in_flight: InFlight,
         store: CheckpointStore,
         callbacks: list[Any],
         epochs: int,
     ) -> None:
         super().__init__()
-        self._strategy = strategy
+        self._options = options
+        self._in_flight = in_flight
         self._store = store
         self._callbacks = callbacks
         self._progress = Progress(epochs)
@@ -137,7 +143,12 @@ class ResumableFit(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the variables, the other callbacks and the first epoch."""
         self._checkpoints = Checkpoints(
-            self._strategy, self._store, self.model, self._progress, self._changes
+            self._options,
+            self._in_flight,
+            self._store,
+            self.model,
+            self._progress,
+            self._changes,
         )
         self._restored = self._restore()
         if self._restored is None:

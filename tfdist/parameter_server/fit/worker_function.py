@@ -5,14 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _tf
-from tfdist.parameter_server.fit.feed import BatchLayout
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.parameter_server.fit import message
 
 
 def trace_steps(
     strategy: tf.distribute.Strategy,
     step: Callable[[Any], Any],
-    layout: BatchLayout,
+    structure: BatchStructure,
     steps: int,
 ) -> Any:
     """Traces up to `steps` steps, one after the other, each on a batch of its own.
@@ -20,7 +20,7 @@ def trace_steps(
     Args:
         strategy: Whose replica runs the steps.
         step: Takes a batch. If `steps` is more than 1, it returns a vector.
-        layout: Of each batch.
+        structure: Of each batch.
         steps: The number of batches that the function takes at most.
 
     Returns:
@@ -29,14 +29,14 @@ def trace_steps(
 
     def run(rows: tf.Tensor) -> Any:
         def run_one(i: Any) -> Any:
-            return strategy.run(step, args=(layout.from_row(rows[i]),))
+            return strategy.run(step, args=(message.from_row(structure, rows[i]),))
 
         return _unless_empty(
             run_one(0) if steps == 1 else _repeat(run_one, tf.shape(rows)[0])
         )
 
     rows = tf.TensorSpec(
-        [1 if steps == 1 else None, len(layout.tensor_specs)], tf.string
+        [1 if steps == 1 else None, len(message.tensor_specs(structure))], tf.string
     )
     return _trace(strategy, run, rows)
 
@@ -44,7 +44,7 @@ def trace_steps(
 def trace_steps_reading(
     strategy: tf.distribute.Strategy,
     step: Callable[[Any], Any],
-    layout: BatchLayout,
+    structure: BatchStructure,
     iterators: Any,
     steps: int,
 ) -> Any:
@@ -53,7 +53,7 @@ def trace_steps_reading(
     Args:
         strategy: Whose replica runs the steps.
         step: Takes a batch. If `steps` is more than 1, it returns a vector.
-        layout: Of each batch.
+        structure: Of each batch.
         iterators: One a worker.
         steps: The number of steps.
 
@@ -64,14 +64,15 @@ def trace_steps_reading(
 
     def run(iterator: Any) -> Any:
         def run_one(_: Any) -> Any:
-            batch = layout.pack(layout.flatten(next(iterator)))
+            tensors = message.tensors_of(structure, next(iterator))
+            batch = message.pack(structure, tensors)
             return strategy.run(step, args=(batch,))
 
         return _unless_empty(
             run_one(0) if steps == 1 else _repeat(run_one, tf.constant(steps))
         )
 
-    return _trace(strategy, run, _tf.iterator_spec(iterators))
+    return _trace(strategy, run, tf.type_spec_from_value(iterators))
 
 
 def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:

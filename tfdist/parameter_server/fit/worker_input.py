@@ -81,7 +81,10 @@ class WorkerInput:
 
     def _make(self) -> tf.data.Dataset:
         dataset = _tf.dataset_from_graph(self._graph, self._element_spec)
-        shard = dataset.shard(self._num_workers, _tf.worker_index())
+        shard = dataset.shard(
+            self._num_workers,
+            tf.distribute.coordinator.experimental_get_current_worker_index(),
+        )
         return shard.prefetch(tf.data.AUTOTUNE).with_options(self._options)
 
 

@@ -1,10 +1,5 @@
-"""Gradients of the whole batch's loss, on each replica, whoever computes them.
+"""Gradients of the whole batch's loss, on each replica."""
 
-`tf.GradientTape.gradient` behaves as before unless a step of ours is being traced: see
-`multi_worker_hooks`, which installs this.
-"""
-
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,53 +7,48 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras import own_loop
 from tfdist.synchronous.fit.exchange import reduce_gradients
 from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.replica import ReplicaStep, current_step
+from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import weighed_targets
-from tfdist.synchronous.strategy import SynchronousStrategy
 
 
-def hook_gradients() -> None:
-    """Has a tape return the gradient of the whole batch's loss.
+def of_whole_batch(
+    step: ReplicaStep,
+    tape_gradient: Callable[..., Any],
+    target: Any,
+    sources: Any,
+    output_gradients: Any,
+    unconnected: Any,
+) -> Any:
+    """Returns the gradient of the whole batch's loss.
 
-    Whatever a `train_step` does with it then, clip it or measure its norm, it does with
-    what one process would have.
+    Whatever a `train_step` does with it next, such as clipping it or measuring its
+    norm, gives what one process would get.
+
+    Args:
+        step: This replica's part of the step.
+        tape_gradient: Computes a gradient of this replica's own, as
+            `tf.GradientTape.gradient` does.
+        target: As of `tf.GradientTape.gradient`.
+        sources: As of `tf.GradientTape.gradient`.
+        output_gradients: As of `tf.GradientTape.gradient`.
+        unconnected: As of `tf.GradientTape.gradient`.
     """
-    owner = tf.GradientTape
-    tape_gradient = owner.gradient
-
-    @functools.wraps(tape_gradient)
-    def gradient(
-        self: Any,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
-    ) -> Any:
-        unconnected = unconnected_gradients
-        step = current_step()
-        if step is None:
-            _check_not_across_replicas(tf.nest.flatten(sources))
-        if step is None or step.is_differentiating or target is None:
-            return tape_gradient(self, target, sources, output_gradients, unconnected)
-        targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
-        given = [None] * len(targets)
-        if output_gradients is not None:
-            given = tf.nest.flatten(output_gradients)
-        tensors, weights = weighed_targets(step, targets, given)
-        # Recomputed layers differentiate parts of themselves meanwhile.
-        step.is_differentiating = True
-        try:
-            gradients = tape_gradient(
-                self, tensors, sources, _all_or_none(tensors, weights), unconnected
-            )
-        finally:
-            step.is_differentiating = False
-        return _of_whole_batch(step, sources, gradients)
-
-    owner.gradient = gradient
+    targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
+    given = [None] * len(targets)
+    if output_gradients is not None:
+        given = tf.nest.flatten(output_gradients)
+    tensors, weights = weighed_targets(step, targets, given)
+    # Layers that recompute their outputs differentiate parts of themselves meanwhile.
+    step.is_differentiating = True
+    try:
+        own = tape_gradient(
+            tensors, sources, _all_or_none(tensors, weights), unconnected
+        )
+    finally:
+        step.is_differentiating = False
+    return _added_up(step, sources, own)
 
 
 def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
@@ -70,7 +60,7 @@ def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
     ]
 
 
-def _of_whole_batch(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
+def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     """Adds up the gradients of variables; those of a replica's tensors are its own."""
     flat = tf.nest.flatten(gradients)
     places = [
@@ -137,13 +127,3 @@ def _differentiably_reduced(gradients: list[Any]) -> list[Any]:
 
 def _is_variable(source: Any) -> bool:
     return isinstance(source, keras.Variable | tf.Variable)
-
-
-def _check_not_across_replicas(sources: list[Any]) -> None:
-    strategy = tf.distribute.get_strategy()
-    if (
-        isinstance(strategy, SynchronousStrategy)
-        and tf.distribute.in_cross_replica_context()
-        and any(_is_variable(each) for each in sources)
-    ):
-        raise own_loop.outside_of_run("a gradient was computed", strategy)

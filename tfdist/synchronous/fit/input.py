@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
 from tfdist.synchronous.fit import shuffle as shuffling
 from tfdist.synchronous.fit.row_range import row_range
@@ -26,48 +27,6 @@ _draws = itertools.count()
 
 class UnequalDataError(ValueError):
     """The workers were given data that cannot be parts of the same batches."""
-
-
-class BatchStructure:
-    """How a batch becomes a tuple of what it holds, and back.
-
-    Args:
-        element_spec: The structure of type specs of one batch. Keras stands an
-            `Optional` where a batch has no targets or weights: None here.
-    """
-
-    def __init__(self, element_spec: Any) -> None:
-        self.specs = tf.nest.map_structure(
-            lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
-            element_spec,
-        )
-        self._leaves = tf.nest.flatten(self.specs)
-
-    @property
-    def present(self) -> tuple[Any, ...]:
-        """The type specs of what a batch holds."""
-        return tuple(spec for spec in self._leaves if spec is not None)
-
-    @property
-    def has_varying_rows(self) -> bool:
-        """Whether it holds values whose number is no multiple of the examples'."""
-        return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
-
-    def flatten(self, batch: Any) -> tuple[Any, ...]:
-        """What the batch holds, without what is None."""
-        pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)
-        return tuple(leaf for leaf, spec in pairs if spec is not None)
-
-    def pack(self, present: tuple[Any, ...]) -> Any:
-        """The batch that holds these."""
-        rest = iter(present)
-        leaves = [None if spec is None else next(rest) for spec in self._leaves]
-        return tf.nest.pack_sequence_as(self.specs, leaves)
-
-    @classmethod
-    def of_batch(cls, batch: Any) -> "BatchStructure":
-        """The structure of batches like this one, of any number of examples."""
-        return cls(tf.nest.map_structure(_spec_of_any_rows, batch))
 
 
 class ShardedIterator:
@@ -143,6 +102,11 @@ class ShardedData:
     def element_spec(self) -> Any:
         """The structure of type specs of a batch."""
         return self.structure.specs
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of steps of an epoch; None if only running them will tell."""
+        return None if self.is_own else self._adapter.num_batches
 
     def __iter__(self) -> ShardedIterator:
         return ShardedIterator(self._open_values, self.structure, self._knows_totals)
@@ -235,7 +199,7 @@ def _rows(
     """This worker's rows of each batch: an element for each of its replicas."""
 
     def split(*batch: Any) -> tuple[Any, ...]:
-        present = structure.flatten(_as_element(batch))
+        present = structure.flatten(as_element(batch))
         total = row_count(present[0])
         return tuple(slice_rows(present, total, replicas, each) for each in mine)
 
@@ -327,20 +291,6 @@ def row_count(value: Any) -> tf.Tensor:
 
 def _int64(number: int) -> tf.Tensor:
     return tf.constant(number, tf.int64)
-
-
-def _as_element(arguments: tuple[Any, ...]) -> Any:
-    """What a dataset's element was, from how `map` gives it to a function."""
-    return arguments if len(arguments) != 1 else arguments[0]
-
-
-def _spec_of_any_rows(value: Any) -> Any:
-    if value is None:
-        return tf.OptionalSpec(None)
-    spec = tf.type_spec_from_value(value)
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
 
 
 def _drawn_aside() -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.liveness.step_error import user_line
 from tfdist.synchronous.fit.kind import (
     ADDITIVE,
@@ -28,15 +29,7 @@ from tfdist.synchronous.fit.kind import (
     of_quotient,
     of_sum,
 )
-from tfdist.synchronous.fit.rows import (
-    TAKING,
-    handle_of,
-    has_rows,
-    inputs_of,
-    is_symbolic,
-    mixes_rows,
-    takes_rows,
-)
+from tfdist.synchronous.fit.rows import TAKING, has_rows, mixes_rows, takes_rows
 
 # How many rows these return depends on the values of the examples.
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
@@ -68,7 +61,7 @@ class KindReader:
         self._is_same = is_same
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
-        self._kinds: dict[Any, Kind] = {}
+        self.kinds: dict[Any, Kind] = {}
         self._batch: set[Any] = set()
         self.mixing: dict[tf.Operation, None] = {}
         """What the program computes for an example from other examples."""
@@ -81,23 +74,23 @@ class KindReader:
         while pending:
             each = pending[-1]
             inputs = [] if self._at_once(each) else inputs_of(each)
-            missing = [one for one in inputs if one.ref() not in self._kinds]
-            if missing and each.ref() not in self._kinds:
+            missing = [one for one in inputs if one.ref() not in self.kinds]
+            if missing and each.ref() not in self.kinds:
                 pending += missing
                 continue
             pending.pop()
-            if each.ref() not in self._kinds:
-                kinds = [self._kinds[one.ref()] for one in inputs]
-                self._kinds[each.ref()] = self._at_once(each) or self._of(
+            if each.ref() not in self.kinds:
+                kinds = [self.kinds[one.ref()] for one in inputs]
+                self.kinds[each.ref()] = self._at_once(each) or self._of(
                     each, inputs, kinds
                 )
-        return self._kinds[tensor.ref()]
+        return self.kinds[tensor.ref()]
 
     def begin_with(self, batch: Sequence[Any]) -> None:
         """Takes tensors for rows, whatever they were computed from."""
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
-                self._kinds[each.ref()] = Kind.ROWS
+                self.kinds[each.ref()] = Kind.ROWS
                 if not self._has_varying_rows:
                     self._batch.add(each.ref())
 
@@ -203,7 +196,7 @@ class KindReader:
             self._is_same, self._kind_of_variable, self._has_varying_rows
         )
         for each, kind in zip(graph.inputs, kinds, strict=True):
-            inside._kinds[each.ref()] = kind
+            inside.kinds[each.ref()] = kind
         return inside.kind_of(graph.outputs[tensor.value_index])
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +9,6 @@ import tensorflow as tf
 
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
-
-_current: ContextVar["ReplicaStep | None"] = ContextVar("replica_step", default=None)
 
 
 @dataclass(eq=False)
@@ -128,18 +125,3 @@ class ReplicaStep:
             yield
         finally:
             self.is_updating = before
-
-
-def current_step() -> ReplicaStep | None:
-    """Returns the step that is being traced in this thread, or None."""
-    return _current.get()
-
-
-@contextlib.contextmanager
-def replica_step(step: ReplicaStep) -> Iterator[ReplicaStep]:
-    """Makes a step the current one of this thread."""
-    token = _current.set(step)
-    try:
-        yield step
-    finally:
-        _current.reset(token)

@@ -5,9 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.input import BatchStructure, row_count, slice_rows
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.synchronous.fit.computation import tracing
+from tfdist.synchronous.fit.input import row_count, slice_rows
 from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.replica import ReplicaStep, replica_step
+from tfdist.synchronous.fit.replica import ReplicaStep
 
 Kinds = tuple[Kind, ...] | None
 """What a rehearsal has found; None if the step is traced and tells itself."""
@@ -81,8 +83,8 @@ class ShareFunction:
         @_as_written
         def on_replica(count: tf.Tensor, present: Any) -> Any:
             this = _this_step(self._structure, count, total, self._kinds)
-            with replica_step(this) as step:
-                return self._run(step, self._structure.pack(present))
+            with tracing(this):
+                return self._run(this, self._structure.pack(present))
 
         return self._strategy.run(on_replica, args=(count, present))
 
@@ -103,8 +105,9 @@ def on_batch(
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
         replicas = context.num_replicas_in_sync
         count, total, rows = slice_rows(present, total, replicas, replica)
-        with replica_step(_this_step(structure, count, total, kinds)) as step:
-            return run(step, structure.pack(rows))
+        this = _this_step(structure, count, total, kinds)
+        with tracing(this):
+            return run(this, structure.pack(rows))
 
     return strategy.run(on_replica, args=(present,))
 

@@ -1,30 +1,28 @@
-"""The functions that Keras's `fit`, `evaluate` and `predict` call for each step."""
+"""A model's steps on replicas that take each of them together."""
 
-import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
 from tfdist.liveness.peers import explained
+from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import (
     gather_rows,
     of_first_replica,
     sum_tensors,
     undo_if_idle,
 )
-from tfdist.synchronous.fit.input import (
-    BatchStructure,
-    ShardedIterator,
-    row_count,
-)
+from tfdist.synchronous.fit.input import ShardedIterator, row_count
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.refusals import check_copies, warn_of_mixing
-from tfdist.synchronous.fit.replica import ReplicaStep, replica_step
+from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
 from tfdist.synchronous.fit.whole_batch import part_of, settle_written
 
@@ -35,43 +33,79 @@ _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Kinds]]" = (
 """The kinds of what the steps of a model compute, by the name of the step."""
 
 
-class StepFunction:
-    """What Keras calls to train or to test: `steps_per_execution` steps at a time.
+class _Functions:
+    """The functions of one model, each traced once for a structure of batches.
 
     All workers trace the same functions the same number of times, whatever the sizes
     of their shares: TensorFlow numbers the collectives as it traces them.
 
     Args:
+        model: The Keras model, under a `SynchronousStrategy`.
+    """
+
+    data_type = ShardedIterator
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._strategy = model.distribute_strategy
+        self._traced: dict[str, Callable[..., Any]] = {}
+
+    def _function(
+        self, key: str, execute: Callable[..., Any], signature: Any = None
+    ) -> Callable[..., Any]:
+        if self._model.run_eagerly:
+            return execute
+        if key not in self._traced:
+            self._traced[key] = _tf.function(_as_written(execute), signature)
+        return self._traced[key]
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self._strategy.extended.lost_peers)
+
+
+class ReplicaSteps(_Functions):
+    """Runs the train or the test steps of a model on all replicas together.
+
+    Args:
         model: The Keras model.
-        strategy: Its `MultiWorkerMirroredStrategy`.
         step: The model's `train_step` or `test_step`.
     """
 
-    def __init__(self, model: Any, strategy: Any, step: Callable[[Any], Any]) -> None:
-        self._model = model
-        self._strategy = strategy
+    def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
+        super().__init__(model)
         self._step = step
-        self._traced: dict[str, Callable[..., Any]] = {}
 
-    def __call__(self, iterator: Any) -> Any:
-        """Runs the steps, and returns their logs: the same on every worker.
+    def on_data(self, data: ShardedIterator) -> Any:
+        """Runs the next steps, and returns their logs: the same on every worker.
 
         Raises:
             StopIteration: If the data of all workers is at its end.
             PeerLostError: If another task ended or does not answer.
         """
-        with explained(self._strategy.extended.lost_peers):
-            if not isinstance(iterator, ShardedIterator):
-                batches = itertools.islice(iterator, self._model.steps_per_execution)
-                return [self._on_batch(batch) for batch in batches][-1]
+        with self._explained():
             try:
-                ran, logs = self._on_shares(iterator)(iterator.values)
+                ran, logs = self._on_shares(data)(data.values)
             except tf.errors.OpError:
                 self._strategy.copies_may_differ = True
                 raise
             if not int(ran):
                 raise StopIteration
             return logs
+
+    def on_batch(self, batch: Any) -> Any:
+        """Runs one step on a batch that every worker was given in full."""
+        structure = BatchStructure.of_batch(batch)
+
+        def execute(*present: Any) -> Any:
+            with MetricResults(self._model) as self._results:
+                outputs = on_batch(
+                    self._strategy, structure, present, self._run, self._kinds
+                )
+            return self._logs(outputs)
+
+        with self._explained():
+            function = self._function(structure.key, execute, structure.present)
+            return function(*structure.flatten(batch))
 
     def rehearse(self, structure: BatchStructure, batch: Any) -> None:
         """Traces one replica's step on a symbolic batch, as if there were no other.
@@ -87,7 +121,7 @@ class StepFunction:
             structure.has_varying_rows,
             is_rehearsal=True,
         )
-        with MetricResults(self._model) as self._results, replica_step(step):
+        with MetricResults(self._model) as self._results, tracing(step):
             self._run(step, batch)
         _rehearsed.setdefault(self._model, {})[self._step.__name__] = tuple(step.kinds)
 
@@ -108,7 +142,6 @@ class StepFunction:
             self._kinds,
         )
 
-        @_as_written
         def execute(values: Any) -> tuple[tf.Tensor, Any]:
             with MetricResults(self._model) as self._results:
                 ran, outputs = attempt(values)
@@ -116,9 +149,7 @@ class StepFunction:
                     ran, outputs = self._repeat(attempt, values, ran, outputs)
             return ran, self._logs(outputs)
 
-        return self._function(
-            f"{shares.structure.specs} {shares.knows_totals}", execute
-        )
+        return self._function(_key(shares), execute)
 
     def _repeat(
         self, attempt: "ShareFunction", values: Any, ran: tf.Tensor, outputs: Any
@@ -136,29 +167,6 @@ class StepFunction:
             proceed, _as_written(run), (tf.constant(1), ran, outputs)
         )
         return ran, outputs
-
-    def _on_batch(self, batch: Any) -> Any:
-        structure = BatchStructure.of_batch(batch)
-
-        @_as_written
-        def execute(*present: Any) -> Any:
-            with MetricResults(self._model) as self._results:
-                outputs = on_batch(
-                    self._strategy, structure, present, self._run, self._kinds
-                )
-            return self._logs(outputs)
-
-        function = self._function(repr(structure.specs), execute, structure.present)
-        return function(*structure.flatten(batch))
-
-    def _function(
-        self, key: str, execute: Callable[..., Any], signature: Any = None
-    ) -> Callable[..., Any]:
-        if self._model.run_eagerly:
-            return execute
-        if key not in self._traced:
-            self._traced[key] = _tf.function(execute, signature)
-        return self._traced[key]
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """One replica's step; returns its parts of the logs that are not of metrics."""
@@ -205,40 +213,21 @@ class StepFunction:
             }
 
 
-class PredictFunction:
-    """What Keras calls to predict; every worker gets the outputs of all.
+class ReplicaPredictions(_Functions):
+    """Predicts on all replicas; every worker gets the outputs of all."""
 
-    Args:
-        model: The Keras model.
-        strategy: Its `MultiWorkerMirroredStrategy`.
-    """
-
-    def __init__(self, model: Any, strategy: Any) -> None:
-        self._model = model
-        self._strategy = strategy
-        self._traced: dict[str, Callable[..., Any]] = {}
-
-    def __call__(self, data: list[Any]) -> Any:
-        """Predicts some batches, and returns their outputs in one.
+    def on_data(self, data: ShardedIterator) -> Any:
+        """Returns the outputs of the next batch.
 
         Raises:
             StopIteration: If the data of all workers is at its end.
             PeerLostError: If another task ended or does not answer.
         """
-        with explained(self._strategy.extended.lost_peers):
-            if not isinstance(data[0], ShardedIterator):
-                return _in_one([self._on_batch(batch) for batch in data])
-            outputs = list(self._outputs(data))
-        if not outputs:
-            raise StopIteration
-        return _in_one(outputs)
-
-    def _outputs(self, data: list[ShardedIterator]) -> Iterator[Any]:
-        for shares in data:
-            ran, outputs = self._on_shares(shares)(shares.values)
+        with self._explained():
+            ran, outputs = self._on_shares(data)(data.values)
             if not int(ran):
-                return
-            yield outputs
+                raise StopIteration
+            return outputs
 
     def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
         attempt = ShareFunction(
@@ -248,27 +237,18 @@ class PredictFunction:
             shares.knows_totals,
             self._run,
         )
-        key = f"{shares.structure.specs} {shares.knows_totals}"
-        return self._function(key, lambda values: self._local(attempt(values)))
+        return self._function(_key(shares), lambda values: self._local(attempt(values)))
 
-    def _on_batch(self, batch: Any) -> Any:
+    def on_batch(self, batch: Any) -> Any:
+        """Returns the outputs of a batch that every worker was given in full."""
         structure = BatchStructure.of_batch(batch)
 
         def execute(*present: Any) -> Any:
             return self._local(on_batch(self._strategy, structure, present, self._run))
 
-        function = self._function(repr(structure.specs), execute, structure.present)
-        return function(*structure.flatten(batch))
-
-    def _function(
-        self, key: str, execute: Callable[..., Any], signature: Any = None
-    ) -> Callable[..., Any]:
-        if self._model.run_eagerly:
-            return execute
-        if key not in self._traced:
-            execute = _as_written(execute)
-            self._traced[key] = _tf.function(execute, signature)
-        return self._traced[key]
+        with self._explained():
+            function = self._function(structure.key, execute, structure.present)
+            return function(*structure.flatten(batch))
 
     def _run(self, step: ReplicaStep, batch: Any) -> Any:
         outputs = self._model.predict_step(batch)
@@ -302,7 +282,5 @@ def _as_float(value: Any) -> tf.Tensor:
     return value if value.dtype.is_floating else tf.cast(value, tf.float32)
 
 
-def _in_one(outputs: list[Any]) -> Any:
-    if len(outputs) == 1:
-        return outputs[0]
-    return keras.tree.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
+def _key(shares: ShardedIterator) -> str:
+    return f"{shares.structure.key} {shares.knows_totals}"

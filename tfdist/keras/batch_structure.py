@@ -1,0 +1,70 @@
+"""How a batch becomes a flat tuple of the values that it holds, and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+class BatchStructure:
+    """The nested structure of a batch, without what the batch lacks.
+
+    Args:
+        element_spec: The structure of type specs of one batch. Where a batch has no
+            targets or weights, Keras puts an `Optional`: None here.
+
+    Attributes:
+        specs: The structure, with None where a batch has no value.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self.specs = tf.nest.map_structure(
+            lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
+            element_spec,
+        )
+        self._leaves = tf.nest.flatten(self.specs)
+
+    @property
+    def key(self) -> str:
+        """Equal for structures that one traced function serves."""
+        return repr(self.specs)
+
+    @property
+    def present(self) -> tuple[Any, ...]:
+        """The type specs of the values in a batch."""
+        return tuple(spec for spec in self._leaves if spec is not None)
+
+    @property
+    def has_varying_rows(self) -> bool:
+        """Whether a batch holds ragged or sparse values, with rows of varying length."""
+        return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
+
+    def flatten(self, batch: Any) -> tuple[Any, ...]:
+        """The values in a batch, without those that are None."""
+        pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)
+        return tuple(leaf for leaf, spec in pairs if spec is not None)
+
+    def pack(self, present: Sequence[Any]) -> Any:
+        """The batch that holds these values."""
+        rest = iter(present)
+        leaves = [None if spec is None else next(rest) for spec in self._leaves]
+        return tf.nest.pack_sequence_as(self.specs, leaves)
+
+    @classmethod
+    def of_batch(cls, batch: Any) -> "BatchStructure":
+        """The structure of batches like this one, with any number of examples."""
+        return cls(tf.nest.map_structure(_spec_of_any_rows, batch))
+
+
+def as_element(arguments: tuple[Any, ...]) -> Any:
+    """The element of a dataset, from the arguments that `map` passes to a function."""
+    return arguments if len(arguments) != 1 else arguments[0]
+
+
+def _spec_of_any_rows(value: Any) -> Any:
+    if value is None:
+        return tf.OptionalSpec(None)
+    spec = tf.type_spec_from_value(value)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec

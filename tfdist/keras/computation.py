@@ -1,0 +1,203 @@
+"""The patches of what a step computes with: gradients, optimizers, seeds and losses.
+
+Where the replicas of a strategy compute parts of one step, some functions need all of
+them. A strategy says so by a `Computation` that is current while its step is traced;
+without one, each patched function behaves as before.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.cluster.membership import MEMBERSHIP
+from tfdist.keras import building, own_loop
+
+_current: ContextVar["Computation | None"] = ContextVar("computation", default=None)
+
+
+class Computation(Protocol):
+    """One replica's part of a step that several replicas compute together.
+
+    Each method gets the function that it stands in for, to call it or not.
+    """
+
+    def gradient(
+        self,
+        tape_gradient: Callable[..., Any],
+        target: Any,
+        sources: Any,
+        output_gradients: Any,
+        unconnected: Any,
+    ) -> Any:
+        """What `tf.GradientTape.gradient` returns."""
+        ...
+
+    def apply(
+        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
+    ) -> Any:
+        """What `optimizer.apply(grads, given)` does; `given` may be None."""
+        ...
+
+    def assign(self, variable: Any, value: Any) -> Any:
+        """Returns the value that a Keras variable is really set to."""
+        ...
+
+    def assign_add(
+        self, keras_add: Callable[..., Any], variable: Any, value: Any
+    ) -> Any:
+        """What `variable.assign_add(value)` does."""
+        ...
+
+    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+        """What a seed generator returns; replicas should not draw the same numbers."""
+        ...
+
+    def mask_weights(
+        self,
+        keras_mask: Callable[..., Any],
+        sample_weight: Any,
+        mask: Any,
+        dtype: Any,
+        reduction: Any,
+    ) -> Any:
+        """The weights of a loss whose predictions have a mask."""
+        ...
+
+
+def current_computation() -> Any:
+    """Returns the computation that is being traced in this thread, or None."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def computing(computation: Computation) -> Iterator[None]:
+    """Makes a computation the current one of this thread."""
+    token = _current.set(computation)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def install() -> None:
+    """Has the functions that a step calls ask the current computation."""
+    _ask_for_gradients()
+    for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        _ask_to_apply(owner)
+    _leave_gradients_alone(keras.optimizers.Optimizer)
+    _ask_for_seeds()
+    _ask_for_losses()
+
+
+def _ask_for_gradients() -> None:
+    owner = tf.GradientTape
+    tape_gradient = owner.gradient
+
+    @functools.wraps(tape_gradient)
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        computation = _current.get()
+        if computation is None:
+            own_loop.check_gradient_is_on_replica(tf.nest.flatten(sources))
+            return tape_gradient(
+                self, target, sources, output_gradients, unconnected_gradients
+            )
+        return computation.gradient(
+            functools.partial(tape_gradient, self),
+            target,
+            sources,
+            output_gradients,
+            unconnected_gradients,
+        )
+
+    owner.gradient = gradient
+
+
+def _ask_to_apply(owner: Any) -> None:
+    keras_apply = owner.apply
+
+    def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
+        noted = building.optimizers_to_apply()
+        if noted is None:
+            strategy = optimizer._distribution_strategy
+            if strategy is MEMBERSHIP.strategy:
+                own_loop.check_optimizer_is_on_replica(strategy)
+            return keras_apply(optimizer, grads, variables)
+        if variables is not None:
+            noted.append((optimizer, list(variables)))
+        return None
+
+    @functools.wraps(keras_apply)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        computation = _current.get()
+        if computation is None:
+            return apply_or_note(self, grads, trainable_variables)
+        return computation.apply(apply_or_note, self, grads, trainable_variables)
+
+    owner.apply = apply
+
+
+def _leave_gradients_alone(owner: Any) -> None:
+    keras_reduce = owner._all_reduce_sum_gradients
+
+    @functools.wraps(keras_reduce)
+    def reduce(self: Any, grads_and_vars: Any) -> Any:
+        # A computation returns gradients from the tape that are added up already.
+        if _current.get() is not None:
+            return grads_and_vars
+        return keras_reduce(self, grads_and_vars)
+
+    owner._all_reduce_sum_gradients = reduce
+
+
+def _ask_for_seeds() -> None:
+    owner = keras.random.SeedGenerator
+    keras_next = owner.next
+
+    @functools.wraps(keras_next)
+    def next_seed(self: Any, ordered: bool = True) -> Any:
+        computation = _current.get()
+        if computation is None:
+            return keras_next(self, ordered)
+        return computation.next_seed(functools.partial(keras_next, self, ordered))
+
+    owner.next = next_seed
+
+
+def _ask_for_losses() -> None:
+    module = _tf.keras_loss
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        setattr(module, name, _unless_computing(getattr(module, name)))
+    keras_mask = module.apply_mask
+
+    @functools.wraps(keras_mask)
+    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        computation = _current.get()
+        if computation is None:
+            return keras_mask(sample_weight, mask, dtype, reduction)
+        return computation.mask_weights(
+            keras_mask, sample_weight, mask, dtype, reduction
+        )
+
+    module.apply_mask = apply_mask
+
+
+def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    # A computation weighs gradients by the examples of each replica. Keras would
+    # divide the losses by the number of replicas as well.
+    @functools.wraps(scale)
+    def scaled(value: Any) -> Any:
+        return scale(value) if _current.get() is None else value
+
+    return scaled

@@ -1,0 +1,169 @@
+"""The seam between Keras and a strategy: the driver that `fit` asks.
+
+Keras 3 has no hook for a strategy that trains in its own way: its trainer builds the
+train, test and predict functions around `strategy.run` and calls them in this process.
+`tfdist.keras.hooks` replaces the few methods in which that is decided, once. Each of
+them asks the `fit_driver` of the model's strategy; under a strategy that has none,
+Keras does what it always does.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist.keras import building
+
+Logs = dict[str, Any]
+
+
+class FitDriver(Protocol):
+    """How a strategy trains Keras models.
+
+    A strategy supplies its driver as the attribute `fit_driver` and calls
+    `tfdist.keras.hooks.install()` once. `DefaultDriver` implements every method but
+    `train_function`, so that a driver overrides only what it does differently.
+
+    Attributes:
+        in_unison: Whether all replicas take part in every step. If so, the logs of a
+            step cover everything since the epoch began, and Keras shows them as the
+            epoch's. If not, Keras reads the metrics at the end of each epoch.
+    """
+
+    in_unison: bool
+
+    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
+        """Returns the function that runs the next `steps_per_execution` train steps.
+
+        Keras calls it with what iterating over `data` yields, or, in `train_on_batch`,
+        with an iterator over one batch. It returns logs, or raises `StopIteration` at
+        the end of the data. `tfdist.keras.functions.StepFunction` tells the two apart.
+        """
+        ...
+
+    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
+        """Returns the same for the model's `test_step`."""
+        ...
+
+    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+        """Returns the function that maps a list of batches to their outputs."""
+        ...
+
+    def data(self, adapter: Any) -> Any:
+        """Returns the batches of one call of `fit`, `evaluate` or `predict`.
+
+        Args:
+            adapter: Keras's data adapter, which has `get_tf_dataset` and `num_batches`.
+
+        Returns:
+            A `tf.data.Dataset`, or another iterable with an `element_spec`. Each epoch
+            iterates over it again. If it has an attribute `num_batches`, that replaces
+            the adapter's number; None means unknown.
+        """
+        ...
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Creates the variables of a model and its optimizer before the first step.
+
+        Args:
+            model: The Keras model.
+            element_spec: The type specs of a batch, or the batch itself.
+        """
+        ...
+
+    def running(
+        self, model: Any, method: str, arguments: dict[str, Any]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Surrounds a call of `fit`, `evaluate` or `predict`: start, end and errors.
+
+        Args:
+            model: The Keras model.
+            method: "fit", "evaluate" or "predict".
+            arguments: The arguments of the call by name. The driver may change them.
+        """
+        ...
+
+    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Passes on the steps of an epoch, each `(first, last, data)`.
+
+        Args:
+            epoch_iterator: Keras's `TFEpochIterator`.
+            steps: The steps as Keras enumerates them. A driver that resumes a training
+                run skips the ones that were done before.
+        """
+        ...
+
+    def storing(
+        self, model: Any, operation: str
+    ) -> contextlib.AbstractContextManager[bool]:
+        """Surrounds a save, an export or a load. Yields whether this process does it.
+
+        Args:
+            model: The Keras model, or another object that is saved.
+            operation: "save", "export", "load", or "checkpoint" for `tf.train`'s.
+        """
+        ...
+
+    def join(self) -> None:
+        """Waits for all steps under way. Raises the error of one that failed."""
+        ...
+
+
+class DefaultDriver:
+    """A driver whose models differ from Keras's own way only where it is overridden.
+
+    Args:
+        strategy: The strategy whose driver it is.
+    """
+
+    in_unison = False
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy: Any = strategy
+
+    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
+        """Returns the function that runs train steps; a driver must implement it."""
+        raise NotImplementedError(f"{type(self).__name__} trains no model")
+
+    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
+        """Returns the function that runs test steps."""
+        raise NotImplementedError(f"{type(self).__name__} evaluates no model")
+
+    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+        """Returns the function that predicts."""
+        raise NotImplementedError(f"{type(self).__name__} predicts with no model")
+
+    def data(self, adapter: Any) -> Any:
+        """Returns the dataset itself, read by this process."""
+        return adapter.get_tf_dataset()
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Builds the model in the scope of the strategy."""
+        step = building.step_of(model, building.stage())
+        building.build(model, self.strategy, element_spec, step)
+
+    def running(
+        self, model: Any, method: str, arguments: dict[str, Any]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Does nothing around a call."""
+        return contextlib.nullcontext()
+
+    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Passes on every step."""
+        return steps
+
+    def storing(
+        self, model: Any, operation: str
+    ) -> contextlib.AbstractContextManager[bool]:
+        """Lets this process save and load after the steps under way."""
+        self.join()
+        return contextlib.nullcontext(True)
+
+    def join(self) -> None:
+        """Waits for nothing: each step has finished when its function returns."""
+
+
+def driver_of(strategy: Any) -> FitDriver | None:
+    """Returns the driver that a strategy supplies, or None if Keras trains alone."""
+    return getattr(strategy, "fit_driver", None)

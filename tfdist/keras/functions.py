@@ -1,0 +1,121 @@
+"""What Keras calls to train, to test and to predict, under any driver.
+
+Keras calls these functions with an iterator over the driver's data in `fit`, `evaluate`
+and `predict`, and with single batches in `train_on_batch` and its kind.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+
+class Steps(Protocol):
+    """Runs the train or the test steps of a model."""
+
+    @property
+    def data_type(self) -> type:
+        """The class of what iterating over the driver's data returns."""
+        ...
+
+    def on_data(self, data: Any) -> dict[str, Any]:
+        """Runs the next `steps_per_execution` steps on the driver's data.
+
+        Returns:
+            The logs. They may be those of steps that have finished so far, in a dict
+            that is kept up to date.
+
+        Raises:
+            StopIteration: At the end of the data.
+        """
+        ...
+
+    def on_batch(self, batch: Any) -> dict[str, Any]:
+        """Runs one step on a batch of the user's, and returns its logs."""
+        ...
+
+
+class Predictions(Protocol):
+    """Predicts with a model."""
+
+    @property
+    def data_type(self) -> type:
+        """The class of one item of the driver's data."""
+        ...
+
+    def on_data(self, data: Any) -> Any:
+        """Returns the outputs for an item of the driver's data.
+
+        Raises:
+            StopIteration: At the end of the data.
+        """
+        ...
+
+    def on_batch(self, batch: Any) -> Any:
+        """Returns the outputs for a batch of the user's."""
+        ...
+
+
+class StepFunction:
+    """A model's `train_function` or `test_function`.
+
+    Args:
+        model: The Keras model.
+        steps: Runs its steps.
+    """
+
+    def __init__(self, model: Any, steps: Steps) -> None:
+        self._model = model
+        self._steps = steps
+
+    def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
+        """Runs the next `steps_per_execution` steps, and returns their logs.
+
+        Raises:
+            StopIteration: At the end of the data.
+        """
+        if isinstance(iterator, self._steps.data_type):
+            return self._steps.on_data(iterator)
+        logs = None
+        for batch in itertools.islice(iterator, self._model.steps_per_execution):
+            logs = self._steps.on_batch(batch)
+        if logs is None:
+            raise StopIteration
+        return logs
+
+
+class PredictFunction:
+    """A model's `predict_function`. Outputs keep the order of the batches.
+
+    Args:
+        predictions: Predicts with the model.
+    """
+
+    def __init__(self, predictions: Predictions) -> None:
+        self._predictions = predictions
+
+    def __call__(self, data: list[Any]) -> Any:
+        """Returns the outputs for some batches, concatenated.
+
+        Raises:
+            StopIteration: At the end of the data.
+        """
+        outputs = []
+        for each in data:
+            try:
+                outputs.append(self._output(each))
+            except StopIteration:
+                # The outputs before the end still count; the next call ends.
+                break
+        if not outputs:
+            raise StopIteration
+        if len(outputs) == 1:
+            return outputs[0]
+        return keras.tree.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
+
+    def _output(self, data: Any) -> Any:
+        if isinstance(data, self._predictions.data_type):
+            return self._predictions.on_data(data)
+        return self._predictions.on_batch(data)

@@ -1,0 +1,109 @@
+"""The patches of Keras's variables: where they live, and how a step writes them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.keras.computation import current_computation
+from tfdist.variables import keras_variable
+from tfdist.variables.creation import variable_initializer, variable_path
+
+
+def install() -> None:
+    """Has Keras's variables live on a ps or on replicas as well as in this process."""
+    owner = keras.Variable
+    owner.sparse_read = property(keras_variable.sparse_read)
+    owner.constraint = _constraint_beside_the_weight(owner.constraint)
+    owner._initialize = _naming_the_variable(owner._initialize)
+    owner._initialize_with_initializer = _passing_the_initializer(
+        owner._initialize_with_initializer
+    )
+    owner._direct_assign = _asking_what_to_assign(owner._direct_assign)
+    owner.assign_add = _asking_to_add(owner.assign_add)
+    owner._restore_from_tensors = _restoring_copies(owner._restore_from_tensors)
+    for name, number in (("__int__", int), ("__float__", float)):
+        setattr(owner, name, _converting_a_copy(getattr(owner, name), number))
+
+
+def _constraint_beside_the_weight(keras_constraint: Any) -> property:
+    def constraint(variable: Any) -> Callable[[Any], tf.Tensor] | None:
+        given = keras_constraint.fget(variable)
+        return keras_variable.beside_the_weight(variable, given)
+
+    return property(constraint, keras_constraint.fset)
+
+
+def _naming_the_variable(initialize: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialize)
+    def method(variable: Any, value: Any) -> None:
+        token = variable_path.set(variable.path)
+        try:
+            initialize(variable, value)
+        finally:
+            variable_path.reset(token)
+        keras_variable.specialize(variable)
+
+    return method
+
+
+def _passing_the_initializer(initialize: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialize)
+    def method(variable: Any, initializer: Any) -> None:
+        token = variable_initializer.set(initializer)
+        try:
+            initialize(variable, initializer)
+        finally:
+            variable_initializer.reset(token)
+
+    return method
+
+
+def _asking_what_to_assign(keras_assign: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(keras_assign)
+    def direct_assign(self: Any, value: Any) -> None:
+        if (computation := current_computation()) is not None:
+            value = computation.assign(self, value)
+        keras_assign(self, value)
+
+    return direct_assign
+
+
+def _asking_to_add(keras_add: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(keras_add)
+    def assign_add(self: Any, value: Any) -> Any:
+        if (computation := current_computation()) is not None:
+            return computation.assign_add(keras_add, self, value)
+        return keras_add(self, value)
+
+    return assign_add
+
+
+def _restoring_copies(keras_restore: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(keras_restore)
+    def restore(self: Any, restored: Any) -> Any:
+        # TensorFlow restores copies on several tasks in a graph, where the value has
+        # no shape yet, and Keras assigns nothing of unknown shape.
+        if isinstance(self._value, tf.distribute.DistributedValues):
+            restored = {
+                name: tf.ensure_shape(value, self.shape)
+                for name, value in restored.items()
+            }
+        return keras_restore(self, restored)
+
+    return restore
+
+
+def _converting_a_copy(
+    convert: Callable[[Any], Any], number: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Converts a scalar variable, which TensorFlow cannot if it has several copies."""
+
+    @functools.wraps(convert)
+    def method(self: Any) -> Any:
+        is_mirrored = isinstance(self._value, tf.distribute.DistributedValues)
+        return number(self.numpy()) if is_mirrored and not self.ndim else convert(self)
+
+    return method

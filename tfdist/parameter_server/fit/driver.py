@@ -1,0 +1,141 @@
+"""How `fit` trains on parameter servers: the driver of `ParameterServerStrategy`."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.keras import building
+from tfdist.keras.driver import DefaultDriver
+from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.liveness import lost_ps
+from tfdist.parameter_server.fit import refusals
+from tfdist.parameter_server.fit.export import in_one_piece
+from tfdist.parameter_server.fit.feed import FedDataset
+from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
+from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
+
+
+class ParameterServerDriver(DefaultDriver):
+    """Sends each step to a free worker, and waits for the steps where Keras needs them.
+
+    Args:
+        strategy: The `ParameterServerStrategy`.
+        in_flight: Sends functions to the workers.
+        checkpoints: From which `fit` continues.
+
+    Attributes:
+        fits: How many calls of `fit` have had checkpoints; the n-th has its own
+            directory.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        in_flight: InFlight,
+        checkpoints: CheckpointOptions,
+    ) -> None:
+        super().__init__(strategy)
+        self._in_flight = in_flight
+        self._checkpoints = checkpoints
+        self._resumable: ResumableFit | None = None
+        self.fits = 0
+
+    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+        """Checks the model, and returns what sends its train steps to the workers.
+
+        Raises:
+            AsynchronousTrainingError: If asynchronous workers cannot train the model.
+            PlanMismatchError: If it is not the one whose placement was planned.
+        """
+        refusals.check_model(model)
+        self.strategy.check_placement_is_complete([w.value for w in model.weights])
+        step = building.step_of(model, building.TRAIN)
+
+        def counted_step(batch: Any) -> Any:
+            self.strategy.count_step()
+            return step(batch)
+
+        steps = WorkerSteps(model, self._in_flight, counted_step, workers_may_read=True)
+        return StepFunction(model, steps)
+
+    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+        """Returns what sends test steps to the workers."""
+        refusals.check_model(model)
+        step = building.step_of(model, building.TEST)
+        return StepFunction(model, WorkerSteps(model, self._in_flight, step))
+
+    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+        """Returns what predicts on the workers."""
+        return PredictFunction(WorkerPredictions(model, self._in_flight))
+
+    def data(self, adapter: Any) -> FedDataset:
+        """Returns the dataset, read by the chief, or by the workers if it is endless."""
+        dataset = adapter.get_tf_dataset()
+        dataset = getattr(dataset, "tfdist_source", dataset)
+        return FedDataset(dataset, self.strategy.coordinator, self.strategy.num_workers)
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Builds the model and its optimizer on the ps."""
+        refusals.check_scope(model)
+        super().build(model, element_spec)
+
+    @contextlib.contextmanager
+    def running(
+        self, model: Any, method: str, arguments: dict[str, Any]
+    ) -> Iterator[None]:
+        """Continues `fit` from its checkpoint, and settles the steps if it fails."""
+        try:
+            with (
+                self.strategy.activity.call(),
+                self._resuming(model, method, arguments),
+            ):
+                yield
+        except BaseException as error:
+            # What an `except` block saves or counts must not change meanwhile.
+            self._in_flight.settle()
+            if lost := lost_ps.explained(error, self.strategy.servers):
+                raise lost.with_traceback(error.__traceback__) from None
+            raise
+
+    @contextlib.contextmanager
+    def _resuming(
+        self, model: Any, method: str, arguments: dict[str, Any]
+    ) -> Iterator[None]:
+        # A fit within a fit, of a callback say, has no checkpoints of its own.
+        is_inner = self._resumable is not None
+        if method != "fit" or self._checkpoints.directory is None or is_inner:
+            yield
+            return
+        number, self.fits = self.fits, self.fits + 1
+        with resumable_fit(
+            model, arguments, number, self._checkpoints, self._in_flight
+        ) as self._resumable:
+            try:
+                yield
+            finally:
+                self._resumable = None
+
+    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Skips the steps that were done before the checkpoint."""
+        if self._resumable is None:
+            return steps
+        return self._resumable.follow(epoch_iterator, steps)
+
+    def storing(
+        self, model: Any, operation: str
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Has a save contain all steps so far, and no part of a later one."""
+        if operation == "export":
+            self._in_flight.join()
+            return in_one_piece(model)
+        if operation != "load":
+            self._in_flight.join_own()
+        return contextlib.nullcontext(True)
+
+    def join(self) -> None:
+        """Waits for all steps under way."""
+        self._in_flight.join()

@@ -1,0 +1,39 @@
+"""How many training steps each worker has run: the proof of where steps ran."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.placement.report import WorkerReport
+
+
+class StepCounter:
+    """A counter on every worker.
+
+    Args:
+        strategy: The `ParameterServerStrategy` whose workers count.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self._num_workers = strategy.num_workers
+        with strategy.scope():
+            # It lives on the worker that counts, so no other task can add to it.
+            self._steps = tf.Variable(
+                0, dtype=tf.int64, trainable=False, per_worker_variable=True
+            )
+        self._has_counted = False
+
+    def count(self) -> None:
+        """Adds one, inside a step, to the count of the worker that runs it."""
+        self._has_counted = True
+        self._steps.assign_add(1)
+
+    def report(self) -> WorkerReport:
+        """Asks every worker for its count.
+
+        Raises:
+            tf.errors.OpError: While a worker is away.
+        """
+        if not self._has_counted:
+            return WorkerReport((0,) * self._num_workers)
+        return WorkerReport(tuple(int(steps) for steps in self._steps.read_all()))

@@ -1,0 +1,88 @@
+"""What Keras asks of a variable that lives on a ps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.saveable import is_exporting
+from tfdist.variables.variable import ParameterServerVariable
+
+
+def sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
+    """Returns the lookup of single rows.
+
+    `tf.gather` looks for a method of this name. With it, an embedding moves the rows
+    that it looks up; without it, the whole table.
+
+    Raises:
+        AttributeError: If the variable does not live on a ps.
+    """
+    value = _tf.value_of(variable)
+    if not isinstance(value, ParameterServerVariable | PartitionedVariable):
+        raise AttributeError("sparse_read")
+    return value.look_up
+
+
+def beside_the_weight(
+    variable: Any, constraint: Callable[[Any], tf.Tensor] | None
+) -> Callable[[Any], tf.Tensor] | None:
+    """Returns the constraint of a Keras variable, to be computed where the weight is.
+
+    On a worker, the weight would travel there and back. Other workers would project it
+    meanwhile, and the sum of the same correction from each would overshoot.
+    """
+    value = _tf.value_of(variable)
+    on_ps = isinstance(value, ParameterServerVariable)
+    if constraint is None or not on_ps or tf.executing_eagerly():
+        return constraint
+
+    def project(weight: Any) -> tf.Tensor:
+        with tf.device(value.device):
+            return constraint(weight)
+
+    return project
+
+
+def specialize(variable: Any) -> None:
+    """Makes a Keras variable whose value is in shards a `PartitionedKerasVariable`."""
+    if isinstance(_tf.value_of(variable), PartitionedVariable):
+        variable.__class__ = PartitionedKerasVariable
+
+
+class PartitionedKerasVariable(keras.Variable):
+    """A Keras variable whose value is in shards.
+
+    Its class alone tells TensorFlow's checkpoint that there are slices to save.
+    """
+
+    def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:
+        return {} if is_exporting() else {"VARIABLE_VALUE": self._value.saveables}
+
+    # `tf.saved_model.save` traces functions that read the shards, and saves those.
+    def _trackable_children(
+        self, save_type: str = "checkpoint", **kwargs: Any
+    ) -> dict[str, Any]:
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "savedmodel":
+            shards = enumerate(self._value.shards)
+            children |= {f"shard_{i}": shard for i, shard in shards}
+        return children
+
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
+
+    def _write_object_proto(self, proto: Any, options: Any) -> None:
+        proto.user_object.identifier = "_generic_user_object"
+        proto.user_object.version.producer = 1
+        proto.user_object.version.min_consumer = 1
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        return np.asarray(self._value, dtype=dtype)
