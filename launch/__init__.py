@@ -1,4 +1,8 @@
-"""Start a cluster anywhere: one plan, rendered for this machine or for an engine."""
+"""Starts the tasks of a cluster.
+
+A plan says what each task runs, as plain data. `launch.local` runs all tasks of a plan on
+this machine, and `launch.task` runs one of them on each host of a cluster.
+"""
 
 from launch.job import Job
 from launch.loopback import (

@@ -1,11 +1,11 @@
-"""Runs a script on a cluster of this machine while things go wrong, as a seed has it.
+"""Runs a script on a local cluster, and injects faults on a reproducible schedule.
 
     python -m launch.chaos --seed=7 --steps=500 train.py --epochs=5
 
-Faults strike while the script runs, each once it has reported a certain step. At the
-end it is checked that the job has ended, that no step was lost, that the newest
-checkpoint can be read, and that no process is left. The exit status is 0 if all of this
-holds, and 1 if not. docs/chaos.md says what the script has to report.
+Each fault strikes once the script has reported a certain step. Afterwards the command
+checks that the job ended, that no step was lost, that the newest checkpoint can be
+read, and that no process is left. The exit status is 0 if all of this holds, and 1 if
+not. docs/chaos.md says what the script must report.
 """
 
 import contextlib
@@ -56,19 +56,19 @@ __all__ = [
 Check = Callable[[], Invariant]
 _TICK = 0.1  # seconds
 _MOST_FAULTS = 1000
-_LEAVING = 5.0  # seconds that a process has to vanish after its end
-# Has the checkpoints looked at by who knows how they are made.
+_LEAVING = 5.0  # seconds for the last processes to disappear
+# The library knows the format of its checkpoints, and the launcher does not.
 _CHECK_CHECKPOINTS = ("-m", contract.CHECKPOINT_MODULE)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job under faults.
+    """The result of a job under faults.
 
     Attributes:
-        schedule: The faults that were planned.
+        schedule: The planned faults.
         ending: How the job ended.
-        injections: The faults that happened, and how long the job took to recover.
+        injections: The faults that were injected, with the time to recover from each.
         invariants: What must hold, and whether it does.
     """
 
@@ -84,7 +84,7 @@ class Outcome:
 
     @property
     def progress(self) -> Progress:
-        """What the program has reported."""
+        """The steps and the result that the script has reported."""
         return self.ending.progress
 
 
@@ -97,15 +97,15 @@ def run(
     checks: Sequence[Check] = (),
     may_fail: bool = False,
 ) -> Outcome:
-    """Runs a job while the faults of a schedule happen to it.
+    """Runs a job, and injects the faults of a schedule into it.
 
     Args:
-        job: From `launch.make_job`; its log directory gets what the program reports.
-        schedule: From `draw`, or made by hand.
-        deadline: Seconds within which the job has to end; then it is ended.
-        checkpoint_dir: Of the program; faults of checkpoints need it.
-        checks: What else must hold at the end; called when the job is over.
-        may_fail: Whether the job may end with an error, if it gives a reason.
+        job: From `launch.make_job`. The script's reports go to its log directory.
+        schedule: From `draw`, or written by hand.
+        deadline: Seconds after which the job is ended.
+        checkpoint_dir: The script's; required by faults of checkpoints.
+        checks: Further invariants, checked when the job is over.
+        may_fail: Whether the job may end with an error, provided it gives a reason.
 
     Raises:
         FaultError: If the schedule does not fit the job or this machine.
@@ -149,19 +149,20 @@ def _prepared(job: Job, schedule: Schedule, checkpoint_dir: str | None) -> Job:
     for fault in schedule.faults:
         if fault.task not in names:
             raise FaultError(
-                f"there is no {fault.task} in this job: {', '.join(sorted(names))}"
+                f"there is no {fault.task} in this job: choose one of "
+                f"{', '.join(sorted(names))}"
             )
     if schedule.kinds & faults.CHECKPOINT_KINDS and not checkpoint_dir:
         raise FaultError(
             f"{' and '.join(sorted(schedule.kinds & faults.CHECKPOINT_KINDS))} need "
-            "the directory of the checkpoints: --checkpoint_dir"
+            "the directory of the checkpoints: set --checkpoint_dir"
         )
     if faults.FULL_DISK in schedule.kinds:
         checkpoint_faults.check_can_be_filled(checkpoint_dir or "")
     if schedule.kinds & faults.LINK_KINDS:
         if job.network not in (reach.AUTO, reach.LOOPBACK):
             raise FaultError(
-                "faults of links need the tasks' own ports closed to others by "
+                "faults of links need ports that are closed to other machines: set "
                 f"network='loopback'; received {job.network!r}"
             )
         plans = tuple(map(through_links, job.plans))
@@ -245,11 +246,11 @@ def _schedule(values: flags.FlagValues, tasks: Sequence[str]) -> Schedule:
             return Schedule.from_json(Path(values.schedule).read_bytes())
         except OSError as error:
             raise UsageError(
-                f"--schedule={values.schedule} cannot be read: {error.strerror}"
+                f"cannot read --schedule={values.schedule}: {error.strerror}"
             ) from None
     if not values.kinds:
         raise UsageError(
-            f"--kinds is empty: name what may go wrong, of {', '.join(faults.KINDS)}"
+            f"--kinds is empty: choose from {', '.join(faults.FAULT_KINDS)}"
         )
     return draw(values.seed, tasks, values.steps, values.kinds, values.faults)
 
@@ -271,22 +272,22 @@ def _injection_table(outcome: Outcome) -> rich.table.Table:
         box=rich.box.ROUNDED,
         title="Faults" if seed is None else f"Faults of seed {seed}",
     )
-    for heading in ("after step", "fault", "at work again after"):
+    for heading in ("step", "fault", "recovered after"):
         table.add_column(heading)
     for each in outcome.injections:
         seconds = each.seconds
-        took = "- (the job ended)" if seconds is None else f"{seconds:.1f} s"
+        took = "- (job ended first)" if seconds is None else f"{seconds:.1f} s"
         table.add_row(str(each.fault.step), str(each.fault), took)
     happened = [each.fault for each in outcome.injections]
     for fault in outcome.schedule.faults:
         if fault not in happened:
-            table.add_row(str(fault.step), str(fault), "did not happen")
+            table.add_row(str(fault.step), str(fault), "not injected")
     return table
 
 
 def _invariant_table(outcome: Outcome) -> rich.table.Table:
     table = rich.table.Table(box=rich.box.ROUNDED, title="Invariants")
-    for heading in ("", "holds", "seen"):
+    for heading in ("invariant", "holds", "observed"):
         table.add_column(heading)
     for each in outcome.invariants:
         holds = "yes" if each.holds else "[red]NO[/red]"
@@ -297,11 +298,16 @@ def _invariant_table(outcome: Outcome) -> rich.table.Table:
 def _define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     for name, default, least, text in (
-        ("seed", 0, 0, "Seed of the schedule."),
-        ("steps", 100, 1, "Steps that the script reports; faults are spread on them."),
+        ("seed", 0, 0, "Seed of the fault schedule."),
+        (
+            "steps",
+            100,
+            1,
+            "Number of steps the script reports, over which to spread the faults.",
+        ),
         ("num_ps", 2, 1, "Number of parameter servers."),
         ("num_workers", 2, 1, "Number of workers."),
-        ("max_restarts", 5, 0, "How often lost tasks are started again."),
+        ("max_restarts", 5, 0, "How many times to restart lost tasks."),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=values)
     flags.DEFINE_integer(
@@ -315,24 +321,24 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_list(
         "kinds",
         [faults.KILL, faults.STOP],
-        f"What may go wrong, of {', '.join(faults.KINDS)}.",
+        f"Kinds of fault to choose from: any of {', '.join(faults.FAULT_KINDS)}.",
         flag_values=values,
     )
     for name, seconds, text in (
-        ("deadline", 600.0, "Seconds within which the job has to end."),
+        ("deadline", 600.0, "Seconds within which the job must end."),
         ("stall_timeout", 60.0, "Seconds after which a stopped task counts as lost."),
     ):
         flags.DEFINE_float(name, seconds, text, lower_bound=1.0, flag_values=values)
     flags.DEFINE_boolean(
         "may_fail",
         False,
-        "Whether the job may end with an error, if it says why.",
+        "Accept a job that ends with an error, provided it says why.",
         flag_values=values,
     )
     for name, text in (
-        ("schedule", "File with a schedule, as --dry_run prints it, in place of one."),
-        ("checkpoint_dir", "Where the script keeps its checkpoints."),
-        ("log_dir", "Directory of the log files; by default a new one in logs/."),
+        ("schedule", "File with the schedule to use, in the format --dry_run prints."),
+        ("checkpoint_dir", "Directory for the script's checkpoints."),
+        ("log_dir", "Directory for the log files. By default a new one under logs/."),
     ):
         flags.DEFINE_string(name, None, text, flag_values=values)
     command_line.define_common(values)

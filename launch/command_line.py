@@ -1,4 +1,4 @@
-"""What the commands share: our flags, then the user's script, then its flags."""
+"""What the commands share: the launcher's flags, then the script, then its flags."""
 
 import io
 import os
@@ -14,70 +14,75 @@ from launch.fault.faults import FaultError
 from launch.loopback import LogDirError
 from launch.network.ports import PortError
 from launch.paths import existing_part
-from launch.plan import AUTO, KINDS, PlanError, Program
+from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError
 from tf_config.contract import EXIT_USAGE
 
 
 class UsageError(ValueError):
-    """A command line that the user has to mend."""
+    """The command line is wrong; the message says how to correct it."""
 
 
 def define_common(values: flags.FlagValues) -> None:
-    """Defines the flags that every command has."""
+    """Defines the flags of every command that starts a script."""
     flags.DEFINE_enum(
         "program",
         AUTO,
-        KINDS,
-        "Whether the chief alone runs the script (coordinator), or each task does; "
-        "auto lets each task of an Estimator's program, and else chooses by the "
-        "cluster.",
+        PROGRAM_KINDS,
+        "Which tasks run the script: only the chief (coordinator), or all of them "
+        "(every_task). auto means every_task for an Estimator program and for a "
+        "cluster without ps, and coordinator otherwise.",
         flag_values=values,
     )
     flags.DEFINE_boolean(
-        "dry_run", False, "Print the plan, and start nothing.", flag_values=values
+        "dry_run", False, "Print the plan and exit.", flag_values=values
     )
     define_help(values)
 
 
 def define_task(values: flags.FlagValues) -> None:
-    """Defines the flags that say who is in a cluster, and which task this is."""
+    """Defines the flags for the addresses of a cluster and for this task."""
     flags.DEFINE_string(
-        "job_name", None, f"Job of this task: {', '.join(JOBS)}.", flag_values=values
+        "job_name",
+        None,
+        f"Job of this task: one of {', '.join(JOBS)}.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
-        "task_index", None, "Index of this task in its job.", flag_values=values
+        "task_index", None, "Index of this task within its job.", flag_values=values
     )
     for job in JOBS:
         flags.DEFINE_string(
             f"{job}_hosts",
             "",
-            f"Addresses of the {job} tasks, host:port,host:port.",
+            f"Addresses of the {job} tasks: host:port,host:port,...",
             flag_values=values,
         )
 
 
 def define_help(values: flags.FlagValues) -> None:
-    """Defines the flag that prints all flags."""
-    flags.DEFINE_boolean("help", False, "Show this help.", flag_values=values)
+    """Defines --help."""
+    flags.DEFINE_boolean("help", False, "Show this help and exit.", flag_values=values)
 
 
 def parse(
     argv: Sequence[str], values: flags.FlagValues, usage: str
 ) -> tuple[flags.FlagValues, Program]:
-    """Parses our flags up to the script; all that follows is the script's.
+    """Parses the launcher's flags up to the script; everything after it is the script's.
 
     Returns:
-        The values of our flags, and the program.
+        The values of the launcher's flags, and the program.
 
     Raises:
         UsageError: If a flag is unknown or has a bad value, or no script follows.
-        SystemExit: If help was asked for, once it is printed.
+        SystemExit: After printing the help, if it was requested.
     """
     values, rest = parse_flags(argv, values, usage)
     if not rest:
-        raise UsageError("no script: name it after the flags, for example train.py")
+        raise UsageError(
+            "no script given: put it after the flags, for example train.py"
+        )
     script, *script_flags = rest
     return values, Program(script, tuple(script_flags))
 
@@ -85,19 +90,21 @@ def parse(
 def parse_flags(
     argv: Sequence[str], values: flags.FlagValues, usage: str
 ) -> tuple[flags.FlagValues, list[str]]:
-    """Parses our flags up to the first argument that is none.
+    """Parses the launcher's flags up to the first argument that is not a flag.
 
     Returns:
-        The values of our flags, and the rest.
+        The values of the flags, and the remaining arguments.
 
     Raises:
         UsageError: If a flag is unknown or has a bad value.
-        SystemExit: If help was asked for, once it is printed.
+        SystemExit: After printing the help, if it was requested.
     """
-    values.set_gnu_getopt(False)  # Stop at the script: its flags are its own.
+    values.set_gnu_getopt(
+        False
+    )  # Stop at the script, whose flags may have the same names.
     try:
         _, *rest = values(list(argv))
-    except (flags.Error, ValueError) as error:  # The latter for --noflag=value.
+    except (flags.Error, ValueError) as error:  # ValueError: --noflag=value.
         raise UsageError(_in_words(str(error), values)) from None
     if values.help:
         print(f"{usage}\n{_describe(values)}")
@@ -106,7 +113,7 @@ def parse_flags(
 
 
 def check_script(script: str) -> None:
-    """Checks that Python can be given the script.
+    """Checks that the script can be run.
 
     Raises:
         UsageError: If it does not exist, or is not a readable file.
@@ -116,35 +123,37 @@ def check_script(script: str) -> None:
             f"script {script!r} does not exist in {os.getcwd()}: check its path"
         )
     if not os.path.isfile(script):
-        raise UsageError(f"script {script!r} is not a file: name a Python script")
+        raise UsageError(
+            f"script {script!r} is not a file: give the path of a Python script"
+        )
     if not os.access(script, os.R_OK):
-        raise UsageError(f"script {script!r} may not be read: check its permissions")
+        raise UsageError(f"script {script!r} is not readable: check its permissions")
 
 
 def check_checkpoint_dir(directory: str | None) -> None:
-    """Checks that checkpoints can be written to the directory that is named, if any.
+    """Checks that checkpoints can be written to a directory, if one is given.
 
     Raises:
-        UsageError: If it cannot be written, or made.
+        UsageError: If the directory cannot be written or created.
     """
     if directory is None:
         return
     if not directory.strip():
         raise UsageError(
-            "--checkpoint_dir is empty: name a directory, or leave the flag out"
+            "--checkpoint_dir is empty: give a directory, or omit the flag"
         )
     existing = existing_part(directory)
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(
-            f"--checkpoint_dir={directory} cannot be written: {existing} is no "
-            "directory, or not yours to write to"
+            f"--checkpoint_dir={directory} is not writable: {existing} is not a "
+            "directory, or you lack permission to write to it"
         )
 
 
 def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
-    """Runs a command; a mistake of the user's is one message and status 2."""
+    """Runs a command; turns a user error into one message and exit status 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As arguments are decoded: what is not text is printed as it was given.
+        # Arguments that are not UTF-8 arrive as surrogates: print them as they were given.
         sys.stdout.reconfigure(errors="surrogateescape")
     try:
         status = main(sys.argv)
@@ -159,16 +168,17 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         FaultError,
         PlatformError,
     ) as error:
-        print(f"{command}: error: {error}\n(--help lists the flags)", file=sys.stderr)
+        print(f"{command}: error: {error}\n(see --help for the flags)", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:
-        # Whoever read the plan has seen enough. The interpreter flushes once more.
+        # The reader of the pipe, such as head, is gone. The interpreter flushes standard
+        # output once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
 def _in_words(error: str, values: flags.FlagValues) -> str:
-    """What absl says of a value that cannot be read, with what is allowed."""
+    """Rewrites absl's error about a flag's value to say what is allowed."""
     match = re.fullmatch(r"flag --(\w+)=(.*?): .*", error, re.DOTALL)
     if match is None or match[1] not in values:
         return error

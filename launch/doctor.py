@@ -1,12 +1,12 @@
-r"""Says what is wrong with a cluster, and what to do, in less than a minute.
+r"""Diagnoses a cluster in less than a minute: what is wrong, and what to do.
 
     python -m launch.doctor --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 \
         --chief_hosts=d:2222
 
-The cluster is that of the flags, which are those of launch.task, or of --tf_config, or
-of --pid, or of the environment variable TF_CONFIG, or else the one that runs on this
-machine. The exit status is 0 if all is well, 1 if something is wrong or could not be
-found out, and 2 if the flags are wrong.
+The cluster is given by the same flags as for launch.task, by --tf_config, by --pid, or
+by the environment variable TF_CONFIG. Without these, it is the cluster that is running on
+this machine. The exit status is 0 if everything is fine, 1 if something is wrong or
+unknown, and 2 if the flags are wrong.
 """
 
 import json
@@ -33,7 +33,7 @@ from launch.network import private_network
 from tf_config import JOBS
 from tf_config.contract import TF_CONFIG
 
-_STEPS = 4  # of a probe, each of which has the time of --timeout
+_STEPS = 4  # of a probe, each with its own --timeout
 _LONGEST_TIMEOUT = 14.0
 _LARGEST_PID = 2**31 - 1
 _COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
@@ -43,14 +43,14 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
     Raises:
-        UsageError: If the flags are wrong, or there is no cluster to look at.
+        UsageError: If the flags are wrong, or there is no cluster to diagnose.
     """
     values, rest = command_line.parse_flags(argv, _define_flags(), __doc__ or "")
     if rest:
-        raise UsageError(f"there is no script here; received {' '.join(rest)!r}")
+        raise UsageError(f"the doctor takes no script; received {' '.join(rest)!r}")
     if not 0 < values.timeout <= _LONGEST_TIMEOUT:
         raise UsageError(
-            f"--timeout is more than 0 and at most {_LONGEST_TIMEOUT:g} s; received "
+            f"--timeout must be > 0 and at most {_LONGEST_TIMEOUT:g} seconds; received "
             f"{values.timeout}"
         )
     defined = _definition(values)
@@ -60,14 +60,15 @@ def main(argv: Sequence[str]) -> int:
     if not values.dry_run:
         found += _probe(defined, values.timeout)
     if not found:
-        found.append(Finding(Level.OK, "cluster", TF_CONFIG, "it is right"))
+        found.append(Finding(Level.OK, "cluster", TF_CONFIG, "it is valid"))
     show = _print_json if values.json else _print_table
     show(found)
     return int(any(each.level is not Level.OK for each in found))
 
 
 def _probe(defined: Definition, timeout: float) -> list[Finding]:
-    # gRPC takes a while to load, and leaves threads: not before it is needed.
+    # gRPC loads slowly and starts threads, and `private_network.join` needs a process
+    # with one thread.
     from launch.diagnose.probe import probe_all
 
     reports = probe_all(defined.addresses, timeout)
@@ -84,11 +85,14 @@ def _definition(values: flags.FlagValues) -> Definition:
     }
     if sum(given.values()) > 1:
         names = " and ".join(name for name, is_given in given.items() if is_given)
-        raise UsageError(f"{names} each name a cluster: give one of them")
+        raise UsageError(f"{names} each give a cluster: use only one of them")
     if given["the hosts"]:
         return definition.from_hosts(hosts, values.job_name, values.task_index)
     if values.job_name or values.task_index is not None:
-        raise UsageError("--job_name and --task_index need the hosts beside them")
+        raise UsageError(
+            "--job_name and --task_index need the addresses of the cluster: add --ps_hosts "
+            "and the like"
+        )
     if given["--tf_config"]:
         return definition.from_text(_text(values.tf_config))
     if given["--pid"]:
@@ -105,27 +109,27 @@ def _text(source: str) -> str:
         return Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--tf_config is the JSON text of a TF_CONFIG, or a file with it; {source!r} "
-            f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            "--tf_config must be the JSON text of a TF_CONFIG, or a file that contains it; "
+            f"cannot read {source!r}: {getattr(error, 'strerror', None) or error}"
         ) from None
 
 
 def _of_process(pid: int) -> Definition:
     if pid > _LARGEST_PID or not psutil.pid_exists(pid):
-        raise UsageError(f"there is no process {pid}: --pid is that of a task")
+        raise UsageError(f"no process {pid}: give the process id of a task as --pid")
     environ = running.environ_of(pid)
     if not environ.get(TF_CONFIG):
         raise UsageError(
-            f"process {pid} has no TF_CONFIG that you may read: name a task's process, "
-            "as its user"
+            f"process {pid} has no TF_CONFIG, or you may not read it: give the process id "
+            "of a task, and run the doctor as the same user"
         )
     if running.in_other_network(pid):
         try:
             private_network.join(pid)
         except OSError as error:
             raise UsageError(
-                f"process {pid} has a network of its own, which cannot be entered "
-                f"({error.strerror}): be the user who started it"
+                f"process {pid} has its own network, which cannot be entered "
+                f"({error.strerror}): run the doctor as the user who started it"
             ) from None
     return _of_task(environ)
 
@@ -140,12 +144,14 @@ def _of_this_machine() -> Definition:
     found = running.clusters()
     if not found:
         raise UsageError(
-            "no cluster: TF_CONFIG is not set, and no process of yours here has it. "
-            "Give --tf_config, or the hosts as for launch.task"
+            "no cluster found: TF_CONFIG is not set, and none of your processes on this "
+            "machine has it. Give --tf_config, or the same flags as for launch.task"
         )
     if len(found) > 1:
         choices = "\n".join(f"  --pid={each.pid}  {each}" for each in found)
-        raise UsageError(f"{len(found)} clusters run here: choose one by\n{choices}")
+        raise UsageError(
+            f"{len(found)} clusters are running here: choose one\n{choices}"
+        )
     return _of_process(found[0].pid)
 
 
@@ -157,8 +163,8 @@ def _print_json(found: Sequence[Finding]) -> None:
 
 def _print_table(found: Sequence[Finding]) -> None:
     table = Table("")
-    table.add_column("of", overflow="fold")
-    table.add_column("what was found, and what to do", overflow="fold")
+    table.add_column("subject", overflow="fold")
+    table.add_column("finding, and what to do", overflow="fold")
     order = (Level.WRONG, Level.UNKNOWN, Level.OK)
     for each in sorted(found, key=lambda each: order.index(each.level)):
         words = Text(_printable(each.found))
@@ -170,7 +176,7 @@ def _print_table(found: Sequence[Finding]) -> None:
 
 
 def _printable(text: str) -> str:
-    """What the terminal can show, and what does not move its cursor."""
+    """Replaces characters that the terminal cannot show, or that move its cursor."""
     encoding = sys.stdout.encoding
     shown = text.encode(encoding, "replace").decode(encoding)
     return "".join(
@@ -184,13 +190,13 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "tf_config",
         None,
-        "The TF_CONFIG to check: its JSON text, or a file with it.",
+        "TF_CONFIG to check: its JSON text, or a file that contains it.",
         flag_values=values,
     )
     flags.DEFINE_integer(
         "pid",
         None,
-        "A process of this machine, whose TF_CONFIG and network are taken.",
+        "Process on this machine whose TF_CONFIG and network to use.",
         lower_bound=1,
         flag_values=values,
     )
@@ -198,13 +204,13 @@ def _define_flags() -> flags.FlagValues:
         "strategy",
         None,
         STRATEGIES,
-        "The strategy that the cluster is for: whether its roles fit is checked too.",
+        "Strategy to check the cluster's jobs against.",
         flag_values=values,
     )
     flags.DEFINE_float(
         "timeout",
         5.0,
-        f"Seconds that each of the {_STEPS} steps of a probe may take.",
+        f"Seconds allowed for each of the {_STEPS} steps of a probe.",
         flag_values=values,
     )
     flags.DEFINE_boolean(
@@ -213,7 +219,7 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_boolean(
         "dry_run",
         False,
-        "Check what the tasks are told, and connect to nothing.",
+        "Check the addresses without connecting to them.",
         flag_values=values,
     )
     command_line.define_help(values)

@@ -16,16 +16,16 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 def available(
     environ: Mapping[str, str] = os.environ, driver: Path = _DRIVER
 ) -> tuple[str, ...]:
-    """Returns the GPUs that may be used, as `CUDA_VISIBLE_DEVICES` names them.
+    """Returns the usable GPUs, by their names in `CUDA_VISIBLE_DEVICES`.
 
     Args:
-        environ: If CUDA_VISIBLE_DEVICES is set there, it is what it says.
-        driver: Where NVIDIA's driver has a folder for each GPU.
+        environ: If it sets CUDA_VISIBLE_DEVICES, that list is returned.
+        driver: The directory in which NVIDIA's driver lists the GPUs.
     """
     visible = environ.get(VISIBLE)
     if visible is not None:
         names = [name.strip() for name in visible.split(",")]
-        # CUDA itself reads the list up to the first number that is none.
+        # CUDA reads the list up to the first invalid entry.
         end = next((i for i, name in enumerate(names) if name in ("", "-1")), None)
         return tuple(names[:end])
     count = len(list(driver.iterdir())) if driver.is_dir() else 0
@@ -35,25 +35,25 @@ def available(
 def assign(
     plans: Sequence[TaskPlan], per_worker: int, gpus: Sequence[str]
 ) -> tuple[TaskPlan, ...]:
-    """Gives each task that trains GPUs of its own, and every other task none.
+    """Gives each task that trains its own GPUs, and every other task none.
 
-    TensorFlow takes all memory of the GPUs that it sees; these tasks are told to take
-    what they need. It reduces over several GPUs of a task by NCCL.
+    By default TensorFlow takes all memory of the GPUs it sees; these tasks are told to
+    take only what they need. It reduces over several GPUs in one task with NCCL.
 
     Args:
         plans: All tasks of a job on this machine.
-        per_worker: The GPUs of each worker, and of a chief that trains as one.
-        gpus: Those that there are.
+        per_worker: The number of GPUs for each worker, and for a chief that trains.
+        gpus: The GPUs to distribute.
 
     Raises:
-        PlanError: If there are not as many.
+        PlanError: If there are too few GPUs.
     """
     trains = [_trains(plan, plans) for plan in plans]
     needed = per_worker * sum(trains)
     if needed > len(gpus):
         raise PlanError(
-            f"{sum(trains)} tasks with {per_worker} GPUs each need {needed}, and this "
-            f"machine shows {len(gpus)}: start fewer workers, or give each fewer GPUs"
+            f"{sum(trains)} tasks with {per_worker} GPUs each need {needed}, but this "
+            f"machine has {len(gpus)}: start fewer workers, or give each fewer GPUs"
         )
     free = iter(gpus)
     return tuple(
@@ -63,7 +63,7 @@ def assign(
 
 
 def showing(plan: TaskPlan, gpus: Sequence[str]) -> TaskPlan:
-    """Shows these GPUs to a task, and no others."""
+    """Shows only these GPUs to a task."""
     env = {**plan.env, VISIBLE: ",".join(gpus) or "-1"}
     if gpus:
         env[GROWTH] = "true"

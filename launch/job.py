@@ -1,4 +1,4 @@
-"""A whole job on this machine, as plain data that travels to its supervisor."""
+"""A job on this machine, as plain data that is sent to its supervisor."""
 
 import json
 import os
@@ -13,17 +13,24 @@ from launch.plan import PlanError, TaskPlan
 class Job:
     """What a supervisor starts, and how long it waits.
 
-    `startup_timeout` is how long the servers have to listen; `grace_period` how
-    long a task that was told to end may take before it is killed;
-    `straggler_timeout` how long the rest of an every-task program may take after
-    its chief has ended. All are seconds. `echo` shows the logs on the terminal: where
-    all tasks do the same, the first one's, or everybody's if `chatty`.
-    `network` is one of `launch.network.reach.MODES`. Lost tasks are started again at most
-    `max_restarts` times within `restart_window` seconds; one that is stopped for
-    `stall_timeout` seconds counts as lost.
+    Attributes:
+        kind: `coordinator` or `every_task`.
+        plans: The plan of every task.
+        log_dir: The directory of the log files.
+        startup_timeout: Seconds within which every server must listen.
+        grace_period: Seconds that a task that was told to end may take, before it is
+            killed.
+        straggler_timeout: Seconds that the other tasks of an every-task program may
+            take after the chief has succeeded.
+        echo: Whether to show the tasks' output on the terminal.
+        chatty: Whether to show the output of every task, even if all print the same.
+        network: One of `launch.network.reach.MODES`.
+        max_restarts: How often lost tasks are restarted within `restart_window`.
+        restart_window: Seconds within which restarts are counted.
+        stall_timeout: Seconds after which a stopped task counts as lost.
 
     Raises:
-        PlanError: If there is no such `network`.
+        PlanError: If `network` is unknown.
     """
 
     kind: str
@@ -47,11 +54,11 @@ class Job:
             )
 
     def log_path(self, plan: TaskPlan) -> str:
-        """The log file of a task."""
+        """Returns the path of a task's log file."""
         return os.path.join(self.log_dir, plan.name.replace(":", "-") + ".log")
 
     def to_json(self) -> str:
-        """Writes the job on one line; `from_json` reads it back."""
+        """Returns the job as one line of JSON; `from_json` reads it back."""
         plans = [plan.as_dict() for plan in self.plans]
         return json.dumps({**asdict(self), "plans": plans})
 

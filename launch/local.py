@@ -1,11 +1,11 @@
-"""Runs a whole cluster on this machine.
+"""Runs a cluster on this machine.
 
     python -m launch.local --num_ps=2 --num_workers=2 train.py --epochs=5
 
-Every task is a process with a free port on 127.0.0.1. The job ends with its chief,
-and its exit status is the chief's, or that of the task that failed. Of a program
-that runs on the chief alone, a ps, a worker or a chief that is killed is started again;
-where every task runs the script, the job ends. The flags after it are the script's.
+Each task is a process with a free port on 127.0.0.1. The job ends when its chief ends,
+with the chief's exit status, or with the status of the first task that failed. If only
+the chief runs the script, a chief, ps or worker that is killed is restarted; if every
+task runs the script, the job ends. Flags after the script belong to the script.
 """
 
 import math
@@ -29,11 +29,12 @@ __all__ = ["local_cluster", "main", "make_job", "run", "servers"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command, and returns the exit status of the job.
+    """Runs the command, and returns the job's exit status.
 
     Raises:
         UsageError: If the flags, the script or the log directory are wrong.
-        PortError: If this machine has not enough free ports.
+        PortError: If this machine has too few free ports.
+        PlatformError: If this machine does not run Linux.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     command_line.check_script(program.script)
@@ -69,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run_in_foreground(job: Job) -> int:
-    """Runs a job, forwarding SIGINT and SIGTERM to it."""
+    """Runs a job, and forwards SIGINT and SIGTERM to it."""
     handle: Handle | None = None
 
     def forward(signum: int, frame: FrameType | None) -> None:
@@ -84,8 +85,10 @@ def _run_in_foreground(job: Job) -> int:
     handle = Handle(job)
     status = handle.wait()
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)  # It is over: keep its exit status.
-    # There are some only if the supervisor itself was killed.
+        signal.signal(
+            signum, signal.SIG_IGN
+        )  # The job has ended: do not lose its exit status.
+    # Only a supervisor that was killed leaves tasks behind.
     processes.kill_descendants(job.grace_period)
     return status
 
@@ -100,33 +103,35 @@ def _check(values: flags.FlagValues) -> None:
     ):
         seconds = getattr(values, name)
         if not 0 < seconds < math.inf:
-            raise UsageError(f"--{name} is a time > 0 s; received {seconds}")
+            raise UsageError(f"--{name} must be > 0 seconds; received {seconds}")
     command_line.check_checkpoint_dir(values.checkpoint_dir)
     if values.num_ps and not values.num_workers:
         raise UsageError(
-            f"--num_ps={values.num_ps} needs workers, which compute: give "
-            "--num_workers=1 or more"
+            f"--num_ps={values.num_ps} needs workers to compute the steps: set "
+            "--num_workers to 1 or more"
         )
     if values.num_ps and values.chief is False:
         raise UsageError(
-            f"--num_ps={values.num_ps} needs a chief, which coordinates: remove "
-            "--nochief, or give --num_ps=0"
+            f"--num_ps={values.num_ps} needs a chief to coordinate the workers: remove "
+            "--nochief, or set --num_ps=0"
         )
     if not (values.num_workers or values.chief):
-        raise UsageError("nothing trains: give --num_workers=1 or more, or --chief")
+        raise UsageError(
+            "no task trains: set --num_workers to 1 or more, or add --chief"
+        )
 
 
 def _define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     for name, default, text in (
-        ("num_ps", 2, "Number of parameter servers; 0 for workers only."),
+        ("num_ps", 2, "Number of parameter servers (ps)."),
         ("num_workers", 2, "Number of workers."),
         (
             "max_restarts",
             5,
-            "How often lost tasks are started again, within --restart_window, of a "
-            "program that runs on the chief alone, with ps; 0 ends the job with the "
-            "first that is lost.",
+            "How many times to restart lost tasks within --restart_window, if only the "
+            "chief runs the script and there are ps. With 0, the first lost task ends "
+            "the job.",
         ),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
@@ -134,41 +139,46 @@ def _define_flags() -> flags.FlagValues:
         (
             "chief",
             None,
-            "Whether there is a chief; by default in a coordinator program.",
+            "Start a chief. By default, if only the chief runs the script.",
         ),
-        ("evaluator", False, "Whether there is an evaluator."),
+        ("evaluator", False, "Start an evaluator."),
         (
             "chatty",
             False,
-            "Show the output of all tasks. By default, where every task runs the "
-            "script and there is no ps, all print the same: only the first one's is "
-            "shown (the chief's, or else that of worker:0), and of the others, their "
-            "warnings and errors. The log files have everything.",
+            "Show the output of every task. By default, if every task runs the script "
+            "and there are no ps, only the first task's output is shown (the chief's, or "
+            "else worker:0's), with the warnings and errors of the others. The log files "
+            "always contain everything.",
         ),
     ):
         flags.DEFINE_boolean(name, asked, text, flag_values=values)
     for name, seconds, text in (
-        ("startup_timeout", 60.0, "Seconds within which every server has to listen."),
-        ("grace_period", 10.0, "Seconds that a task told to end may take."),
+        ("startup_timeout", 60.0, "Seconds within which every server must listen."),
+        (
+            "grace_period",
+            10.0,
+            "Seconds that a task may take to end before it is killed.",
+        ),
         (
             "straggler_timeout",
             60.0,
-            "Seconds that the others of an every-task program may take after the "
-            "chief's success.",
+            "Seconds that the other tasks may take to end after the chief has succeeded, "
+            "if every task runs the script.",
         ),
-        ("restart_window", 600.0, "Seconds within which restarts are counted."),
+        ("restart_window", 600.0, "Seconds over which --max_restarts counts."),
         (
             "stall_timeout",
             120.0,
-            "Seconds that a task may be stopped or not answer, a step or the data take.",
+            "Seconds after which training counts as stalled: a task is stopped or does "
+            "not respond, or a step or a batch takes that long.",
         ),
     ):
         flags.DEFINE_float(name, seconds, text, flag_values=values)
     flags.DEFINE_integer(
         "gpus_per_worker",
         None,
-        "Number of GPUs that each worker has to itself; by default all of them show to "
-        "every worker.",
+        "Number of GPUs to reserve for each worker. By default every worker sees all "
+        "GPUs.",
         lower_bound=0,
         flag_values=values,
     )
@@ -176,22 +186,23 @@ def _define_flags() -> flags.FlagValues:
         "network",
         reach.AUTO,
         reach.MODES,
-        "Who reaches the ports: this machine alone (loopback), nobody else, nor the "
-        "job any other machine (private), or whoever reaches this machine (open); "
-        "auto takes loopback where the system allows it, and else open.",
+        "Who can reach the job's ports: processes on this machine (loopback), only the "
+        "job itself, which then cannot reach other machines (private), or every machine "
+        "that can reach this one (open). auto means loopback if the system allows it, "
+        "and open otherwise.",
         flag_values=values,
     )
     flags.DEFINE_string(
         "log_dir",
         None,
-        "Directory of the log files; by default a new one in logs/.",
+        "Directory for the log files. By default a new one under logs/.",
         flag_values=values,
     )
     flags.DEFINE_string(
         "checkpoint_dir",
         None,
-        "Directory from which fit of tfdist.ParameterServerStrategy goes on when the "
-        "program is started again.",
+        "Directory for the checkpoints from which fit of tfdist.ParameterServerStrategy "
+        "resumes after a restart.",
         flag_values=values,
     )
     command_line.define_common(values)

@@ -1,4 +1,4 @@
-"""Jobs whose tasks share this machine and talk over its loopback interface."""
+"""Jobs whose tasks all run on this machine, connected over its loopback interface."""
 
 import contextlib
 import os
@@ -28,19 +28,21 @@ from tf_config import Cluster, Task, TFConfig, contract
 
 
 class LogDirError(ValueError):
-    """A log directory that cannot be written."""
+    """The log directory cannot be written."""
 
 
 class LaunchError(RuntimeError):
-    """A cluster that did not start; the message names the task and tells why."""
+    """The cluster did not start; the message says which task failed and why."""
 
 
 @dataclass(frozen=True)
 class Servers:
     """Running ps and worker processes that wait for a coordinator.
 
-    `tf_config` is the chief's; `pids` has the process id of each task by its name,
-    such as `ps:0`.
+    Attributes:
+        tf_config: The chief's TF_CONFIG.
+        pids: The process id of each task, by its name, such as `ps:0`.
+        log_dir: The directory of the log files.
     """
 
     tf_config: TFConfig
@@ -51,11 +53,11 @@ class Servers:
 def local_cluster(
     num_ps: int, num_workers: int, *, chief: bool = True, evaluator: bool = False
 ) -> Cluster:
-    """Makes a cluster of free ports on 127.0.0.1.
+    """Creates a cluster whose addresses are free ports on 127.0.0.1.
 
     Raises:
-        PortError: If this machine has not that many free ports.
-        ClusterError: If the tasks do not make a cluster.
+        PortError: If this machine has too few free ports.
+        ClusterError: If the counts are not a valid cluster.
         PlatformError: If this machine does not run Linux.
     """
     check_platform()
@@ -89,16 +91,17 @@ def make_job(
     """Plans a job on this machine.
 
     Args:
-        cluster: Its addresses are on this machine; see `local_cluster`.
-        program: The user's script and flags.
-        kind: One of `launch.plan.KINDS`.
-        log_dir: The directory of the log files, by default a new one in `logs`.
+        cluster: A cluster with addresses on this machine; see `local_cluster`.
+        program: The user's script and its flags.
+        kind: One of `launch.plan.PROGRAM_KINDS`.
+        log_dir: The directory of the log files; by default a new one under `logs`.
         server: The arguments that make Python a server.
         environ: The environment in which the tasks will be started.
-        gpus_per_worker: The GPUs of each worker; None shows all GPUs to all that train.
-        checkpoint_dir: Where the program keeps its checkpoints.
-        **limits: The time-outs of `Job`, its `echo`, `chatty` and `network`, and how
-            often it starts lost tasks again.
+        gpus_per_worker: The number of GPUs per worker; None shows all GPUs to every
+            task that trains.
+        checkpoint_dir: Where the script keeps its checkpoints.
+        **limits: Other attributes of `Job`: its timeouts, `echo`, `chatty`, `network`
+            and the limits of restarts.
 
     Raises:
         PlanError: If the kind does not fit the cluster, or there are too few GPUs.
@@ -121,19 +124,20 @@ def make_job(
 
 
 def _telling(task_plan: TaskPlan, env: Mapping[str, str]) -> TaskPlan:
-    """Tells a program what it is to keep to; servers have none."""
+    """Adds variables to a task that runs the script; a server does not read them."""
     if task_plan.is_server:
         return task_plan
     return replace(task_plan, env={**task_plan.env, **env})
 
 
 def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
-    """Adds what a task needs beside others on one machine and one terminal.
+    """Adds the variables that let a task share its machine and its terminal.
 
-    What the user has set stays, but for the GPU on a ps: its variables are in main
-    memory, and TensorFlow would take the workers' GPU memory for nothing.
+    What the user has set is kept, except that a ps sees no GPU: its variables are in
+    main memory, and TensorFlow would still take GPU memory from the workers.
     """
-    env = {"PYTHONUNBUFFERED": "1"}  # A pipe would hold lines back.
+    # Python buffers its output to a pipe in blocks, which would delay the lines.
+    env = {"PYTHONUNBUFFERED": "1"}
     if task_plan.is_server:
         env[LOG_LEVEL] = "2"
     if task_plan.task.job != "ps":
@@ -149,6 +153,7 @@ def run(job: Job) -> int:
 
     Raises:
         LogDirError: If the log directory cannot be written.
+        PlatformError: If this machine does not run Linux.
     """
     make_log_dir(job.log_dir)
     with Handle(job) as handle:
@@ -163,48 +168,50 @@ def servers(
     server: Sequence[str] = SERVER,
     **options: Any,
 ) -> Iterator[Servers]:
-    """Starts ps and workers alone, for a chief in this very process.
+    """Starts only ps and workers, for a chief in this process.
 
         with launch.servers(num_ps=2, num_workers=2) as cluster:
             os.environ["TF_CONFIG"] = cluster.tf_config.to_json()
 
-    They are silent but for their log files, may die without ending the others, and
-    are all gone when the context is left.
+    They write only to their log files, and one may die without ending the others. All
+    of them are gone when the context exits.
 
     Args:
         num_ps: Number of parameter servers, at least 1.
         num_workers: Number of workers, at least 1.
         server: The arguments that make Python a server.
-        **options: `log_dir`, and the time-outs and the `network` of `Job`.
+        **options: `log_dir`, and the timeouts and the `network` of `Job`.
 
     Raises:
         LaunchError: If a server does not start.
-        ValueError: If the numbers do not make a cluster, or the logs cannot be written.
+        PlatformError: If this machine does not run Linux.
+        ValueError: If the numbers are not a valid cluster, or the logs cannot be
+            written.
     """
     cluster = local_cluster(num_ps, num_workers)
-    chief = Program("")  # The caller: it is planned, and not started.
+    chief = Program("")  # This process: it is in the plan, but is not started.
     job = make_job(cluster, chief, COORDINATOR, server=server, echo=False, **options)
     job = replace(job, plans=tuple(each for each in job.plans if each.is_server))
     if job.network == reach.PRIVATE:
         raise ValueError(
-            "network='private' would keep this very process, the chief, out: choose "
-            "'loopback', or start the whole job by python -m launch.local"
+            "network='private' would lock out this process, which is the chief: choose "
+            "'loopback', or start the whole job with python -m launch.local"
         )
     make_log_dir(job.log_dir)
     with Handle(job) as handle:
         event = handle.next_event()
         if "pids" not in event:
-            raise LaunchError(event.get("error", "the supervisor ended"))
+            raise LaunchError(event.get("error", "the supervisor exited"))
         if event["warning"]:
             warnings.warn(event["warning"], stacklevel=3)
         yield Servers(TFConfig(cluster, Task("chief", 0)), event["pids"], job.log_dir)
 
 
 def make_log_dir(path: str) -> None:
-    """Makes the directory of the log files, if need be.
+    """Creates the directory of the log files if it does not exist.
 
     Raises:
-        LogDirError: If it cannot be made or written.
+        LogDirError: If it cannot be created or written.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -215,7 +222,7 @@ def make_log_dir(path: str) -> None:
             return
         problem = "permission denied"
     raise LogDirError(
-        f"log directory {path!r} cannot be written ({problem}): name another by "
+        f"cannot write to the log directory {path!r} ({problem}): choose another with "
         "--log_dir"
     )
 

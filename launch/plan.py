@@ -1,4 +1,4 @@
-"""A cluster and a program become one command and environment for each task."""
+"""Plans a program on a cluster: one command and environment per task."""
 
 import shlex
 import sys
@@ -9,20 +9,20 @@ from typing import Any
 from tf_config import Cluster, Task, TFConfig, contract, proxies, split_address
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
-KINDS = (AUTO, COORDINATOR, EVERY_TASK)
-"""How the user's script is run: by the chief alone, or by each task."""
+PROGRAM_KINDS = (AUTO, COORDINATOR, EVERY_TASK)
+"""How the user's script runs: on the chief only, or in every task."""
 
 SERVER = ("-m", contract.SERVER_MODULE)
-"""What Python runs on a ps or a worker that a chief coordinates."""
+"""The arguments that make Python a server, on a ps or a worker of a coordinator."""
 
 
 class PlanError(ValueError):
-    """A program that cannot be run on the cluster that was given."""
+    """A program that cannot run on the given cluster."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The user's script, and the flags that belong to it."""
+    """The user's script and its flags."""
 
     script: str
     flags: tuple[str, ...] = ()
@@ -30,10 +30,14 @@ class Program:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What one task runs: plain data, the same on every engine.
+    """What one task runs, as plain data.
 
-    `env` holds only what the task needs beside the environment it is started in.
-    A server waits for a coordinator; the other tasks run the user's script.
+    Attributes:
+        task: The task.
+        address: Its `host:port`.
+        argv: Its command.
+        env: The variables it needs in addition to the environment it is started in.
+        is_server: Whether it serves a coordinator; other tasks run the user's script.
     """
 
     task: Task
@@ -44,7 +48,7 @@ class TaskPlan:
 
     @property
     def name(self) -> str:
-        """The task as people say it: `chief`, `ps:0`."""
+        """The task's short name: `chief`, `ps:0`."""
         return task_name(self.task)
 
     @property
@@ -58,12 +62,12 @@ class TaskPlan:
         return split_address(self.address)[1]
 
     def shell_line(self) -> str:
-        """The task as one line that can be pasted into a shell."""
+        """Returns the task as a line to paste into a shell."""
         settings = [f"{name}={shlex.quote(self.env[name])}" for name in self.env]
         return " ".join([*settings, shlex.join(self.argv)])
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as JSON can hold it; `from_dict` reads it back."""
+        """Returns the plan as a JSON object; `from_dict` reads it back."""
         return {
             "task": str(self.task),
             "address": self.address,
@@ -92,10 +96,10 @@ def plan(
     Args:
         cluster: Who is in the cluster.
         program: The user's script and its flags.
-        kind: One of `KINDS`. A coordinator program runs the script on the chief
+        kind: One of `PROGRAM_KINDS`. A coordinator program runs the script on the chief
             and the evaluator, and a server on each ps and worker; an every-task
-            program runs the script everywhere. `auto` takes the first where the
-            cluster has parameter servers, and the second elsewhere.
+            program runs the script in every task. `auto` means coordinator if the
+            cluster has parameter servers, and every-task otherwise.
         python: The interpreter.
         server: The arguments that make the interpreter a server.
 
@@ -121,31 +125,33 @@ def plan(
 def without_proxy(
     plans: Sequence[TaskPlan], environ: Mapping[str, str]
 ) -> tuple[TaskPlan, ...]:
-    """Lets the tasks reach each other, though the environment names a proxy.
+    """Keeps the traffic between tasks off the proxy of the environment, if any.
 
-    TensorFlow would send what it says to them through the proxy, and hang.
+    TensorFlow would send its calls through the proxy, and hang.
 
     Args:
         plans: Every task of the cluster.
-        environ: The environment in which they will be started.
+        environ: The environment in which the tasks will be started.
     """
     env = proxies.exception_for([each.host for each in plans], environ)
     return tuple(replace(each, env={**each.env, **env}) for each in plans)
 
 
 def task_name(task: Task) -> str:
-    """A task as people say it: `ps:0`, but `chief` where there is only one."""
+    """Returns a task's short name: `ps:0`, but `chief`, since there is only one."""
     return task.job if task.job in ("chief", "evaluator") else str(task)
 
 
 def resolve_kind(cluster: Cluster, kind: str = AUTO) -> str:
-    """Which kind of program the cluster runs: `coordinator` or `every_task`.
+    """Returns the kind of program the cluster runs: `coordinator` or `every_task`.
 
     Raises:
         PlanError: If the kind is unknown, or does not fit the cluster.
     """
-    if kind not in KINDS:
-        raise PlanError(f"unknown program {kind!r}; it is one of {', '.join(KINDS)}")
+    if kind not in PROGRAM_KINDS:
+        raise PlanError(
+            f"unknown program {kind!r}; choose one of {', '.join(PROGRAM_KINDS)}"
+        )
     if kind == COORDINATOR and not (cluster.chief and cluster.worker):
         raise PlanError(
             "a coordinator program needs a chief, which runs the script, and workers; "

@@ -1,4 +1,4 @@
-"""Which kind of program a script is, where the script itself tells."""
+"""Which kind of program a script is, if the script itself shows it."""
 
 import ast
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ from tf_config.contract import ESTIMATOR_MODULE
 
 
 def kind_of_script(script: str, asked: str = AUTO) -> str:
-    """Returns the kind that was asked for, or else the one that the script tells.
+    """Returns the kind that was asked for, or else the kind that the script shows.
 
-    An Estimator's program is run by every task, also where there are parameter
-    servers. It is known by its import of `tfdist.estimator`, or that of a module which
-    lies beside it. Nothing is run.
+    Every task runs an Estimator program, even with parameter servers. It is recognized
+    by an import of `tfdist.estimator` in the script, or in a module next to it that it
+    imports. The script is parsed, not run.
 
     Args:
         script: The path of a Python script, which need not exist.
-        asked: One of `launch.plan.KINDS`.
+        asked: One of `launch.plan.PROGRAM_KINDS`.
 
     Returns:
-        `auto` if the script does not tell: then the cluster does.
+        The kind; `auto` if neither shows it. Then the cluster decides.
     """
     if asked == AUTO and _imports_estimator(Path(script), Path(script).parent, set()):
         return EVERY_TASK
@@ -32,7 +32,7 @@ def _imports_estimator(file: Path, root: Path, seen: set[Path]) -> bool:
     names = sorted(_imports(file))
     if any(f"{name}.".startswith(f"{ESTIMATOR_MODULE}.") for name in names):
         return True
-    # `a.b` may be the module b of the package a, or a name in the module a.
+    # `a.b` is either the module b of the package a, or a name in the module a.
     modules = {each for name in names for each in (name, name.rpartition(".")[0])}
     beside = [root / f"{each.replace('.', '/')}.py" for each in sorted(modules - {""})]
     return any(
@@ -46,7 +46,7 @@ def _imports(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return  # Whoever runs it will say so.
+        return  # Python reports it when it runs the script.
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

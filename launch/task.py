@@ -1,9 +1,9 @@
-r"""Starts one task of a cluster, on the host where it is run.
+r"""Starts one task of a cluster on this host.
 
     python -m launch.task --job_name=ps --task_index=0 --chief_hosts=a:2222 \
         --ps_hosts=b:2222 --worker_hosts=c:2222,d:2222 train.py --epochs=5
 
-The same command, with its own --job_name and --task_index, is run on every host.
+Run the same command on every host, each with its own --job_name and --task_index.
 """
 
 import os
@@ -21,11 +21,14 @@ from tf_config import JOBS, Cluster, Task
 
 
 def main(argv: Sequence[str]) -> int:
-    """Becomes the task, and so never returns, or prints what it would become.
+    """Replaces this process with the task, or prints the task's command.
+
+    Returns:
+        0 after a dry run; otherwise it does not return.
 
     Raises:
         UsageError: If the flags or the script are wrong.
-        ClusterError: If the hosts do not make a cluster with this task in it.
+        ClusterError: If the hosts are not a valid cluster that contains this task.
         PlanError: If the program does not fit the cluster.
     """
     values, task_plan = _plan_task(argv)
@@ -37,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
                 print(f"launch.task: {notice}", file=sys.stderr, flush=True)
         if task_plan.is_server:
             print(
-                f"launch.task: {task_plan.name} serves on {task_plan.address} until it "
-                "is ended; training begins once every task has been started",
+                f"launch.task: {task_plan.name} is serving on {task_plan.address} until it "
+                "is killed; training begins once every task is running",
                 file=sys.stderr,
                 flush=True,
             )
@@ -58,29 +61,33 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:
         task_plan = gpus.showing(task_plan, values.gpus)
-    # A ps or a worker that serves the chief need not have the script.
+    # A server does not run the script, so its host does not need a copy.
     if not task_plan.is_server:
         command_line.check_script(program.script)
     return values, task_plan
 
 
 def _misplaced(task_plan: TaskPlan) -> str:
-    """Warns of an address that other machines have; '' if there is nothing to warn of."""
+    """Returns a warning if the task's address belongs to another machine, or ''."""
     if task_plan.task.job == "evaluator" or reach.is_here(task_plan.address):
         return ""
     return (
-        f"WARNING: {task_plan.address} is not an address of this machine. Unless "
-        f"something forwards it here, start {task_plan.name} on the machine that has it"
+        f"WARNING: {task_plan.address} is not an address of this machine. Unless it is "
+        f"forwarded here, start {task_plan.name} on the machine with that address"
     )
 
 
 def _task(cluster: Cluster, job: str | None, index: int | None) -> Task:
     if job is None:
-        raise UsageError(f"--job_name says which task this is: {', '.join(JOBS)}")
+        raise UsageError(
+            f"--job_name is missing: give the job of this task, one of {', '.join(JOBS)}"
+        )
     if index is None and job in ("chief", "evaluator"):
         index = 0
     if index is None:
-        raise UsageError(f"--task_index says which {job} this is: 0 for the first")
+        raise UsageError(
+            f"--task_index is missing: give the index of this {job}, 0 for the first"
+        )
     return Task(job, index)
 
 
@@ -90,7 +97,7 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_list(
         "gpus",
         None,
-        "GPUs of this host that the task sees, as CUDA_VISIBLE_DEVICES names them; by "
+        "GPUs of this host that the task can use, as in CUDA_VISIBLE_DEVICES. By "
         "default all.",
         flag_values=values,
     )

@@ -113,7 +113,7 @@ def test_a_schedule_that_cannot_be_had(job, fault, options, message):
 def test_a_checkpoint_dir_that_cannot_be_written(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    with pytest.raises(UsageError, match=r"train\.py is no directory"):
+    with pytest.raises(UsageError, match=r"train\.py is not a directory"):
         chaos.main(["chaos", f"--checkpoint_dir={script}/kept", str(script)])
 
 

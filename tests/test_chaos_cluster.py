@@ -7,7 +7,7 @@ import pytest
 
 import launch
 from launch import chaos
-from launch.fault.faults import KINDS, LINK_KINDS
+from launch.fault.faults import FAULT_KINDS, LINK_KINDS
 from launch.fault.invariants import Invariant
 from tfdist.checkpoint.__main__ import main as check_checkpoints
 
@@ -63,4 +63,4 @@ def test_the_schedules_kill_every_role_and_do_all_else():
     assert len(faults) == 10
     killed = {fault.task.partition(":")[0] for fault in faults if fault.kind == "kill"}
     assert killed == {"chief", "ps", "worker"}
-    assert {fault.kind for fault in faults} == set(KILLED_OR_NOT) < set(KINDS)
+    assert {fault.kind for fault in faults} == set(KILLED_OR_NOT) < set(FAULT_KINDS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import launch
@@ -106,6 +106,7 @@ def test_the_modules_exist():
         assert path.with_suffix(".py").exists() or path.is_dir()
 
 
+@settings(deadline=None)
 @given(st.text(), st.lists(st.text()), st.text())
 def test_a_report_survives_the_pipe(event, tasks, why):
     report = Report(event, tuple(tasks), why)
@@ -113,6 +114,7 @@ def test_a_report_survives_the_pipe(event, tasks, why):
     assert Report.from_line(report.to_line()) == report
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.text(),

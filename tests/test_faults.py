@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.fault.faults import (
     CHECKPOINT_KINDS,
+    FAULT_KINDS,
     KILL,
-    KINDS,
     LETHAL_KINDS,
     SLOW,
     STOP,
@@ -25,11 +25,12 @@ arguments = st.tuples(
     st.integers(0, 2**64),
     st.lists(st.sampled_from(TASKS), min_size=1, unique=True),
     st.integers(1, 10**6),
-    st.lists(st.sampled_from(KINDS), min_size=1, unique=True),
+    st.lists(st.sampled_from(FAULT_KINDS), min_size=1, unique=True),
     st.integers(0, 20),
 )
 
 
+@settings(deadline=None)
 @given(arguments)
 def test_a_seed_has_one_schedule_which_json_keeps(drawn):
     schedule = draw(*drawn)
@@ -37,6 +38,7 @@ def test_a_seed_has_one_schedule_which_json_keeps(drawn):
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
+@settings(deadline=None)
 @given(arguments)
 def test_a_schedule_has_what_was_asked_for(drawn):
     seed, tasks, steps, kinds, count = drawn
@@ -60,9 +62,9 @@ def test_every_task_and_kind_is_struck_sooner_or_later():
     struck = [
         (fault.kind, fault.task)
         for seed in range(300)
-        for fault in draw(seed, TASKS, 100, KINDS, 3).faults
+        for fault in draw(seed, TASKS, 100, FAULT_KINDS, 3).faults
     ]
-    assert {kind for kind, _ in struck} == set(KINDS)
+    assert {kind for kind, _ in struck} == set(FAULT_KINDS)
     assert {task for kind, task in struck if kind == KILL} == set(TASKS)
 
 

@@ -15,7 +15,7 @@ from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import STRATEGIES, from_hosts, from_text, roles
 from launch.diagnose.diagnosis import each_task
 from launch.diagnose.finding import Level
-from launch.diagnose.report import Outcome, Peer, Report
+from launch.diagnose.probe_result import Peer, ProbeOutcome, ProbeResult
 from tf_config import Cluster, Task, TFConfig
 
 from .launch_programs import fake_servers
@@ -108,7 +108,9 @@ def test_roles_that_fit_the_strategy(jobs, fits):
 def report(task, *, ip="10.0.0.1", is_here=False, port=1, **about):
     peer = Peer(**{"task": task, "version": "2.21.0", "clock": 0.0, **about})
     address = f"{ip}:{port}"
-    return Report(address, Outcome.TENSORFLOW, ip=ip, is_here=is_here, peer=peer)
+    return ProbeResult(
+        address, ProbeOutcome.TENSORFLOW, ip=ip, is_here=is_here, peer=peer
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_dry_run_connects_to_nothing(run, monkeypatch):
     monkeypatch.setattr(doctor, "_probe", None)
     status, output, _ = run("--dry_run", "--worker_hosts=no-such-host.invalid:1")
     assert status == 0
-    assert "it is right" in output
+    assert "it is valid" in output
     status, output, _ = run("--dry_run", "--worker_hosts=no-such-host.invalid")
     assert status == 1
     assert "has no port" in output
@@ -286,14 +288,17 @@ def test_dry_run_connects_to_nothing(run, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["train.py"], "there is no script here; received 'train.py'"),
-        (["--timeout=0"], "--timeout is more than 0 and at most 14 s; received 0"),
-        (["--timeout=nan"], "--timeout is more than 0 and at most 14 s; received nan"),
-        (["--timeout=60"], "--timeout is more than 0 and at most 14 s; received 60"),
-        (["--pid=1", "--ps_hosts=a:1"], "the hosts and --pid each name a cluster"),
+        (["train.py"], "the doctor takes no script; received 'train.py'"),
+        (["--timeout=0"], "--timeout must be > 0 and at most 14 seconds; received 0"),
+        (
+            ["--timeout=nan"],
+            "--timeout must be > 0 and at most 14 seconds; received nan",
+        ),
+        (["--timeout=60"], "--timeout must be > 0 and at most 14 seconds; received 60"),
+        (["--pid=1", "--ps_hosts=a:1"], "the hosts and --pid each give a cluster"),
         (["--pid=0"], "pid"),
-        (["--tf_config=absent.json"], "'absent.json' cannot be read: No such file"),
-        (["--job_name=ps"], "--job_name and --task_index need the hosts"),
+        (["--tf_config=absent.json"], "cannot read 'absent.json': No such file"),
+        (["--job_name=ps"], "--task_index need the addresses of the cluster"),
         (["--strategy=mirrored"], "multi_worker, ring; received 'mirrored'"),
         (["--tf_confi=x"], "Did you mean: tf_config"),
     ],
@@ -317,12 +322,12 @@ def test_clusters_that_run_here(run, monkeypatch):
     monkeypatch.setattr(running, "clusters", lambda: found)
     status, _, errors = run()
     assert status == 2
-    assert "2 clusters run here: choose one by" in errors
+    assert "2 clusters are running here: choose one" in errors
     assert "--pid=11  2 ps, 1 chief: " in errors
     assert "--pid=12  a TF_CONFIG that cannot be read: " in errors
     monkeypatch.setattr(running, "clusters", lambda: [])
     status, _, errors = run()
-    assert "no cluster: TF_CONFIG is not set" in errors
+    assert "no cluster found: TF_CONFIG is not set" in errors
     monkeypatch.setattr(running, "clusters", lambda: found[:1])
     environs = {11: {"TF_CONFIG": "{"}, 12: {}}
     monkeypatch.setattr(running, "environ_of", environs.get)
@@ -332,10 +337,10 @@ def test_clusters_that_run_here(run, monkeypatch):
     assert "TF_CONFIG is not JSON" in output
     status, _, errors = run("--pid=12")
     assert status == 2
-    assert "process 12 has no TF_CONFIG that you may read" in errors
+    assert "process 12 has no TF_CONFIG, or you may not read it" in errors
     status, _, errors = run("--pid=13")
     assert status == 2
-    assert "there is no process 13" in errors
+    assert "no process 13" in errors
 
 
 def test_processes_of_one_cluster_are_one():

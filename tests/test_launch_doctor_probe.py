@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from launch.diagnose import agreement, diagnosis, probe, running
 from launch.diagnose.finding import Level
-from launch.diagnose.report import Outcome
+from launch.diagnose.probe_result import ProbeOutcome
 from tf_config import Task
 
 from .launch_programs import fake_servers
@@ -34,24 +34,29 @@ def test_nothing_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     report = find(address)
-    assert report.outcome is Outcome.REFUSED
+    assert report.outcome is ProbeOutcome.REFUSED
     assert words(report) == f"nothing listens on {address}"
 
 
 @pytest.mark.parametrize(
     ("first_words", "close", "outcome", "found"),
     [
-        (b"", False, Outcome.SILENT, "accepts connections and says nothing"),
-        (b"", True, Outcome.STRANGER, "it closed the connection"),
+        (b"", False, ProbeOutcome.SILENT, "accepts connections and says nothing"),
+        (b"", True, ProbeOutcome.STRANGER, "it closed the connection"),
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             False,
-            Outcome.STRANGER,
+            ProbeOutcome.STRANGER,
             "HTTP: b'HTTP/1",
         ),
-        (b"SSH-2.0-OpenSSH_9.2p1\r\n", False, Outcome.STRANGER, "SSH: b'SSH-2.0-Open"),
-        (b"\x15\x03\x01\x00\x02\x02\x46", True, Outcome.STRANGER, "TLS: "),
-        (b"\x1b[2J hello", False, Outcome.STRANGER, r"(b'\x1b[2J hello')"),
+        (
+            b"SSH-2.0-OpenSSH_9.2p1\r\n",
+            False,
+            ProbeOutcome.STRANGER,
+            "SSH: b'SSH-2.0-Open",
+        ),
+        (b"\x15\x03\x01\x00\x02\x02\x46", True, ProbeOutcome.STRANGER, "TLS: "),
+        (b"\x1b[2J hello", False, ProbeOutcome.STRANGER, r"(b'\x1b[2J hello')"),
     ],
 )
 def test_what_is_no_grpc_server(first_words, close, outcome, found):
@@ -65,14 +70,14 @@ def test_a_server_of_http_2_that_says_no_more():
     settings = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
     with fake_servers.talking(settings) as address:
         report = find(address, SHORT)
-    assert report.outcome is Outcome.SILENT
+    assert report.outcome is ProbeOutcome.SILENT
     assert "DEADLINE_EXCEEDED" in words(report)
 
 
 def test_a_grpc_server_that_is_not_tensorflows():
     with fake_servers.grpc_server({}) as address:
         report = find(address)
-    assert report.outcome is Outcome.NOT_TENSORFLOW
+    assert report.outcome is ProbeOutcome.NOT_TENSORFLOW
     assert "a server of HTTP/2 that is not TensorFlow's" in words(report)
 
 
@@ -81,12 +86,12 @@ def test_a_server_whose_answers_are_garbage(answer):
     with fake_servers.grpc_server(
         {"WorkerService/GetStatus": lambda *_: answer}
     ) as address:
-        assert find(address).outcome is Outcome.NOT_TENSORFLOW
+        assert find(address).outcome is ProbeOutcome.NOT_TENSORFLOW
 
 
 def test_a_host_that_there_is_not():
     report = find("no-such-host.invalid:2222")
-    assert report.outcome is Outcome.NO_SUCH_HOST
+    assert report.outcome is ProbeOutcome.NO_SUCH_HOST
     assert "the host of no-such-host.invalid:2222 is not known here" in words(report)
 
 
@@ -101,8 +106,8 @@ def test_a_lookup_that_never_ends_and_others_beside_it(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     with fake_servers.talking(b"SSH-2.0-x\r\n") as address:
         reports = probe.probe_all({"a": "slow:1", "b": address}, SHORT)
-    assert reports["a"].outcome is Outcome.LOOKUP_SLOW
-    assert reports["b"].outcome is Outcome.STRANGER
+    assert reports["a"].outcome is ProbeOutcome.LOOKUP_SLOW
+    assert reports["b"].outcome is ProbeOutcome.STRANGER
 
 
 def test_an_address_that_answers_not_at_all(monkeypatch):
@@ -111,7 +116,7 @@ def test_an_address_that_answers_not_at_all(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", time_out)
     report = find("127.0.0.1:1")
-    assert report.outcome is Outcome.UNREACHABLE
+    assert report.outcome is ProbeOutcome.UNREACHABLE
     assert words(report) == "127.0.0.1:1 does not answer (timed out)"
 
 
@@ -123,7 +128,7 @@ def test_the_best_of_a_hosts_addresses_counts(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", two)
     with fake_servers.tensorflow_server("worker:0") as address:
         report = find(f"name:{address.split(':')[1]}")
-    assert (report.outcome, report.ip) == (Outcome.TENSORFLOW, "127.0.0.1")
+    assert (report.outcome, report.ip) == (ProbeOutcome.TENSORFLOW, "127.0.0.1")
     assert report.is_here
 
 
@@ -197,7 +202,7 @@ def test_a_server_that_is_stopped_is_named_with_its_process(servers, tasks):
         processes = running.listeners(reports)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert reports["ps:1"].outcome is Outcome.SILENT
+    assert reports["ps:1"].outcome is ProbeOutcome.SILENT
     (finding,) = diagnosis.each_task(reports, processes)
     assert f"it is process {pid} (" in finding.found
     assert finding.found.endswith(f"which is stopped: kill -CONT {pid}")
@@ -212,4 +217,4 @@ def test_this_process_tells_too_once_it_has_joined(strategy, servers, tasks):
 
 
 def test_a_name_that_cannot_be_looked_up():
-    assert find(f"{'a' * 70}:1").outcome is Outcome.NO_SUCH_HOST
+    assert find(f"{'a' * 70}:1").outcome is ProbeOutcome.NO_SUCH_HOST

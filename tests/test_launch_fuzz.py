@@ -22,7 +22,7 @@ from launch.diagnose import peer, running
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import from_text
 from launch.diagnose.diagnosis import each_task
-from launch.diagnose.report import Outcome, Peer, Report
+from launch.diagnose.probe_result import Peer, ProbeOutcome, ProbeResult
 from launch.fault import faults
 from tf_config import JOBS, Task, TFConfig
 
@@ -246,7 +246,7 @@ def test_launch_doctor(args, text):
         check(doctor.main, args)
 
 
-kinds = st.lists(st.sampled_from(faults.KINDS) | words, max_size=3).map(",".join)
+kinds = st.lists(st.sampled_from(faults.FAULT_KINDS) | words, max_size=3).map(",".join)
 
 
 @unhurried
@@ -264,7 +264,7 @@ def test_launch_chaos(script, args):
 def test_what_the_doctor_would_probe_are_addresses(text):
     definition = from_text(text)
     reports = {
-        name: Report(address, Outcome.REFUSED)
+        name: ProbeResult(address, ProbeOutcome.REFUSED)
         for name, address in definition.addresses.items()
     }
     assert len(each_task(reports)) == len(reports)
@@ -276,7 +276,9 @@ def test_what_the_doctor_would_probe_are_addresses(text):
 def test_whatever_a_server_says_becomes_findings(task, version, clock, text):
     ahead = float(clock) if isinstance(clock, float) else 0.0
     peer = Peer(task, version, ahead, 0.1, text, "")
-    reports = {"ps:0": Report("a:1", Outcome.TENSORFLOW, "", "10.0.0.1", peer=peer)}
+    reports = {
+        "ps:0": ProbeResult("a:1", ProbeOutcome.TENSORFLOW, "", "10.0.0.1", peer=peer)
+    }
     found = [*each_task(reports), *between_tasks(reports)]
     assert {each.subject for each in found} == {"ps:0", "cluster"}
     for show in (doctor._print_json, doctor._print_table):

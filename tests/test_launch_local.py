@@ -226,7 +226,7 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--num_pss=1", "train.py"], "Unknown.*num_pss.*Did you mean: num_ps"),
         (["--num_workers=0", "train.py"], "--num_ps=2 needs workers.*--num_workers=1"),
         (["--nochief", "train.py"], "--num_ps=2 needs a chief.*remove --nochief"),
-        (["--num_ps=0", "--num_workers=0", "train.py"], "nothing trains: give"),
+        (["--num_ps=0", "--num_workers=0", "train.py"], "no task trains: set"),
         (
             ["--num_ps=0", "--nochief", "--program=coordinator", "train.py"],
             "needs a chief",
@@ -238,18 +238,27 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--gpus_per_worker=-1", "train.py"], "gpus_per_worker"),
         (["--program=all", "train.py"], "--program is one of auto.*; received 'all'"),
         (["--num_workers=70000", "train.py"], "needs 70003 free ports"),
-        (["--startup_timeout=0", "train.py"], "--startup_timeout is a time > 0 s; rec"),
+        (
+            ["--startup_timeout=0", "train.py"],
+            "--startup_timeout must be > 0 seconds; rec",
+        ),
         (
             ["--grace_period=inf", "train.py"],
-            "--grace_period is a time > 0 s; received",
+            "--grace_period must be > 0 seconds; received",
         ),
-        (["--startup_timeout=nan", "train.py"], "--startup_timeout is a time > 0 s"),
-        (["--grace_period=-1", "train.py"], "--grace_period is a time > 0 s; received"),
-        (["--num_ps=1"], "no script: name it after the flags"),
+        (
+            ["--startup_timeout=nan", "train.py"],
+            "--startup_timeout must be > 0 seconds",
+        ),
+        (
+            ["--grace_period=-1", "train.py"],
+            "--grace_period must be > 0 seconds; received",
+        ),
+        (["--num_ps=1"], "no script given: put it after the flags"),
         (["absent.py"], "'absent.py' does not exist in .*: check its path"),
         (["."], "'.' is not a file"),
         (["--checkpoint_dir=", "train.py"], "--checkpoint_dir is empty: name a dir"),
-        (["--checkpoint_dir=train.py/a/b", "train.py"], "train.py is no directory"),
+        (["--checkpoint_dir=train.py/a/b", "train.py"], "train.py is not a directory"),
         (["--log_dir=train.py/logs", "train.py"], "cannot be written.*--log_dir"),
     ],
 )

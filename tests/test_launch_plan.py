@@ -59,7 +59,9 @@ def test_host_and_port_of_a_task():
 
 
 def test_unknown_kind_is_refused_with_the_kinds():
-    with pytest.raises(PlanError, match="'all'; it is one of auto, coordinator, every"):
+    with pytest.raises(
+        PlanError, match="'all'; choose one of auto, coordinator, every"
+    ):
         resolve_kind(WORKERS, "all")
 
 

@@ -260,7 +260,9 @@ def test_a_machine_without_linux(monkeypatch, capsys, command, tmp_path):
 
 def test_a_chief_in_this_process_cannot_be_let_into_a_private_network():
     with (
-        pytest.raises(ValueError, match="keep this very process, the chief, out"),
+        pytest.raises(
+            ValueError, match="would lock out this process, which is the chief"
+        ),
         launch.servers(network="private"),
     ):
         pass

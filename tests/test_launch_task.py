@@ -68,7 +68,7 @@ def test_ps_becomes_a_server_and_needs_no_script_of_its_own(run, tmp_path):
     assert (process.returncode, output) == (6, "served []\n")
     *warning, waits = errors.splitlines(keepends=True)
     assert only_the_warning("".join(warning), "port 2 of")
-    assert "ps:1 serves on b:2 until it is ended; training begins once" in waits
+    assert "ps:1 is serving on b:2 until it is killed; training begins once" in waits
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,14 @@ def test_dry_run_prints_a_line_for_the_shell(run):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([*HOSTS, "train.py"], "--job_name says which task this is: chief, ps"),
-        (["--job_name=ps", *HOSTS, "train.py"], "--task_index says which ps this is"),
+        (
+            [*HOSTS, "train.py"],
+            "--job_name is missing: give the job of this task, one of chief, ps",
+        ),
+        (
+            ["--job_name=ps", *HOSTS, "train.py"],
+            "--task_index is missing: give the index of this ps",
+        ),
         (["--job_name=PS", "--task_index=0", *HOSTS, "x.py"], "did you mean 'ps'?"),
         (["--job_name=ps", "--task_index=2", *HOSTS, "x.py"], "ps:2 is not in the clu"),
         (["--job_name=ps", "--task_index=x", *HOSTS, "x.py"], "task_index"),

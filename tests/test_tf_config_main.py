@@ -45,9 +45,12 @@ class TestPrint:
     @pytest.mark.parametrize(
         ("argv", "words"),
         [
-            ([], "--job_name and --task_index say which task this is"),
-            (HOSTS, "give both, or --check alone"),
-            ([*HOSTS, "--job_name=ps"], "give both"),
+            (
+                [],
+                "--job_name and --task_index are required: they say which task this is",
+            ),
+            (HOSTS, "use --check alone"),
+            ([*HOSTS, "--job_name=ps"], "--task_index are required"),
             ([*HOSTS, "--job_name=PS", "--task_index=0"], "did you mean 'ps'?"),
             ([*HOSTS, "--job_name=ps", "--task_index=1"], "ps:1 is not in the cluster"),
             ([*HOSTS, "--job_name=ps", "--task_index=x"], "invalid int value: 'x'"),
@@ -55,7 +58,7 @@ class TestPrint:
             (["--worker_hosts=a", *WORKER], "worker:0, 'a', has no port"),
             (["--ps_hosts=a:1", *WORKER], "no chief"),
             (["--ps=a:1", *WORKER], "unrecognized arguments: --ps=a:1"),
-            (["--check", "--task_index=0"], "takes no other flag"),
+            (["--check", "--task_index=0"], "cannot be combined with other flags"),
         ],
     )
     def test_refuses_flags_with_status_2(self, argv, words, capsys):
@@ -73,7 +76,7 @@ class TestCheck:
         monkeypatch.setenv("TF_CONFIG", capsys.readouterr().out)
         assert main(["--check"]) == 0
         assert capsys.readouterr().out.splitlines() == [
-            "TF_CONFIG is right. This task (*) is worker:1.",
+            "TF_CONFIG is valid. This task (*) is worker:1.",
             "  chief:0   a:1",
             "  ps:0      b:1",
             "  worker:0  c:1",
@@ -93,7 +96,7 @@ class TestCheck:
             ' "task": {"type": "chief", "index": 0}}',
         )
         assert main(["--check"]) == 0
-        assert "waits for ever for an evaluator" in capsys.readouterr().out
+        assert "wait forever for an evaluator" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("value", "words"),

@@ -1,4 +1,4 @@
-r"""Prints a TF_CONFIG made from flags, or checks the one in the environment.
+r"""Builds a TF_CONFIG from flags, or checks the one in the environment.
 
 Usage::
 
@@ -20,14 +20,16 @@ from tf_config.errors import ClusterError
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command, and returns its exit status.
 
-    Status 0 is success, and 1 a TF_CONFIG that is wrong. argparse exits with 2
-    when the flags are.
+    The status is 0 on success and 1 if TF_CONFIG is invalid. argparse exits with 2 if
+    the flags are.
     """
     parser = _parser()
     flags = vars(parser.parse_args(argv))
     if flags.pop("check", False):
         if flags:
-            parser.error("--check reads the environment, and takes no other flag")
+            parser.error(
+                "--check reads the environment, and cannot be combined with other flags"
+            )
         return _check_environment()
     try:
         print(_from_flags(flags).to_json())
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(config: TFConfig) -> str:
-    """Tells who is in the cluster, one line a task, and marks this task."""
+    """Lists the tasks of a cluster, one line per task, and marks this task."""
     addresses = {task: config.cluster.address(task) for task in config.cluster.tasks()}
     addresses.setdefault(config.task, "outside the cluster")
     width = max(len(str(task)) for task in addresses)
@@ -47,10 +49,10 @@ def describe(config: TFConfig) -> str:
     ]
     if config.cluster.evaluator:
         rows.append(
-            "note: a stock strategy of TensorFlow waits for ever for an evaluator "
-            "that is in the cluster; leave it out."
+            "note: TensorFlow's own strategies wait forever for an evaluator that is in "
+            "the cluster; leave it out."
         )
-    return "\n".join([f"TF_CONFIG is right. This task (*) is {config.task}.", *rows])
+    return "\n".join([f"TF_CONFIG is valid. This task (*) is {config.task}.", *rows])
 
 
 def _check_environment() -> int:
@@ -65,8 +67,8 @@ def _check_environment() -> int:
 def _from_flags(flags: dict[str, Any]) -> TFConfig:
     if not {"job_name", "task_index"} <= flags.keys():
         raise ClusterError(
-            "--job_name and --task_index say which task this is: give both, or "
-            "--check alone"
+            "--job_name and --task_index are required: they say which task this is. To "
+            "check the environment instead, use --check alone"
         )
     hosts = {job: flags.get(f"{job}_hosts", "") for job in JOBS}
     return TFConfig(
@@ -91,13 +93,17 @@ def _parser() -> argparse.ArgumentParser:
             metavar="HOST:PORT,...",
             help=f"addresses of the {job} tasks",
         )
-    parser.add_argument("--job_name", help=f"job of this task: {', '.join(JOBS)}")
-    parser.add_argument("--task_index", type=int, help="index of this task in its job")
+    parser.add_argument(
+        "--job_name", help=f"job of this task: one of {', '.join(JOBS)}"
+    )
+    parser.add_argument(
+        "--task_index", type=int, help="index of this task within its job"
+    )
     parser.add_argument(
         "--check",
         action="store_const",
         const=True,
-        help="check the TF_CONFIG of the environment",
+        help="check the TF_CONFIG in the environment",
     )
     return parser
 

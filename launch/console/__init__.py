@@ -1,1 +1,1 @@
-"""What the terminal of a job shows."""
+"""Formats the output of a job's tasks for the terminal."""

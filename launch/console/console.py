@@ -1,4 +1,4 @@
-"""The terminal that all tasks share: one prefix and one colour a task."""
+"""The terminal that all tasks share, with one prefix and one colour per task."""
 
 import os
 import re
@@ -14,12 +14,18 @@ _SECONDS_BETWEEN_PARTIALS = 5.0
 
 
 class Console:
-    """Writes each task's lines with its prefix, and the launcher's own notices.
+    """Writes each task's lines with its prefix, and the launcher's notices.
 
-    One line may be open: a progress bar, a line without its end yet. On a terminal
-    it stays at the bottom, live, and steps aside for the others' lines. Elsewhere
-    it is written when it ends, and every 5 seconds until then. A stream that is
-    None shows nothing.
+    One line may be open, that is, not finished yet, such as a progress bar. On a terminal
+    it is redrawn in place, below the other tasks' lines. Elsewhere it is written when
+    it is finished, and every 5 seconds until then.
+
+    Args:
+        names: The names of the tasks.
+        stream: Where lines go; None hides them.
+        notices: Where notices go; None hides them.
+        environ: NO_COLOR switches colours off (https://no-color.org).
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class Console:
         self._above(f"{self._prefix(name)}{text}\n")
 
     def partial(self, name: str, text: str) -> None:
-        """Shows the unfinished line of a task; '' if it has none."""
+        """Shows the unfinished line of a task, or removes it if `text` is ''."""
         if text:
             if self._open is None:
                 self._open_shown = ("", self._clock())
@@ -59,7 +65,7 @@ class Console:
         self._redraw()
 
     def notice(self, text: str) -> None:
-        """Tells the user something of the launcher's own, apart from the logs."""
+        """Shows a message of the launcher."""
         self._erase()
         for line in text.splitlines():
             if self._notices is not None:
@@ -67,11 +73,11 @@ class Console:
         self._redraw()
 
     def mute(self) -> None:
-        """Shows nothing from now on."""
+        """Hides everything from now on."""
         self._stream = self._notices = None
 
     def tick(self) -> None:
-        """Shows an open line that has waited long, where it is not live."""
+        """Shows the open line if it has waited long enough and cannot be redrawn."""
         if self._live or self._open is None:
             return
         shown, since = self._open_shown
@@ -82,7 +88,7 @@ class Console:
 
     @property
     def waiting(self) -> bool:
-        """Whether `tick` has to be called in a while."""
+        """Whether `tick` must be called soon."""
         return self._open is not None and not self._live
 
     def _above(self, text: str) -> None:
@@ -113,13 +119,13 @@ class Console:
 
 
 def _fit(text: str, columns: int) -> str:
-    # A terminal cannot erase an open line that has wrapped.
+    # The escape that erases a line erases one row; a line that wraps has several.
     plain = _ESCAPES.sub("", text)
     return text if len(plain) <= columns else plain[: max(columns, 0)]
 
 
 def _write(stream: TextIO, text: str) -> bool:
-    """Writes, or says that nobody reads any longer: the job outlives its viewer."""
+    """Writes; returns False if the reader is gone. The job outlives its viewer."""
     encoding = stream.encoding or "utf-8"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))

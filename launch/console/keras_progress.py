@@ -1,4 +1,4 @@
-"""What Keras prints while it trains: that it does, and where other words begin."""
+"""Recognizes the lines that Keras prints while it trains."""
 
 import re
 
@@ -6,7 +6,7 @@ _ESCAPE = r"\x1b\[[0-9;?]*[A-Za-z]"
 _ESCAPES = re.compile(_ESCAPE)
 _STEPS = r"\s*\d+/(?:\d+|Unknown) .*\b\d+(?:us|ms|s)/(?:step|epoch)"
 _VALUE = r"(?:-?\d+\.\d+(?:e[+-]?\d+)?|nan|-?inf)"
-# The first at the start of each of several epochs, the second with each step.
+# Keras prints the first at the start of each epoch, the second after each step.
 _TRAINING = re.compile(rf"Epoch \d+/\d+$|{_STEPS}")
 _PROGRESS = re.compile(
     rf"(?:{_ESCAPE})*\s*(?:{_ESCAPE})*\d+/(?:\d+|Unknown)\S* .*"
@@ -15,7 +15,7 @@ _PROGRESS = re.compile(
 
 
 def is_training(line: str) -> bool:
-    r"""Whether Keras prints such a line while it trains, evaluates or predicts.
+    r"""Returns whether Keras prints such a line during fit, evaluate or predict.
 
     >>> is_training("Epoch 1/5"), is_training("1/5 \x1b[32m━━━\x1b[0m 0s 49ms/step")
     (True, True)
@@ -26,7 +26,7 @@ def is_training(line: str) -> bool:
 
 
 def split_progress(line: str) -> tuple[str, str]:
-    """Parts a progress bar from what was printed while it was not finished.
+    """Splits a progress bar from other output printed on the same line.
 
     >>> split_progress("1/2 ━━━ 0s 9ms/step - loss: 0.08Traceback (most recent call")
     ('1/2 ━━━ 0s 9ms/step - loss: 0.08', 'Traceback (most recent call')

@@ -1,15 +1,17 @@
-"""A stream of bytes becomes the lines that a terminal would have shown."""
+"""Splits a stream of bytes into the lines a terminal would show."""
 
 _LONGEST = 64 * 1024
-_MOVES = b"\r\b"  # Keras moves back by backspaces, and then by a return.
+_MOVES = (
+    b"\r\b"  # Keras moves the cursor back with backspaces, then with a carriage return.
+)
 
 
 class LineSplitter:
-    r"""Splits a task's output into lines, as it comes.
+    r"""Splits a task's output into lines as it arrives.
 
-    A carriage return goes back to the start of the line, which is how progress
-    bars redraw themselves: only the last drawing is kept. Bytes that are not
-    UTF-8 become escapes. A line longer than 64 KiB is cut, to bound memory.
+    Progress bars redraw themselves after a carriage return, which moves the cursor to
+    the start of the line: only the last drawing is kept. Bytes that are not UTF-8
+    become escapes. A line longer than 64 KiB is split, to bound memory.
 
     >>> splitter = LineSplitter()
     >>> splitter.feed(b"one\n 1/2\r 2/2"), splitter.partial
@@ -22,7 +24,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Takes more output, and returns the lines that it finished."""
+        """Takes more output, and returns the lines it finishes."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[_start_of_last_drawing(rest) :]
         while len(self._rest) > _LONGEST:
@@ -32,12 +34,12 @@ class LineSplitter:
 
     @property
     def partial(self) -> str:
-        """The line that is not finished yet, or ''."""
-        # A character may have arrived by half: its other bytes will follow.
+        """The unfinished line, or ''."""
+        # The last character may be incomplete: the rest of its bytes are still to come.
         return _last_drawing(self._rest).decode(errors="ignore")
 
     def close(self) -> list[str]:
-        """Ends the stream, and returns its last line if it was not finished."""
+        """Ends the stream, and returns its unfinished last line, if there is one."""
         rest, self._rest = self._rest, b""
         return [_decode(rest)] if rest else []
 
@@ -51,5 +53,5 @@ def _last_drawing(line: bytes) -> bytes:
 
 
 def _start_of_last_drawing(line: bytes) -> int:
-    # A return at the very end has not been drawn over yet.
+    # After a return at the very end, nothing has been drawn over the line yet.
     return line.rfind(b"\r", 0, len(line.rstrip(_MOVES))) + 1

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 
 from launch.diagnose.finding import Finding, Level
-from launch.diagnose.report import Report
+from launch.diagnose.probe_result import ProbeResult
 from tf_config import split_address
 
 MAX_SKEW = 1.0
 """Seconds by which clocks may differ: more makes logs and checkpoints misleading."""
 
 
-def between_tasks(reports: Mapping[str, Report]) -> list[Finding]:
+def between_tasks(reports: Mapping[str, ProbeResult]) -> list[Finding]:
     """Decides what is wrong between tasks.
 
     Args:
@@ -20,7 +20,7 @@ def between_tasks(reports: Mapping[str, Report]) -> list[Finding]:
     return [finding for rule in rules for finding in rule(reports)]
 
 
-def _places(reports: Mapping[str, Report]) -> Iterator[Finding]:
+def _places(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
     owners: dict[tuple[str, int], str] = {}
     for task, report in reports.items():
         place = report.ip, split_address(report.address)[1]
@@ -35,7 +35,7 @@ def _places(reports: Mapping[str, Report]) -> Iterator[Finding]:
             )
 
 
-def _loopback_among_others(reports: Mapping[str, Report]) -> Iterator[Finding]:
+def _loopback_among_others(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
     elsewhere = [task for task, each in reports.items() if each.ip and not each.is_here]
     for task, report in reports.items():
         if report.is_loopback and elsewhere:
@@ -50,7 +50,7 @@ def _loopback_among_others(reports: Mapping[str, Report]) -> Iterator[Finding]:
             )
 
 
-def _versions(reports: Mapping[str, Report]) -> Iterator[Finding]:
+def _versions(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
     tasks: dict[str, list[str]] = {}
     for task, report in reports.items():
         if report.peer is None:
@@ -78,7 +78,7 @@ def _versions(reports: Mapping[str, Report]) -> Iterator[Finding]:
         yield Finding(Level.OK, "cluster", "version", f"TensorFlow {each}")
 
 
-def _clocks(reports: Mapping[str, Report]) -> Iterator[Finding]:
+def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
     ahead: dict[str, float] = {"this machine": 0.0}
     uncertainty = 0.0
     for task, report in reports.items():

@@ -5,43 +5,43 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launch.diagnose.finding import Finding, Level
-from launch.diagnose.report import Outcome, Report
+from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 
 _OUTCOMES = {
-    Outcome.NO_SUCH_HOST: (
+    ProbeOutcome.NO_SUCH_HOST: (
         "address",
         "the host of {address} is not known here ({detail})",
         "correct the name, or add it to the DNS or to /etc/hosts of every machine",
     ),
-    Outcome.LOOKUP_SLOW: (
+    ProbeOutcome.LOOKUP_SLOW: (
         "address",
         "the host of {address} was not looked up in time",
         "check that the servers in /etc/resolv.conf answer, or write IP addresses",
     ),
-    Outcome.REFUSED: (
+    ProbeOutcome.REFUSED: (
         "port",
         "nothing listens on {address}",
         "start the task on that machine; if it runs, its log says why it does not "
         "listen. A firewall that rejects looks the same",
     ),
-    Outcome.UNREACHABLE: (
+    ProbeOutcome.UNREACHABLE: (
         "port",
         "{address} does not answer ({detail})",
         "see that the machine is on and in this network, and that no firewall between "
         "drops the port",
     ),
-    Outcome.SILENT: (
+    ProbeOutcome.SILENT: (
         "server",
         "{address} accepts connections and says nothing{because}",
         "if it is the task, it is stopped (kill -CONT its process) or hangs (restart "
         "it); if not, give the task another port",
     ),
-    Outcome.STRANGER: (
+    ProbeOutcome.STRANGER: (
         "server",
         "another program listens on {address}{because}",
         "give the task a port of its own, or end that program",
     ),
-    Outcome.NOT_TENSORFLOW: (
+    ProbeOutcome.NOT_TENSORFLOW: (
         "server",
         "a server of HTTP/2 that is not TensorFlow's listens on {address}{because}",
         "give the task a port of its own, or end that program",
@@ -50,7 +50,7 @@ _OUTCOMES = {
 
 
 def each_task(
-    reports: Mapping[str, Report], processes: Mapping[str, str] | None = None
+    reports: Mapping[str, ProbeResult], processes: Mapping[str, str] | None = None
 ) -> list[Finding]:
     """Decides what is wrong with each task.
 
@@ -69,7 +69,7 @@ def each_task(
     return found
 
 
-def _no_server(task: str, report: Report, process: str) -> Finding:
+def _no_server(task: str, report: ProbeResult, process: str) -> Finding:
     check, found, advice = _OUTCOMES[report.outcome]
     because = f" ({report.detail})" if report.detail else ""
     found = found.format(address=report.address, detail=report.detail, because=because)
@@ -78,7 +78,9 @@ def _no_server(task: str, report: Report, process: str) -> Finding:
     return Finding(Level.WRONG, task, check, found, advice)
 
 
-def _server(task: str, report: Report, ours: Mapping[str, str]) -> Iterator[Finding]:
+def _server(
+    task: str, report: ProbeResult, ours: Mapping[str, str]
+) -> Iterator[Finding]:
     peer = report.peer
     assert peer is not None
     if peer.task != task:

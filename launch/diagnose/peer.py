@@ -19,7 +19,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from launch.diagnose.messages import pb
-from launch.diagnose.report import Peer
+from launch.diagnose.probe_result import Peer
 from tf_config.contract import STATUS_CONTAINER, STATUS_VARIABLE
 
 _FAR_FUTURE = 2**31 - 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from launch.diagnose import peer
-from launch.diagnose.report import Outcome, Report
+from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 from launch.network import reach
 from tf_config import split_address
 
@@ -21,10 +21,10 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS = 4
 _FRAME_HEADER = 9  # bytes
-_RANKS = {outcome: rank for rank, outcome in enumerate(Outcome)}
+_RANKS = {outcome: rank for rank, outcome in enumerate(ProbeOutcome)}
 
 
-def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, Report]:
+def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeResult]:
     """Probes addresses at the same time.
 
     Args:
@@ -53,7 +53,7 @@ def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, Report]
     return dict(latest)
 
 
-def probe(address: str, timeout: float) -> Iterator[Report]:
+def probe(address: str, timeout: float) -> Iterator[ProbeResult]:
     """Probes one address, and yields what is known after each step.
 
     A lookup may take longer than `timeout`, which is that of a step in seconds.
@@ -63,13 +63,13 @@ def probe(address: str, timeout: float) -> Iterator[Report]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        yield Report(address, Outcome.NO_SUCH_HOST, _words(error))
+        yield ProbeResult(address, ProbeOutcome.NO_SUCH_HOST, _words(error))
         return
-    best: Report | None = None
+    best: ProbeResult | None = None
     for family, _, _, _, destination in found:
         ip = str(destination[0]).partition("%")[0]
-        report = Report(
-            address, Outcome.UNREACHABLE, "", ip, reach.has_address(family, ip)
+        report = ProbeResult(
+            address, ProbeOutcome.UNREACHABLE, "", ip, reach.has_address(family, ip)
         )
         yield best or report
         # All addresses of one name share the time.
@@ -78,15 +78,17 @@ def probe(address: str, timeout: float) -> Iterator[Report]:
             best = report
     assert best is not None, "a lookup that succeeds finds something"
     yield best
-    if best.outcome is Outcome.TENSORFLOW:
+    if best.outcome is ProbeOutcome.TENSORFLOW:
         yield _ask(best, port, timeout)
 
 
-def _unresolved(address: str) -> Report:
-    return Report(address, Outcome.LOOKUP_SLOW)
+def _unresolved(address: str) -> ProbeResult:
+    return ProbeResult(address, ProbeOutcome.LOOKUP_SLOW)
 
 
-def _connect(report: Report, family: int, port: int, timeout: float) -> Report:
+def _connect(
+    report: ProbeResult, family: int, port: int, timeout: float
+) -> ProbeResult:
     """Connects, and tells what the server at the other end speaks.
 
     Its outcome is TENSORFLOW for any server that speaks HTTP/2.
@@ -98,15 +100,15 @@ def _connect(report: Report, family: int, port: int, timeout: float) -> Report:
             connection.connect((report.ip, port))
             heard, problem = _greet(connection, deadline)
     except ConnectionRefusedError as error:
-        return replace(report, outcome=Outcome.REFUSED, detail=_words(error))
+        return replace(report, outcome=ProbeOutcome.REFUSED, detail=_words(error))
     except OSError as error:
         return replace(report, detail=_words(error))
     if len(heard) >= _FRAME_HEADER and heard[3] == _SETTINGS:
-        return replace(report, outcome=Outcome.TENSORFLOW)
+        return replace(report, outcome=ProbeOutcome.TENSORFLOW)
     if heard or problem:
         detail = _language(heard) if heard else problem
-        return replace(report, outcome=Outcome.STRANGER, detail=detail)
-    return replace(report, outcome=Outcome.SILENT)
+        return replace(report, outcome=ProbeOutcome.STRANGER, detail=detail)
+    return replace(report, outcome=ProbeOutcome.SILENT)
 
 
 def _greet(connection: socket.socket, deadline: float) -> tuple[bytes, str]:
@@ -139,14 +141,14 @@ def _language(heard: bytes) -> str:
     return repr(heard[:40])
 
 
-def _ask(report: Report, port: int, timeout: float) -> Report:
+def _ask(report: ProbeResult, port: int, timeout: float) -> ProbeResult:
     host = f"[{report.ip}]" if ":" in report.ip else report.ip
     try:
         return replace(report, peer=peer.ask(f"{host}:{port}", timeout))
     except peer.NotTensorFlowError as error:
-        return replace(report, outcome=Outcome.NOT_TENSORFLOW, detail=str(error))
+        return replace(report, outcome=ProbeOutcome.NOT_TENSORFLOW, detail=str(error))
     except peer.NoAnswerError as error:
-        return replace(report, outcome=Outcome.SILENT, detail=str(error))
+        return replace(report, outcome=ProbeOutcome.SILENT, detail=str(error))
 
 
 def _words(error: Exception) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from launch.diagnose.report import Report
+from launch.diagnose.probe_result import ProbeResult
 from launch.supervise import processes
 from tf_config import contract, split_address
 
@@ -60,7 +60,7 @@ def in_other_network(pid: int) -> bool:
     return theirs.st_ino != ours.st_ino
 
 
-def listeners(reports: Mapping[str, Report]) -> dict[str, str]:
+def listeners(reports: Mapping[str, ProbeResult]) -> dict[str, str]:
     """Describes the process behind each address that is this machine's.
 
     Of other users' processes, root alone is told.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-KILL, STOP, PARTITION, DELAY, SLOW, CORRUPT, FULL_DISK = KINDS = (
+KILL, STOP, PARTITION, DELAY, SLOW, CORRUPT, FULL_DISK = FAULT_KINDS = (
     "kill",
     "stop",
     "partition",
@@ -54,7 +54,7 @@ class Fault:
     | `full_disk` | the file system of the checkpoints is full, for `seconds`       |
 
     Attributes:
-        kind: One of `KINDS`.
+        kind: One of `FAULT_KINDS`.
         task: Such as `ps:0` or `chief`.
         step: It waits until the program has reported this step; 0 does not wait for
             the program, only for all tasks to be started.
@@ -159,8 +159,10 @@ def check_kinds(kinds: Collection[str]) -> None:
         FaultError: If not.
     """
     for kind in kinds:
-        if kind not in KINDS:
-            raise FaultError(f"unknown fault {kind!r}; it is one of {', '.join(KINDS)}")
+        if kind not in FAULT_KINDS:
+            raise FaultError(
+                f"unknown fault {kind!r}; it is one of {', '.join(FAULT_KINDS)}"
+            )
 
 
 def draw(

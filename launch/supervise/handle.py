@@ -1,4 +1,4 @@
-"""A supervisor, seen from the process that started it."""
+"""The side of a supervisor in the process that started it."""
 
 import contextlib
 import json
@@ -14,9 +14,9 @@ from launch.job import Job
 from launch.supervise.policy import describe_exit, exit_status
 from launch.supervise.processes import check_platform
 
-# Not `-m launch.supervise.supervisor`: the package need not be on the path, the first entry
-# of which would be a directory of the user's. And `pkill -f launch.local` shall
-# not hit it, for it has to survive the launcher to clean up after it.
+# Not `-m launch.supervise.supervisor`: the package may not be on the path, and -m would
+# put the user's current directory first on it. And `pkill -f launch.local` must not match
+# the supervisor, which has to survive the launcher to clean up after it.
 _BOOT = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from launch.supervise.supervisor import main; main()"
@@ -26,10 +26,10 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class Handle:
-    """A running supervisor. The job ends when this process does, however it does.
+    """A running supervisor. Its job ends when this process ends, for whatever reason.
 
-    A job that is started from a thread that is not the main one lasts until
-    `close`, or until this process has closed its files.
+    A job that is not started from the main thread ends with `close`, or when this
+    process closes its files: the kernel's signal would come with the thread's death.
 
     Args:
         job: What the supervisor starts.
@@ -51,7 +51,7 @@ class Handle:
         in_main_thread = threading.current_thread() is threading.main_thread()
         parent = os.getpid() if in_main_thread else None
         request = {"job": job.to_json(), "parent": parent}
-        # A supervisor that could not even begin is noticed by `wait`.
+        # `wait` reports a supervisor that died before it could read the request.
         with contextlib.suppress(BrokenPipeError):
             self._control.sendall(json.dumps(request).encode() + b"\n")
         self._events = self._control.makefile("rb")
@@ -62,9 +62,9 @@ class Handle:
         return self._process.pid
 
     def next_event(self) -> dict[str, Any]:
-        """Waits for what the supervisor says next: `pids`, `error`, or {} at its end.
+        """Waits for the supervisor's next event: `pids`, `error`, or {} at its end.
 
-        The job's own time-outs bound the wait.
+        The job's own timeouts bound the wait.
         """
         line = self._events.readline()
         return json.loads(line) if line else {}
@@ -74,25 +74,25 @@ class Handle:
         self._process.send_signal(signum)
 
     def wait(self) -> int:
-        """Waits for the end of the job, and returns its exit status."""
+        """Waits for the job to end, and returns its exit status."""
         code = self._process.wait()
         if code < 0:
             print(f"launch: the supervisor {describe_exit(code)}", file=sys.stderr)
         return exit_status(code)
 
     def poll(self, timeout: float) -> int | None:
-        """Waits for `timeout` seconds; the exit status of the job if it has ended."""
+        """Waits up to `timeout` seconds; returns the job's exit status if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return exit_status(self._process.wait(timeout))
         return None
 
     def stop(self) -> None:
-        """Ends the job, if it goes on; `next_event` goes on until it has."""
+        """Asks the job to end; `next_event` still returns its events until it has."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Ends the job, if it goes on, and waits until no process is left."""
+        """Ends the job if it is running, and waits until no process is left."""
         self._events.close()
         self._control.close()
         try:

@@ -1,9 +1,9 @@
 """Processes that end together, however one of them dies.
 
-Two bonds of the Linux kernel are used (prctl(2)). A task asks to be killed when
-its parent dies. And a supervisor asks to inherit the orphans among its
-descendants, so that no grandchild escapes it by changing its session, its
-environment or its parent: `kill_descendants` is done when no child is left.
+Two features of Linux are used (prctl(2)). A task asks the kernel to kill it when its
+parent dies. And a supervisor asks to become the parent of every orphan among its
+descendants, so that none escapes by changing its session, environment or parent:
+`kill_descendants` is done when no child is left.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PlatformError(RuntimeError):
-    """A job on this machine was asked for where there is no Linux."""
+    """This machine cannot run a job, since it does not run Linux."""
 
 
 def check_platform() -> None:
@@ -43,7 +43,13 @@ def check_platform() -> None:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended. `cpu` is its user and system time, in seconds."""
+    """How a child ended.
+
+    Attributes:
+        pid: Its process id.
+        code: Its return code; the negative signal number if it was killed.
+        cpu: Its user and system time, in seconds.
+    """
 
     pid: int
     code: int
@@ -51,17 +57,17 @@ class Exit:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of its descendants' orphans."""
+    """Makes this process the parent of any orphan among its descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Has this process receive `signum` when its parent dies.
+    """Asks the kernel to send `signum` to this process when its parent dies.
 
-    The kernel takes the *thread* that started this process for its parent.
+    The kernel regards the *thread* that started this process as its parent.
     """
     _prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # It died before we asked.
+    if os.getppid() != parent:  # The parent died before the call.
         os.kill(os.getpid(), signum)
 
 
@@ -73,10 +79,10 @@ def spawn(
     inherit_stdin: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Starts a task in a session of its own, which dies with this process.
+    """Starts a task in its own session; it dies with this process.
 
-    The session keeps the terminal's Ctrl-C from reaching the task directly: who is
-    told to end, and in which order, is the supervisor's to say. Call from the main
+    The session keeps the terminal's Ctrl-C from reaching the task directly: the
+    supervisor decides which tasks end, and in which order. Call it from the main
     thread, and reap with `reap`, not with the returned object.
 
     Raises:
@@ -95,7 +101,7 @@ def spawn(
 
 
 def reap() -> list[Exit]:
-    """Collects the children that have ended, adopted ones included."""
+    """Reaps the children that have ended, including adopted ones."""
     exits: list[Exit] = []
     while True:
         try:
@@ -109,12 +115,12 @@ def reap() -> list[Exit]:
 
 
 def kill_descendants(timeout: float) -> tuple[list[Exit], list[str]]:
-    """Kills children and grandchildren until there is none, for `timeout` seconds.
+    """Kills all descendants, retrying for up to `timeout` seconds.
 
-    The caller has to have adopted orphans.
+    Call `adopt_orphans` first.
 
     Returns:
-        Who ended, and the descriptions of those that could not be killed.
+        The exits of those that ended, and descriptions of those that are still alive.
     """
     exits: list[Exit] = []
     deadline = time.monotonic() + timeout
@@ -129,14 +135,17 @@ def kill_descendants(timeout: float) -> tuple[list[Exit], list[str]]:
             try:
                 process.kill()
             except psutil.Error:
-                continue  # Gone by itself, or another user's.
+                continue  # It has ended, or belongs to another user.
         time.sleep(0.01)
 
 
 def kill_strays(tasks: Sequence[int]) -> None:
-    """Kills what ended tasks have left behind: children that are none of these.
+    """Kills what dead tasks have left behind: children that are not in `tasks`.
 
-    The caller has to have adopted orphans.
+    Call `adopt_orphans` first.
+
+    Args:
+        tasks: The process ids of the running tasks.
     """
     for child in psutil.Process().children():
         if child.pid in tasks:
@@ -147,7 +156,7 @@ def kill_strays(tasks: Sequence[int]) -> None:
 
 
 def describe(pid: int) -> str:
-    """A process as `process 12 (python train.py)`."""
+    """Describes a process, for example as `process 12 (python train.py)`."""
     try:
         command = " ".join(psutil.Process(pid).cmdline())
     except psutil.Error:

@@ -26,7 +26,7 @@ class Peer:
     silence: str = ""
 
 
-class Outcome(Enum):
+class ProbeOutcome(Enum):
     """The last step that an address came to; `TENSORFLOW` is the best."""
 
     NO_SUCH_HOST = "no such host"
@@ -40,7 +40,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Report:
+class ProbeResult:
     """What was found at one address.
 
     Attributes:
@@ -53,7 +53,7 @@ class Report:
     """
 
     address: str
-    outcome: Outcome
+    outcome: ProbeOutcome
     detail: str = ""
     ip: str = ""
     is_here: bool = False
