@@ -100,7 +100,11 @@ def test_checks_of_the_callers_count(job):
 @pytest.mark.parametrize(
     ("fault", "options", "message"),
     [
-        (Fault("kill", "ps:7"), {}, "no ps:7 in this job: chief, ps:0, worker:0"),
+        (
+            Fault("kill", "ps:7"),
+            {},
+            "no ps:7 in this job: choose one of chief, ps:0, worker:0",
+        ),
         (Fault("partition", "ps:0"), {"network": "private"}, "received 'private'"),
         (Fault("corrupt", "chief"), {}, "--checkpoint_dir"),
     ],

@@ -224,7 +224,10 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--num_ps=two", "train.py"], "--num_ps is a non-negative .*; received 'two'"),
         (["--chief=maybe", "train.py"], "--chief is true or false; received 'maybe'"),
         (["--num_pss=1", "train.py"], "Unknown.*num_pss.*Did you mean: num_ps"),
-        (["--num_workers=0", "train.py"], "--num_ps=2 needs workers.*--num_workers=1"),
+        (
+            ["--num_workers=0", "train.py"],
+            "--num_ps=2 needs workers.*--num_workers to 1",
+        ),
         (["--nochief", "train.py"], "--num_ps=2 needs a chief.*remove --nochief"),
         (["--num_ps=0", "--num_workers=0", "train.py"], "no task trains: set"),
         (
@@ -233,7 +236,7 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         ),
         (
             ["--gpus_per_worker=99", "train.py"],
-            "2 tasks with 99 GPUs each need 198, and",
+            "2 tasks with 99 GPUs each need 198, but",
         ),
         (["--gpus_per_worker=-1", "train.py"], "gpus_per_worker"),
         (["--program=all", "train.py"], "--program is one of auto.*; received 'all'"),
@@ -257,9 +260,9 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["--num_ps=1"], "no script given: put it after the flags"),
         (["absent.py"], "'absent.py' does not exist in .*: check its path"),
         (["."], "'.' is not a file"),
-        (["--checkpoint_dir=", "train.py"], "--checkpoint_dir is empty: name a dir"),
+        (["--checkpoint_dir=", "train.py"], "--checkpoint_dir is empty: give a dir"),
         (["--checkpoint_dir=train.py/a/b", "train.py"], "train.py is not a directory"),
-        (["--log_dir=train.py/logs", "train.py"], "cannot be written.*--log_dir"),
+        (["--log_dir=train.py/logs", "train.py"], "cannot write to the log.*--log_dir"),
     ],
 )
 def test_mistakes_are_one_message_and_status_2(launcher, args, words):
