@@ -58,7 +58,9 @@ class WorkerSteps:
         """
         if self._workers_may_read and data.worker_input is not None:
             argument = data.worker_input.iterators
-            function = self._trace_reading(data.structure, argument)
+            function = self._trace_reading(
+                data.structure, data.worker_input.iterator_spec
+            )
         else:
             argument = self._take(data)
             function = self._trace(data.structure, self._steps)
@@ -92,11 +94,13 @@ class WorkerSteps:
             lambda step: trace_steps(self._strategy, step, structure, steps),
         )
 
-    def _trace_reading(self, structure: BatchStructure, iterators: Any) -> Any:
+    def _trace_reading(
+        self, structure: BatchStructure, iterator_spec: tf.TypeSpec
+    ) -> Any:
         return self._traced_once(
             (structure.key, "reading"),
             lambda step: trace_steps_reading(
-                self._strategy, step, structure, iterators, self._steps
+                self._strategy, step, structure, iterator_spec, self._steps
             ),
         )
 

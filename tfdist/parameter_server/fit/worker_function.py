@@ -45,7 +45,7 @@ def trace_steps_reading(
     strategy: tf.distribute.Strategy,
     step: Callable[[Any], Any],
     structure: BatchStructure,
-    iterators: Any,
+    iterator_spec: tf.TypeSpec,
     steps: int,
 ) -> Any:
     """Traces `steps` steps whose batches the worker reads itself.
@@ -54,7 +54,7 @@ def trace_steps_reading(
         strategy: Whose replica runs the steps.
         step: Takes a batch. If `steps` is more than 1, it returns a vector.
         structure: Of each batch.
-        iterators: One a worker.
+        iterator_spec: Of a worker's iterator over the batches.
         steps: The number of steps.
 
     Returns:
@@ -72,7 +72,7 @@ def trace_steps_reading(
             run_one(0) if steps == 1 else _repeat(run_one, tf.constant(steps))
         )
 
-    return _trace(strategy, run, tf.type_spec_from_value(iterators))
+    return _trace(strategy, run, iterator_spec)
 
 
 def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:

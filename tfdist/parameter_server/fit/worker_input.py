@@ -72,6 +72,11 @@ class WorkerInput:
         return cls(graph, dataset.element_spec, coordinator, num_workers, is_tuned)
 
     @property
+    def iterator_spec(self) -> tf.TypeSpec:
+        """The type spec of one worker's iterator."""
+        return tf.data.IteratorSpec(self._element_spec)
+
+    @property
     def iterators(self) -> Any:
         """One iterator a worker, as an argument of a scheduled function."""
         if self._iterators is None:
