@@ -84,29 +84,6 @@ def test_the_estimator_is_imported_by_itself_alone():
     assert importers == {"estimator"}
 
 
-@pytest.mark.parametrize(
-    "pure",
-    [
-        "all_reduce/cost.py",
-        "all_reduce/locality.py",
-        "all_reduce/packing.py",
-        "all_reduce/schedule.py",
-        "checkpoint/attributes.py",
-        "checkpoint/plain.py",
-        "checkpoint/store.py",
-        "placement/placement.py",
-        "placement/report.py",
-        "liveness/activity.py",
-        "liveness/stall.py",
-    ],
-)
-def test_decisions_import_no_tensorflow(pure):
-    names = imports(ROOTS["tfdist"] / pure)
-    assert not any("tensorflow" in name or name.endswith("_tf") for name in names)
-    ours = {name for name in names if name.startswith("tfdist.all_reduce")}
-    assert ours <= {"tfdist.all_reduce.schedule"}
-
-
 def run(program: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program],

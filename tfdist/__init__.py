@@ -1,64 +1,170 @@
 """Distribution strategies for TensorFlow and Keras 3.
 
-Importing this package changes nothing in TensorFlow or Keras.
+Importing this package changes nothing in TensorFlow or Keras, and imports neither: each
+public name imports its module when it is first used.
 """
 
-from tfdist import _requires  # noqa: F401  It comes first: the others would fail.
-from tfdist.all_reduce.cost import Network
-from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
-from tfdist.all_reduce.measure import measure_network
-from tfdist.checkpoint.store import CheckpointDirError
-from tfdist.cluster.startup import StartupTimeoutError
-from tfdist.embedding.aggregated_lookup import (
-    LookupBytesCounter,
-    embedding_lookup_sparse_with_distributed_aggregation,
-)
-from tfdist.embedding.cost import LookupBytes
-from tfdist.embedding.layers import Embedding, EmbeddingBag
-from tfdist.liveness.peers import PeerLostError
-from tfdist.liveness.watchdog import StalledError
-from tfdist.low_level.ending import report_done, serve_until_done
-from tfdist.low_level.startup import session_config, wait_until_ready
-from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
-from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
-from tfdist.parameter_server.fit.resume import CheckpointMismatchError
-from tfdist.parameter_server.strategy import ParameterServerStrategy
-from tfdist.placement.partition import Partition, PartitionError, Shard
-from tfdist.placement.partitioners import (
-    FixedShardsPartitioner,
-    MaxSizePartitioner,
-    MinSizePartitioner,
-    TargetSizePartitioner,
-    fixed_size_partitioner,
-)
-from tfdist.placement.placement import (
-    GreedyLoadBalancing,
-    Placement,
-    RoundRobin,
-    VariableSpec,
-    byte_size_load_fn,
-)
-from tfdist.placement.report import (
-    PlacedVariable,
-    PlacementReport,
-    WorkerReport,
-)
-from tfdist.planning.file import PlanFileError
-from tfdist.planning.model import plan
-from tfdist.planning.plan import Plan, PlannedVariable, Weight
-from tfdist.planning.planned import PlanMismatchError, Planned
-from tfdist.planning.planner import plan_variables
-from tfdist.planning.receipt import Receipt
-from tfdist.planning.sizes import UnknownSizesError
-from tfdist.planning.suggest import ClusterSuggestion, suggest_cluster
-from tfdist.synchronous.extended import UnequalDevicesError, UnequalModelError
-from tfdist.synchronous.fit.input import UnequalDataError
-from tfdist.synchronous.fit.loss_kind import IndivisibleLossError
-from tfdist.synchronous.fit.refusals import ScopeError, SynchronousTrainingError
-from tfdist.synchronous.multi_worker import MultiWorkerMirroredStrategy
-from tfdist.synchronous.ring import RingStrategy
-from tfdist.variables.creation import partition_variables
-from tfdist.variables.increment import NotAdditiveError
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the same.
+    from tfdist.all_reduce.cost import Network
+    from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
+    from tfdist.all_reduce.measure import measure_network
+    from tfdist.checkpoint.store import CheckpointDirError
+    from tfdist.cluster.startup import StartupTimeoutError
+    from tfdist.embedding.aggregated_lookup import (
+        LookupBytesCounter,
+        embedding_lookup_sparse_with_distributed_aggregation,
+    )
+    from tfdist.embedding.cost import LookupBytes
+    from tfdist.embedding.layers import Embedding, EmbeddingBag
+    from tfdist.liveness.peers import PeerLostError
+    from tfdist.liveness.watchdog import StalledError
+    from tfdist.low_level.ending import report_done, serve_until_done
+    from tfdist.low_level.startup import session_config, wait_until_ready
+    from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
+    from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
+    from tfdist.parameter_server.fit.resume import CheckpointMismatchError
+    from tfdist.parameter_server.strategy import ParameterServerStrategy
+    from tfdist.placement.partition import Partition, PartitionError, Shard
+    from tfdist.placement.partitioners import (
+        FixedShardsPartitioner,
+        MaxSizePartitioner,
+        MinSizePartitioner,
+        TargetSizePartitioner,
+        fixed_size_partitioner,
+    )
+    from tfdist.placement.placement import (
+        GreedyLoadBalancing,
+        Placement,
+        RoundRobin,
+        VariableSpec,
+        byte_size_load_fn,
+    )
+    from tfdist.placement.report import (
+        PlacedVariable,
+        PlacementReport,
+        WorkerReport,
+    )
+    from tfdist.planning.arguments import UnknownSizesError
+    from tfdist.planning.file import PlanFileError
+    from tfdist.planning.model import plan
+    from tfdist.planning.plan import Plan, PlannedVariable, Weight
+    from tfdist.planning.planned import PlanMismatchError, Planned
+    from tfdist.planning.planner import plan_variables
+    from tfdist.planning.receipt import Receipt
+    from tfdist.planning.suggest import ClusterSuggestion, suggest_cluster
+    from tfdist.synchronous.extended import UnequalDevicesError, UnequalModelError
+    from tfdist.synchronous.fit.input import UnequalDataError
+    from tfdist.synchronous.fit.loss_kind import IndivisibleLossError
+    from tfdist.synchronous.fit.refusals import ScopeError, SynchronousTrainingError
+    from tfdist.synchronous.multi_worker import MultiWorkerMirroredStrategy
+    from tfdist.synchronous.ring import RingStrategy
+    from tfdist.variables.creation import partition_variables
+    from tfdist.variables.increment import NotAdditiveError
+
+# The public names by module. These modules import without TensorFlow.
+_PURE = {
+    "tfdist.all_reduce.cost": ("Network",),
+    "tfdist.checkpoint.store": ("CheckpointDirError",),
+    "tfdist.cluster.startup": ("StartupTimeoutError",),
+    "tfdist.embedding.cost": ("LookupBytes",),
+    "tfdist.liveness.watchdog": ("StalledError",),
+    "tfdist.placement.partition": (
+        "Partition",
+        "PartitionError",
+        "Shard",
+    ),
+    "tfdist.placement.partitioners": (
+        "FixedShardsPartitioner",
+        "MaxSizePartitioner",
+        "MinSizePartitioner",
+        "TargetSizePartitioner",
+        "fixed_size_partitioner",
+    ),
+    "tfdist.placement.placement": (
+        "GreedyLoadBalancing",
+        "Placement",
+        "RoundRobin",
+        "VariableSpec",
+        "byte_size_load_fn",
+    ),
+    "tfdist.placement.report": (
+        "PlacedVariable",
+        "PlacementReport",
+        "WorkerReport",
+    ),
+    "tfdist.planning.arguments": ("UnknownSizesError",),
+    "tfdist.planning.file": ("PlanFileError",),
+    "tfdist.planning.plan": (
+        "Plan",
+        "PlannedVariable",
+        "Weight",
+    ),
+    "tfdist.planning.planned": (
+        "PlanMismatchError",
+        "Planned",
+    ),
+    "tfdist.planning.planner": ("plan_variables",),
+    "tfdist.planning.receipt": ("Receipt",),
+    "tfdist.planning.suggest": (
+        "ClusterSuggestion",
+        "suggest_cluster",
+    ),
+}
+
+# These need TensorFlow, and the version that `_requires` checks for.
+_ON_TENSORFLOW = {
+    "tfdist.all_reduce.cross_device_ops": (
+        "AllReduce",
+        "RingAllReduce",
+    ),
+    "tfdist.all_reduce.measure": ("measure_network",),
+    "tfdist.embedding.aggregated_lookup": (
+        "LookupBytesCounter",
+        "embedding_lookup_sparse_with_distributed_aggregation",
+    ),
+    "tfdist.embedding.layers": (
+        "Embedding",
+        "EmbeddingBag",
+    ),
+    "tfdist.liveness.peers": ("PeerLostError",),
+    "tfdist.low_level.ending": (
+        "report_done",
+        "serve_until_done",
+    ),
+    "tfdist.low_level.startup": (
+        "session_config",
+        "wait_until_ready",
+    ),
+    "tfdist.low_level.sync_replicas": ("SyncReplicasOptimizer",),
+    "tfdist.parameter_server.fit.refusals": ("AsynchronousTrainingError",),
+    "tfdist.parameter_server.fit.resume": ("CheckpointMismatchError",),
+    "tfdist.parameter_server.strategy": ("ParameterServerStrategy",),
+    "tfdist.planning.model": ("plan",),
+    "tfdist.synchronous.extended": (
+        "UnequalDevicesError",
+        "UnequalModelError",
+    ),
+    "tfdist.synchronous.fit.input": ("UnequalDataError",),
+    "tfdist.synchronous.fit.loss_kind": ("IndivisibleLossError",),
+    "tfdist.synchronous.fit.refusals": (
+        "ScopeError",
+        "SynchronousTrainingError",
+    ),
+    "tfdist.synchronous.multi_worker": ("MultiWorkerMirroredStrategy",),
+    "tfdist.synchronous.ring": ("RingStrategy",),
+    "tfdist.variables.creation": ("partition_variables",),
+    "tfdist.variables.increment": ("NotAdditiveError",),
+}
+
+_MODULES = {
+    name: module
+    for modules in (_PURE, _ON_TENSORFLOW)
+    for module, names in modules.items()
+    for name in names
+}
 
 __all__ = [
     "AllReduce",
@@ -121,3 +227,29 @@ __all__ = [
     "suggest_cluster",
     "wait_until_ready",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(_no_attribute(name), name=name)
+    module = _MODULES[name]
+    if module in _ON_TENSORFLOW:
+        # An older TensorFlow fails on a private import otherwise, without the reason.
+        importlib.import_module("tfdist._requires")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value  # Python finds it without this function from now on.
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _no_attribute(name: str) -> str:
+    message = f"module 'tfdist' has no attribute {name!r}"
+    if name.startswith("_"):
+        return message  # Python itself asks for some of these, and shows no message.
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, __all__)
+    return f"{message}. Did you mean: {', '.join(near)}?" if near else message

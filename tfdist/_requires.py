@@ -1,4 +1,4 @@
-"""What tfdist needs, checked before it imports anything that would fail without."""
+"""What tfdist needs, checked before anything is imported that would fail without it."""
 
 import tensorflow as tf
 

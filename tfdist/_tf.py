@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tfdist import _requires  # noqa: F401  The imports below would fail first.
+
+# isort: split
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state

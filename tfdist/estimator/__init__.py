@@ -9,6 +9,9 @@ not import this package.
 
 from typing import NoReturn
 
+from tfdist import _requires  # noqa: F401  The imports below would fail first.
+
+# isort: split
 from tfdist.estimator import experimental, export, v1
 from tfdist.estimator.clusters import StrategyError
 from tfdist.estimator.environment import ModelDirError

@@ -11,11 +11,14 @@ from typing import Any
 
 from absl import flags
 
-from tfdist.planning.model import plan
+import tfdist
+from tfdist.planning.arguments import (
+    TARGET,
+    NotAModelError,
+    UnknownSizesError,
+    check_arguments,
+)
 from tfdist.planning.plan import BALANCES
-from tfdist.planning.planner import TARGET, check_arguments
-from tfdist.planning.sizes import NotAModelError, UnknownSizesError
-from tfdist.planning.view import check_plot_path
 
 USAGE = """Plans where the variables of a model live, before there is a cluster.
 
@@ -53,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
         for path in filter(None, (options.json, options.plot)):
             _check_directory(path)
         if options.plot:
+            from tfdist.planning.view import check_plot_path
+
             check_plot_path(options.plot)
         lookups = _lookups(options.lookups)
         build_model = _load(names[0], theirs)
@@ -60,7 +65,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"{error}\n\n{USAGE}", file=sys.stderr)
         return 2
     try:
-        planned = plan(
+        # TensorFlow takes seconds to import, and `--help` needs none of it.
+        planned = tfdist.plan(
             build_model,
             options.num_ps,
             lookups=lookups,

@@ -5,8 +5,9 @@ from typing import Any
 
 import keras
 
+from tfdist.planning.arguments import TARGET, check_arguments
 from tfdist.planning.plan import Plan
-from tfdist.planning.planner import TARGET, check_arguments, plan_variables
+from tfdist.planning.planner import plan_variables
 from tfdist.planning.sizes import weights_of
 
 

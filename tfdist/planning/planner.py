@@ -18,16 +18,13 @@ cuts, `num_ps - 1` each, come on top.
 Cost: O(n log n + n log num_ps) for n variables.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from tfdist.planning.arguments import TARGET, check_arguments
 from tfdist.planning.assignment import Assignment, Items
-from tfdist.planning.plan import BALANCES, Plan, PlannedVariable, Weight
-
-TARGET = 1.02
-"""The default of the imbalance to reach: bytes on the fullest ps over their mean."""
+from tfdist.planning.plan import Plan, PlannedVariable, Weight
 
 # Cutting at the target itself leaves the fullest ps just there. Cutting closer to the
 # mean often needs no more cuts; the closest is tried first.
@@ -82,23 +79,6 @@ def plan_variables(
         for weight, home in zip(weights, best.homes(), strict=True)
     )
     return Plan(num_ps, variables, target, balance)
-
-
-def check_arguments(num_ps: int, balance: str, target: float) -> None:
-    """Checks the arguments of a plan before its model is built.
-
-    Raises:
-        ValueError: If one is out of its range.
-    """
-    if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
-        raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")
-    if balance not in BALANCES:
-        raise ValueError(f"balance is one of {BALANCES}; received {balance!r}")
-    if not 1 < target < math.inf:
-        raise ValueError(
-            "target is an imbalance above 1, for example 1.02, that is 2% above the "
-            f"mean; received {target!r}"
-        )
 
 
 def _assign(

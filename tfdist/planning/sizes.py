@@ -17,16 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.planning.arguments import NotAModelError, UnknownSizesError
 from tfdist.planning.plan import Weight
 from tfdist.planning.recording import recording
-
-
-class UnknownSizesError(ValueError):
-    """What variables a model has cannot be told."""
-
-
-class NotAModelError(TypeError):
-    """What is to be planned builds no model."""
 
 
 def weights_of(

@@ -1,0 +1,187 @@
+"""Decisions import without TensorFlow, and so does `tfdist` itself."""
+
+import ast
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tfdist
+
+ROOT = Path(tfdist.__file__).parent
+# Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
+PURE = {
+    "all_reduce": ["cost", "locality", "packing", "schedule"],
+    "checkpoint": ["attributes", "plain", "store"],
+    "cluster": ["health", "servers", "startup"],
+    "embedding": ["cost"],
+    "liveness": [
+        "activity",
+        "last_resort",
+        "sentinel",
+        "stall",
+        "supervision",
+        "watchdog",
+    ],
+    "low_level": ["replica_round"],
+    "placement": ["*"],
+    "planning": [
+        "arguments",
+        "assignment",
+        "command",
+        "fields",
+        "file",
+        "match",
+        "plan",
+        "planned",
+        "planner",
+        "receipt",
+        "suggest",
+        "view",
+    ],
+    "synchronous.fit": ["kind", "row_range"],
+}
+WITHOUT_TENSORFLOW = """
+import importlib, json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tensorflow", "keras", "tf_keras"):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocker())
+errors = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        errors[name] = str(error)
+print(json.dumps(errors))
+"""
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def modules() -> list[str]:
+    found = []
+    for package, names in PURE.items():
+        if names == ["*"]:
+            names = [path.stem for path in sorted((ROOT / package).glob("[!_]*.py"))]
+        found += [f"tfdist.{package}.{name}" for name in names]
+    return found
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, str]:
+    """Why modules fail to import where TensorFlow and Keras cannot be."""
+    return json.loads(run("-c", WITHOUT_TENSORFLOW, *modules(), "tfdist._tf"))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_decisions_import_without_tensorflow(errors, name):
+    assert errors.get(name) is None
+
+
+def test_tensorflow_is_blocked(errors):
+    assert "is blocked" in errors["tfdist._tf"]
+
+
+def test_modules_that_say_so_are_pure():
+    claim = re.compile(r"\bpure\b|imports? (no|neither) tensorflow", re.IGNORECASE)
+    claiming = set()
+    for path in ROOT.rglob("[!_]*.py"):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if claim.search(docstring):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            claiming.add(".".join(("tfdist", *parts)))
+    assert claiming <= set(modules())
+
+
+def test_the_package_imports_neither_tensorflow_nor_numpy():
+    program = (
+        "import sys, tfdist; print({'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+    )
+    assert run("-c", program).strip() == "set()"
+
+
+@pytest.mark.parametrize("module", tfdist._PURE)
+def test_public_names_of_pure_modules(module):
+    assert module in modules()
+
+
+def test_the_tables_and_the_imports_for_tools_agree():
+    tree = ast.parse(Path(tfdist.__file__).read_text())
+    imports = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("tfdist.")
+        for alias in node.names
+    }
+    assert imports == tfdist._MODULES
+    assert sorted(imports) == tfdist.__all__
+
+
+def test_public_names_are_listed():
+    assert set(tfdist.__all__) <= set(dir(tfdist))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("GreedyLoadBalancer", "Did you mean: GreedyLoadBalancing?"),
+        ("Nonexistent", "module 'tfdist' has no attribute 'Nonexistent'"),
+        ("__path_hooks__", "module 'tfdist' has no attribute '__path_hooks__'"),
+    ],
+)
+def test_an_unknown_name_is_an_attribute_error(name, message):
+    with pytest.raises(AttributeError, match=re.escape(message)):
+        getattr(tfdist, name)
+
+
+def test_an_unknown_name_cannot_be_imported():
+    with pytest.raises(ImportError, match="cannot import name 'Nonexistent'"):
+        exec("from tfdist import Nonexistent")  # noqa: S102
+
+
+def test_names_on_an_old_tensorflow_say_which_one_is_needed():
+    program = """
+import sys, types
+sys.modules["tensorflow"] = types.SimpleNamespace(__version__="2.15.1")
+import tfdist
+print(tfdist.RoundRobin.__name__)
+try:
+    tfdist.ParameterServerStrategy
+except ImportError as error:
+    print(error)
+"""
+    pure, error = run("-c", program).splitlines()
+    assert pure == "RoundRobin"
+    assert "tfdist needs TensorFlow 2.16 or newer; version 2.15.1" in error
+
+
+def test_the_help_of_the_plan_command_takes_under_half_a_second():
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert "--num_ps" in run("-m", "tfdist.plan", "--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # Processor time: a busy machine takes longer by the clock.
+    assert statistics.median(seconds() for _ in range(5)) < 0.5

@@ -1,0 +1,33 @@
+"""The arguments of a plan and the errors for what cannot be planned. Pure."""
+
+import math
+
+from tfdist.planning.plan import BALANCES
+
+TARGET = 1.02
+"""The default of the imbalance to reach: bytes on the fullest ps over their mean."""
+
+
+class UnknownSizesError(ValueError):
+    """The sizes of a model's variables cannot be determined."""
+
+
+class NotAModelError(TypeError):
+    """The function to plan for does not return a model."""
+
+
+def check_arguments(num_ps: int, balance: str, target: float) -> None:
+    """Checks the arguments of a plan before its model is built.
+
+    Raises:
+        ValueError: If one is out of its range.
+    """
+    if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
+        raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")
+    if balance not in BALANCES:
+        raise ValueError(f"balance is one of {BALANCES}; received {balance!r}")
+    if not 1 < target < math.inf:
+        raise ValueError(
+            "target is an imbalance above 1, for example 1.02, that is 2% above the "
+            f"mean; received {target!r}"
+        )
