@@ -20,12 +20,10 @@ from pathlib import Path
 
 from absl import app, flags
 
-from tfdist.placement.placement import (
-    GreedyLoadBalancing,
-    Placement,
-    RoundRobin,
-    VariableSpec,
-)
+from tfdist.placement.greedy import GreedyLoadBalancing
+from tfdist.placement.placement import Placement
+from tfdist.placement.round_robin import RoundRobin
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.plan import BALANCES, Weight
 from tfdist.planning.planner import TARGET, plan_variables
 

@@ -120,6 +120,7 @@ def outside():
 
 before = methods(), outside()
 import tfdist
+[getattr(tfdist, name) for name in tfdist.__all__]
 after = methods(), outside()
 print(json.dumps([before[0] == after[0], before[1] == after[1], len(before[0])]))
 """

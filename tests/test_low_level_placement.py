@@ -105,7 +105,7 @@ def test_a_number_of_ps_that_is_none_is_refused(num_tasks):
 
 def test_the_number_of_ps_is_that_of_the_cluster():
     greedy = tfdist.GreedyLoadBalancing(num_tasks=2)
-    with pytest.raises(ValueError, match="balances 2 ps and is now asked for 3"):
+    with pytest.raises(ValueError, match="balances 2 ps and was now called for 3"):
         greedy.place(tfdist.VariableSpec("v", (1,), "float32", 4), 3)
 
 

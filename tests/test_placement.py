@@ -79,7 +79,7 @@ def test_a_load_fn_that_cannot_be_called_is_refused():
 def test_greedy_refuses_another_number_of_ps():
     placement = GreedyLoadBalancing()
     placement.place(variable(1), 2)
-    with pytest.raises(ValueError, match="balances 2 ps and is now asked for 3"):
+    with pytest.raises(ValueError, match="balances 2 ps and was now called for 3"):
         placement.place(variable(1), 3)
 
 

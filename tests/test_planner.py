@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import PlacedVariable, PlacementReport, VariableSpec
+from tfdist.placement.greedy import GreedyLoadBalancing
 from tfdist.placement.partition import Partition
-from tfdist.placement.placement import GreedyLoadBalancing
 from tfdist.planning.file import PlanFileError
 from tfdist.planning.plan import Plan, Weight
 from tfdist.planning.planned import PlanMismatchError, Planned

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
     from tfdist.parameter_server.fit.resume import CheckpointMismatchError
     from tfdist.parameter_server.strategy import ParameterServerStrategy
+    from tfdist.placement.greedy import GreedyLoadBalancing, byte_size_load_fn
     from tfdist.placement.partition import Partition, PartitionError, Shard
     from tfdist.placement.partitioners import (
         FixedShardsPartitioner,
@@ -35,18 +36,14 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
         TargetSizePartitioner,
         fixed_size_partitioner,
     )
-    from tfdist.placement.placement import (
-        GreedyLoadBalancing,
-        Placement,
-        RoundRobin,
-        VariableSpec,
-        byte_size_load_fn,
-    )
+    from tfdist.placement.placement import Placement
     from tfdist.placement.report import (
         PlacedVariable,
         PlacementReport,
         WorkerReport,
     )
+    from tfdist.placement.round_robin import RoundRobin
+    from tfdist.placement.variable_spec import VariableSpec
     from tfdist.planning.arguments import UnknownSizesError
     from tfdist.planning.file import PlanFileError
     from tfdist.planning.model import plan
@@ -83,13 +80,10 @@ _PURE = {
         "TargetSizePartitioner",
         "fixed_size_partitioner",
     ),
-    "tfdist.placement.placement": (
-        "GreedyLoadBalancing",
-        "Placement",
-        "RoundRobin",
-        "VariableSpec",
-        "byte_size_load_fn",
-    ),
+    "tfdist.placement.greedy": ("GreedyLoadBalancing", "byte_size_load_fn"),
+    "tfdist.placement.placement": ("Placement",),
+    "tfdist.placement.round_robin": ("RoundRobin",),
+    "tfdist.placement.variable_spec": ("VariableSpec",),
     "tfdist.placement.report": (
         "PlacedVariable",
         "PlacementReport",

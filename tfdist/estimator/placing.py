@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.placement.placement import Placement, ps_for, spec_of_operation
+from tfdist.placement.placement import Placement, ps_for
 from tfdist.placement.report import PlacedVariable
+from tfdist.placement.variable_spec import spec_of_operation
 
 
 class Placing:

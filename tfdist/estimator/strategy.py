@@ -10,11 +10,8 @@ import tf_config
 from tfdist.estimator import _tf
 from tfdist.estimator.environment import check_no_proxy, read_tf_config
 from tfdist.estimator.placing import Placing
-from tfdist.placement.placement import (
-    GreedyLoadBalancing,
-    Placement,
-    check_placement,
-)
+from tfdist.placement.greedy import GreedyLoadBalancing
+from tfdist.placement.placement import Placement, check_placement
 from tfdist.placement.report import PlacementReport
 
 

@@ -12,12 +12,9 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from tfdist.placement.partition import Partition, PartitionError
-from tfdist.placement.placement import (
-    Placement,
-    RoundRobin,
-    VariableSpec,
-    ps_of_shards,
-)
+from tfdist.placement.placement import Placement, ps_of_shards
+from tfdist.placement.round_robin import RoundRobin
+from tfdist.placement.variable_spec import VariableSpec
 
 BYTES_PER_STRING = 16
 

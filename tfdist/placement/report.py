@@ -8,7 +8,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 
 
 @dataclass(frozen=True)

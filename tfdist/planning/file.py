@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.placement.partition import Partition, Shard
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning import fields
 from tfdist.planning.plan import BALANCES, Plan, PlannedVariable, Weight
 

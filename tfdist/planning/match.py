@@ -13,7 +13,7 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator
 
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 
 _NUMBER = re.compile(r"_\d+(?=/|$)")
 

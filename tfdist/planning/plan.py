@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfdist.placement.partition import Partition
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 
 if TYPE_CHECKING:
     from tfdist.placement.report import PlacementReport

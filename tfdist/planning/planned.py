@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.placement.partition import Partition
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher, slot_kind
 from tfdist.planning.plan import Plan, PlannedVariable, Weight
 

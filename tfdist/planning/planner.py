@@ -45,7 +45,7 @@ def plan_variables(
 
     Of the plans found with the fewest cuts, the most even one wins.
 
-    >>> from tfdist.placement.placement import VariableSpec
+    >>> from tfdist.placement.variable_spec import VariableSpec
     >>> rows = (600, 100, 100)
     >>> weights = [Weight(VariableSpec(f"v{n}", (n,), "uint8", 1)) for n in rows]
     >>> plan = plan_variables(weights, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.plan import Weight
 from tfdist.variables.creation import Request, requested, spec_of

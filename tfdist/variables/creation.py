@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.placement.placement import VariableSpec
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables.layout import DIV, MOD, Layout
 
 variable_path: contextvars.ContextVar[str | None] = contextvars.ContextVar(
