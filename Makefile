@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
 CHECK := build/check
+UV := build/matrix/tools/bin/uv
 # The tests of a file share a process, and so those of a cluster.
 IN_TWO := -n 2 --dist loadfile -m "not namespaces and not thorough"
 # What these change, they share with the whole machine.
@@ -12,7 +13,7 @@ ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test check docs docs-private-api features scripts lint types wheel clean
+.PHONY: help mnist test check docs docs-private-api features scripts matrix lint types wheel clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -22,6 +23,7 @@ help:
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  docs/private-api.md, from tfdist/_private_api.py"
+	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -50,6 +52,10 @@ docs: $(VENV)/.docs
 docs-private-api: $(VENV)/.dev
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.private_api --write
 
+# Needs no TensorFlow of its own: each run makes an environment.
+matrix: $(UV)
+	$(PYTHON) -m tests.matrix --uv=$(UV) $(TF:%=--tensorflow=%) $(MATRIX)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,6 +79,10 @@ $(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.made
 $(VENV)/.docs: setup.cfg pyproject.toml | $(VENV)/.made
 	$(BIN)/pip install --quiet --editable '.[docs,lint]'
 	touch $@
+
+$(UV):
+	$(PYTHON) -m venv build/matrix/tools
+	build/matrix/tools/bin/pip install --quiet uv
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
