@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
 
 def compiled(*layers: keras.Layer, **compile: Any) -> keras.Sequential:
     """A model of four inputs, with SGD and the mean squared error unless said."""

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled, mlp
+from models import KERAS, compiled, mlp
 
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
@@ -124,7 +124,9 @@ def test_model_checkpoint_each_few_steps(
         steps = (epoch - 1) * STEPS + min(batch, STEPS)
         assert keras.models.load_model(path).optimizer.iterations == steps
     names = {path.stem for path in tmp_path.iterdir()}
-    assert names >= {"1-3", "1-6"}
+    # Keras before 3.14 counts one step too few in the first execution.
+    first_counts = steps_per_execution == 1 or KERAS >= (3, 14)
+    assert names >= ({"1-3", "1-6"} if first_counts else {"1-6"})
     assert len(names) > 3
 
 

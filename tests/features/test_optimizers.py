@@ -3,10 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from models import compiled, mlp
+from models import KERAS, compiled, mlp
 
 optimizers = keras.optimizers
-KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
 STEPS = 8
 
 OWN_VALUE = pytest.mark.sets_own_value
