@@ -1,0 +1,133 @@
+"""The page docs/versions.md, made from the recorded runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .plan import PYTHONS, TENSORFLOWS, as_numbers
+from .run import TESTS
+
+PATH = Path(__file__).resolve().parent.parent.parent / "docs" / "versions.md"
+PACKAGES = ("tensorflow", "keras", "numpy", "python")
+COUNTS = ("passed", "failed", "skipped")
+COLUMNS = (
+    *("TensorFlow", "Keras", "NumPy", "Python", "Tests"),
+    *("Passed", "Failed", "Skipped", "Date", "Commit"),
+)
+
+
+def _modules(tests: str) -> str:
+    """Lists the modules of a key of `TESTS`."""
+    modules = (path.split("::")[0].split("/", 1)[-1] for path in TESTS[tests])
+    return ", ".join(f"`{module}`" for module in dict.fromkeys(modules))
+
+
+INTRODUCTION = f"""# Versions
+
+The versions of TensorFlow, Keras, NumPy and Python that tfdist was tested with. The
+lower bounds in `setup.cfg` are versions that passed.
+
+Each row is one run in an environment of its own, on two ps and two workers. The column
+Tests says which tests of `tests/` it ran:
+
+- *all*: *private*, every test of `features`, and the part of
+  `test_features_synchronous.py` that `make check` runs.
+- *quick*: {_modules("quick")}.
+- *smoke*: {_modules("smoke")}.
+- *private*: the part of {_modules("private")} that looks for each
+  [private symbol and member](private-api.md) that tfdist uses. It starts no cluster.
+
+`make matrix` makes the runs and writes this page from `tests/matrix/results.json`;
+`make matrix TF=2.18` runs one version. Keras is the newest release that pip resolves
+for that TensorFlow, unless the row says *pinned*.
+"""
+
+
+# Tried by hand, on commits 690b91c and 34c1339.
+OLDER_KERAS = """
+## Older Keras
+
+`setup.cfg` asks for Keras 3.12: Python 3.10 and newer can all install it. These parts of
+the feature tests were tried with TensorFlow 2.16.2 and Python 3.11:
+
+| Keras | Tests | Passed | Failed | Why |
+| --- | --- | --- | --- | --- |
+| 3.12.0 | callbacks | 24 | 1 | an error of Keras, which 3.14 no longer has: in the first execution of several steps, `ModelCheckpoint(save_freq=n)` counts one step too few; the test now allows for it |
+| 3.11.3 | progress bar, `save_freq` | 3 | 1 | the same |
+| 3.9.2 | progress bar, `save_freq` | 2 | 2 | before 3.11, Keras passes an execution's first step to `on_train_batch_end`, not its last; its progress bar averages a loss that is an average already |
+| 3.8.0 | training, models, optimizers, saving | 81 | 1 | Keras has no `Muon`; the test now skips it |
+| 3.7.0 | training, models, saving, callbacks, some optimizers | 91 | 2 | as with 3.9.2 |
+| 3.5.0 | training, models | 0 | 40 | Keras's trainer has no `TFEpochIterator._enumerate_iterator`, which came with 3.7 |
+"""
+
+
+def page(runs: Sequence[dict[str, Any]]) -> str:
+    """Returns the text of docs/versions.md."""
+    heading = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
+    rows = "".join(_row(run) for run in runs)
+    failures = _failures(runs) or "No test failed.\n"
+    skips = _skips(runs) or "No test was skipped.\n"
+    return (
+        f"{INTRODUCTION}\n{heading}{rows}{_not_run(runs)}"
+        f"\n## Failures\n\n{failures}\n## Skipped\n\n{skips}{OLDER_KERAS}"
+    )
+
+
+def _not_run(runs: Sequence[dict[str, Any]]) -> str:
+    """Says which versions of the plan have no run of feature tests."""
+    missing = []
+    for name, package, wanted in (
+        ("TensorFlow", "tensorflow", TENSORFLOWS),
+        ("Python", "python", PYTHONS),
+    ):
+        ran = {
+            as_numbers(run["found"][package])[:2]
+            for run in runs
+            if run["tests"] != "private"
+        }
+        left = [each for each in wanted if as_numbers(each) not in ran]
+        missing += [f"{name} {', '.join(left)}"] if left else []
+    return f"\nFeature tests not run yet: {'; '.join(missing)}.\n" if missing else ""
+
+
+def _row(run: dict[str, Any]) -> str:
+    found = {name: run["found"][name] for name in PACKAGES}
+    if "keras" in run["asked"]:
+        found["keras"] += " (pinned)"
+    counts = [str(run[name]) for name in COUNTS]
+    cells = [*found.values(), run["tests"], *counts, run["date"], f"`{run['commit']}`"]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _failures(runs: Sequence[dict[str, Any]]) -> str:
+    """Lists the tests that failed, each with its versions."""
+    where: dict[str, list[str]] = {}
+    for run in runs:
+        for name in run["failures"]:
+            where.setdefault(name, []).append(_versions(run))
+    return "".join(f"- `{name}`: {_joined(where[name])}.\n" for name in where)
+
+
+def _skips(runs: Sequence[dict[str, Any]]) -> str:
+    """Lists why tests were skipped, each with how many, of what, and its versions."""
+    tests: dict[tuple[str, str], set[str]] = {}
+    where: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        for skip in run["skips"]:
+            test, reason = skip.split(": ", 1)
+            module, name = test.split("::", 1)
+            tests.setdefault((module, reason), set()).add(name)
+            where.setdefault((module, reason), []).append(_versions(run))
+    return "".join(
+        f"- {reason}: {len(tests[module, reason])} of `{module}` "
+        f"({_joined(where[module, reason])}).\n"
+        for module, reason in tests
+    )
+
+
+def _versions(run: dict[str, Any]) -> str:
+    return f"{run['found']['tensorflow']} with Keras {run['found']['keras']}"
+
+
+def _joined(versions: Sequence[str]) -> str:
+    return f"TensorFlow {', '.join(dict.fromkeys(versions))}"
