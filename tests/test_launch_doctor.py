@@ -73,8 +73,8 @@ def test_an_evaluator_inside_of_the_cluster():
     definition = from_text(changed(evaluator=["e:1"]))
     (finding,) = definition.findings
     assert finding.subject == "evaluator:0"
-    assert "wait for ever" in finding.found
-    assert 'take "evaluator" out of "cluster"' in finding.advice
+    assert "wait forever" in finding.found
+    assert 'remove "evaluator" from "cluster"' in finding.advice
     assert "evaluator:0" not in definition.addresses
 
 
@@ -121,38 +121,38 @@ def report(task, *, ip="10.0.0.1", is_here=False, port=1, **about):
                 "ps:0": report("ps:0", version="2.16.2"),
                 "worker:0": report("worker:0", port=2),
             },
-            "the versions of TensorFlow differ: 2.16.2 on ps:0; 2.21.0 on worker:0",
+            "the TensorFlow versions differ: 2.16.2 on ps:0; 2.21.0 on worker:0",
         ),
         (
             {"ps:0": report("ps:0", version=None)},
-            "ps:0 does not tell its TensorFlow's version",
+            "ps:0 does not report its TensorFlow version",
         ),
         (
             {
                 "ps:0": report("ps:0", clock=-2.5),
                 "worker:0": report("worker:0", clock=1.0, port=2),
             },
-            "the clock of worker:0 is 3.5 s ahead of that of ps:0",
+            "the clock of worker:0 is 3.5 s ahead of the clock of ps:0",
         ),
         (
             {"ps:0": report("ps:0", clock=-2.5)},
-            "the clock of this machine is 2.5 s ahead of that of ps:0",
+            "the clock of this machine is 2.5 s ahead of the clock of ps:0",
         ),
         (
             {"ps:0": report("ps:0", clock=None, silence="INTERNAL: no")},
-            "ps:0 does not tell its time (INTERNAL: no)",
+            "ps:0 does not report its clock (INTERNAL: no)",
         ),
         (
             {"ps:0": report("ps:0"), "worker:0": report("worker:0")},
-            "ps:0 and worker:0 are in the same place, 10.0.0.1 port 1",
+            "ps:0 and worker:0 have the same address, 10.0.0.1 port 1",
         ),
         (
             {
                 "ps:0": report("ps:0", ip="127.0.1.1", is_here=True),
                 "worker:0": report("worker:0"),
             },
-            "127.0.1.1:1 means 127.0.1.1 here, this machine to itself; but worker:0 is "
-            "reached over the network, from where it is another",
+            "127.0.1.1:1 means 127.0.1.1 here, which only this machine can reach; but "
+            "worker:0 is on another machine",
         ),
     ],
 )
@@ -181,13 +181,16 @@ def test_what_fits_between_tasks(reports):
 @pytest.mark.parametrize(
     ("text", "level", "found"),
     [
-        (None, Level.UNKNOWN, "does not tell the addresses"),
-        ("nonsense", Level.UNKNOWN, "does not tell the addresses"),
-        ('{"cluster": {"ps": 7}}', Level.UNKNOWN, "does not tell the addresses"),
+        (None, Level.UNKNOWN, "does not report the addresses"),
+        ("nonsense", Level.UNKNOWN, "does not report the addresses"),
+        ('{"cluster": {"ps": 7}}', Level.UNKNOWN, "does not report the addresses"),
         ('{"cluster": {"ps": ["10.0.0.1:1"]}}', Level.OK, "the same addresses"),
         (
             '{"cluster": {"ps": ["10.0.0.1:1"], "worker": ["x:1"]}}',
-            *(Level.WRONG, "worker:0 is x:1 to it, and not in the cluster here"),
+            *(
+                Level.WRONG,
+                "to that task, worker:0 is x:1; here it is not in the cluster",
+            ),
         ),
     ],
 )
@@ -252,7 +255,9 @@ def test_a_proxy_between_the_tasks(run, monkeypatch):
     status, output, _ = run("--dry_run", "--json")
     assert status == 1
     (finding,) = json.loads(output)["findings"]
-    assert finding["found"].endswith("TensorFlow would reach c, d, and hang")
+    assert finding["found"].endswith(
+        "TensorFlow would connect to c, d through a proxy, and hang"
+    )
     assert finding["advice"].startswith("export no_grpc_proxy=a,b,c,d on every")
 
 
@@ -271,7 +276,7 @@ def test_something_is_wrong(run, tmp_path):
     assert (stranger["subject"], stranger["check"]) == ("worker:0", "server")
     assert table_status == 1
     assert "SSH: b'SSH-2.0-[bold]x" in table
-    assert "ring works with chief and worker; the cluster has worker" in table
+    assert "ring needs chief and worker; the cluster has worker" in table
     assert "-> add a chief" in table
 
 
@@ -385,5 +390,5 @@ def test_a_job_with_a_network_of_its_own_is_looked_at_from_inside(tmp_path):
     assert done.returncode == 1
     assert done.stderr == ""
     # The stand-ins listen, and are no servers of TensorFlow's.
-    assert done.stdout.count("accepts connections and says nothing") == 4
+    assert done.stdout.count("accepts connections but does not respond") == 4
     assert done.stdout.count("nothing listens") == 1

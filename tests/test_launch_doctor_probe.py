@@ -41,7 +41,7 @@ def test_nothing_listens():
 @pytest.mark.parametrize(
     ("first_words", "close", "outcome", "found"),
     [
-        (b"", False, ProbeOutcome.SILENT, "accepts connections and says nothing"),
+        (b"", False, ProbeOutcome.SILENT, "accepts connections but does not respond"),
         (b"", True, ProbeOutcome.STRANGER, "it closed the connection"),
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -78,7 +78,7 @@ def test_a_grpc_server_that_is_not_tensorflows():
     with fake_servers.grpc_server({}) as address:
         report = find(address)
     assert report.outcome is ProbeOutcome.NOT_TENSORFLOW
-    assert "a server of HTTP/2 that is not TensorFlow's" in words(report)
+    assert "an HTTP/2 server that is not TensorFlow's" in words(report)
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x0a", b"\x0a\x05\x0a\x03abc", b"\xff" * 20])
@@ -92,7 +92,9 @@ def test_a_server_whose_answers_are_garbage(answer):
 def test_a_host_that_there_is_not():
     report = find("no-such-host.invalid:2222")
     assert report.outcome is ProbeOutcome.NO_SUCH_HOST
-    assert "the host of no-such-host.invalid:2222 is not known here" in words(report)
+    assert "the host of no-such-host.invalid:2222 cannot be resolved here" in words(
+        report
+    )
 
 
 def test_a_lookup_that_never_ends_and_others_beside_it(monkeypatch):
@@ -117,7 +119,7 @@ def test_an_address_that_answers_not_at_all(monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", time_out)
     report = find("127.0.0.1:1")
     assert report.outcome is ProbeOutcome.UNREACHABLE
-    assert words(report) == "127.0.0.1:1 does not answer (timed out)"
+    assert words(report) == "127.0.0.1:1 cannot be reached (timed out)"
 
 
 def test_the_best_of_a_hosts_addresses_counts(monkeypatch):
@@ -141,7 +143,7 @@ def test_a_server_that_answers_and_tells_nothing_else():
     task, definition = diagnosis.each_task({"worker:0": report})
     assert task.found == f"the server on {address} is chief:0, not worker:0"
     assert definition.level is Level.UNKNOWN
-    assert "only a task that tfdist has started or joined tells" in definition.found
+    assert "only a task that tfdist started or joined reports them" in definition.found
 
 
 @pytest.fixture
@@ -188,8 +190,8 @@ def test_the_server_of_another_cluster(tasks):
     assert task.level is Level.OK
     assert definition.level is Level.WRONG
     assert (
-        f"ps:0 was given other addresses: chief:0 is {tasks['chief:0']} to it, and not "
-        "in the cluster here"
+        "ps:0 was given different addresses: to that task, chief:0 is "
+        f"{tasks['chief:0']}; here it is not in the cluster"
     ) == definition.found
 
 

@@ -1,1 +1,1 @@
-"""What is wrong with a cluster: what the doctor finds, and what it makes of it."""
+"""What `launch.doctor` looks at, and how it interprets what it sees."""

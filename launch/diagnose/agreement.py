@@ -1,4 +1,4 @@
-"""What does not fit between tasks, each of which may be well: pure decisions."""
+"""Disagreements between tasks that may each be healthy: pure decisions."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,14 +7,14 @@ from launch.diagnose.probe_result import ProbeResult
 from tf_config import split_address
 
 MAX_SKEW = 1.0
-"""Seconds by which clocks may differ: more makes logs and checkpoints misleading."""
+"""Seconds by which clocks may differ before logs and checkpoints mislead."""
 
 
 def between_tasks(reports: Mapping[str, ProbeResult]) -> list[Finding]:
     """Decides what is wrong between tasks.
 
     Args:
-        reports: What was found where each task should be, by the task's name.
+        reports: What was found at each task's address, by the task's name.
     """
     rules = (_places, _loopback_among_others, _versions, _clocks)
     return [finding for rule in rules for finding in rule(reports)]
@@ -30,8 +30,8 @@ def _places(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
                 Level.WRONG,
                 task,
                 "address",
-                f"{owner} and {task} are in the same place, {place[0]} port {place[1]}",
-                "give each task a port of its own",
+                f"{owner} and {task} have the same address, {place[0]} port {place[1]}",
+                "give each task its own port",
             )
 
 
@@ -43,10 +43,10 @@ def _loopback_among_others(reports: Mapping[str, ProbeResult]) -> Iterator[Findi
                 Level.WRONG,
                 task,
                 "address",
-                f"{report.address} means {report.ip} here, this machine to itself; but "
-                f"{elsewhere[0]} is reached over the network, from where it is another",
-                "write the machine's address in the network, and see that /etc/hosts "
-                "does not give its name a loopback address",
+                f"{report.address} means {report.ip} here, which only this machine can "
+                f"reach; but {elsewhere[0]} is on another machine",
+                "use the machine's network address, and check that /etc/hosts does not map "
+                "its name to a loopback address",
             )
 
 
@@ -60,8 +60,8 @@ def _versions(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
                 Level.UNKNOWN,
                 task,
                 "version",
-                f"{task} does not tell its TensorFlow's version",
-                "compare pip show tensorflow on its machine",
+                f"{task} does not report its TensorFlow version",
+                "compare the output of pip show tensorflow on its machine",
             )
             continue
         tasks.setdefault(report.peer.version, []).append(task)
@@ -71,8 +71,8 @@ def _versions(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
             Level.WRONG,
             "cluster",
             "version",
-            f"the versions of TensorFlow differ: {each}",
-            "install one version everywhere",
+            f"the TensorFlow versions differ: {each}",
+            "install the same version everywhere",
         )
     elif tasks:
         yield Finding(Level.OK, "cluster", "version", f"TensorFlow {each}")
@@ -89,8 +89,8 @@ def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
                 Level.UNKNOWN,
                 task,
                 "clock",
-                f"{task} does not tell its time ({report.peer.silence})",
-                "compare date on its machine",
+                f"{task} does not report its clock ({report.peer.silence})",
+                "compare the output of date on its machine",
             )
             continue
         ahead[task] = report.peer.clock
@@ -104,8 +104,8 @@ def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
             Level.WRONG,
             "cluster",
             "clock",
-            f"the clock of {last} is {skew:.1f} s ahead of that of {first}",
-            "have both keep network time: timedatectl set-ntp true",
+            f"the clock of {last} is {skew:.1f} s ahead of the clock of {first}",
+            "synchronize both with network time: timedatectl set-ntp true",
         )
     else:
         within = max(skew, uncertainty)

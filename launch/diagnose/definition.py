@@ -1,4 +1,4 @@
-"""The cluster that a doctor is shown, read leniently: what is wrong is a finding."""
+"""Reads the definition of a cluster leniently: an error becomes a finding."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,10 +30,10 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class Definition:
-    """Who is said to be in the cluster.
+    """The tasks of a cluster, as far as they could be read.
 
     Attributes:
-        jobs: The addresses of each job that are addresses, by the task's index.
+        jobs: The valid addresses of each job, by the index of the task.
         findings: What is wrong with the rest.
     """
 
@@ -52,7 +52,7 @@ class Definition:
 
 
 def from_text(text: str) -> Definition:
-    """Reads the text of a TF_CONFIG."""
+    """Reads a TF_CONFIG."""
     found: list[Finding] = []
     try:
         TFConfig.from_json(text)
@@ -65,10 +65,10 @@ def from_text(text: str) -> Definition:
                 Level.WRONG,
                 "evaluator:0",
                 "roles",
-                "the evaluator is inside the cluster: TensorFlow's own strategies wait "
-                "for ever for its server, and it runs none",
-                'take "evaluator" out of "cluster"; its own "task" stays as it is. '
-                "python -m launch.task and launch.local do so",
+                "the evaluator is in the cluster: TensorFlow's own strategies wait forever "
+                "for its server, but an evaluator does not run one",
+                'remove "evaluator" from "cluster", but keep the "task" of the evaluator. '
+                "python -m launch.task and launch.local do this for you",
             )
         )
     return Definition(jobs, tuple(found))
@@ -77,7 +77,7 @@ def from_text(text: str) -> Definition:
 def from_hosts(
     hosts: Mapping[str, str], job: str | None = None, index: int | None = None
 ) -> Definition:
-    """Reads the flags of `launch.task`: the hosts of each job, and maybe a task."""
+    """Reads the flags of `launch.task`: the hosts of each job, and optionally a task."""
     found: list[Finding] = []
     try:
         cluster = Cluster.from_hosts(**hosts)
@@ -90,24 +90,24 @@ def from_hosts(
 
 
 def roles(definition: Definition, strategy: str) -> Finding:
-    """Says whether the jobs are those that a strategy works with."""
+    """Checks whether a strategy works with the jobs of the cluster."""
     jobs = [job for job, tasks in definition.jobs.items() if tasks]
     needs = _NEEDS[strategy]
     missing = [job for job in needs if job not in jobs]
     idle = [job for job in ("ps",) if job in jobs and job not in needs]
-    has = f"{strategy} works with {' and '.join(needs)}; the cluster has "
+    has = f"{strategy} needs {' and '.join(needs)}; the cluster has "
     has += " and ".join(jobs) or "no task"
     if missing:
         advice = f"add a {' and a '.join(missing)}, or choose another strategy"
         return Finding(Level.WRONG, "cluster", "roles", has, advice)
     if idle:
-        advice = f"leave the {idle[0]} out, or choose {PARAMETER_SERVER}"
+        advice = f"remove the {idle[0]}, or choose {PARAMETER_SERVER}"
         return Finding(Level.WRONG, "cluster", "roles", has, advice)
     return Finding(Level.OK, "cluster", "roles", has)
 
 
 def proxy(definition: Definition, environ: Mapping[str, str]) -> list[Finding]:
-    """Says whether a proxy stands between a task in this environment and the others."""
+    """Checks whether the environment sends traffic between tasks through a proxy."""
     hosts = [split_address(each)[0] for each in definition.addresses.values()]
     found = proxies.proxied(hosts, environ)
     if not found:
@@ -118,16 +118,16 @@ def proxy(definition: Definition, environ: Mapping[str, str]) -> list[Finding]:
             Level.WRONG,
             "cluster",
             "proxy",
-            f"{proxies.proxy(environ)} names a proxy, through which TensorFlow would "
-            f"reach {', '.join(found)}, and hang",
-            f"export {'='.join(setting)} on every machine, or start the tasks by "
-            "launch.task or launch.local, which do so",
+            f"{proxies.proxy(environ)} is set, so TensorFlow would connect to "
+            f"{', '.join(found)} through a proxy, and hang",
+            f"export {'='.join(setting)} on every machine, or start the tasks with "
+            "launch.task or launch.local, which set it",
         )
     ]
 
 
 def _wrong(check: str, message: str) -> Finding:
-    advice = "mend it on every machine: each task reads the same addresses"
+    advice = "correct it on every machine: all tasks must have the same addresses"
     return Finding(Level.WRONG, "cluster", check, message, advice)
 
 

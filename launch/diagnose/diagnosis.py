@@ -1,4 +1,4 @@
-"""What is wrong with a task by itself, and what to do: decided by what was found."""
+"""What is wrong with each task, and what to do about it: pure decisions."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,41 +10,41 @@ from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 _OUTCOMES = {
     ProbeOutcome.NO_SUCH_HOST: (
         "address",
-        "the host of {address} is not known here ({detail})",
-        "correct the name, or add it to the DNS or to /etc/hosts of every machine",
+        "the host of {address} cannot be resolved here ({detail})",
+        "correct the name, or add it to the DNS or to /etc/hosts on every machine",
     ),
     ProbeOutcome.LOOKUP_SLOW: (
         "address",
-        "the host of {address} was not looked up in time",
+        "looking up the host of {address} took too long",
         "check that the servers in /etc/resolv.conf answer, or write IP addresses",
     ),
     ProbeOutcome.REFUSED: (
         "port",
         "nothing listens on {address}",
-        "start the task on that machine; if it runs, its log says why it does not "
-        "listen. A firewall that rejects looks the same",
+        "start the task on that machine; if it is running, its log says why it does not "
+        "listen. A firewall that rejects connections looks the same",
     ),
     ProbeOutcome.UNREACHABLE: (
         "port",
-        "{address} does not answer ({detail})",
-        "see that the machine is on and in this network, and that no firewall between "
-        "drops the port",
+        "{address} cannot be reached ({detail})",
+        "check that the machine is on and reachable, and that no firewall in between "
+        "drops packets to the port",
     ),
     ProbeOutcome.SILENT: (
         "server",
-        "{address} accepts connections and says nothing{because}",
-        "if it is the task, it is stopped (kill -CONT its process) or hangs (restart "
-        "it); if not, give the task another port",
+        "{address} accepts connections but does not respond{because}",
+        "if it is the task, it is stopped (run kill -CONT on its process) or it hangs "
+        "(restart it); if not, give the task another port",
     ),
     ProbeOutcome.STRANGER: (
         "server",
         "another program listens on {address}{because}",
-        "give the task a port of its own, or end that program",
+        "give the task another port, or stop that program",
     ),
     ProbeOutcome.NOT_TENSORFLOW: (
         "server",
-        "a server of HTTP/2 that is not TensorFlow's listens on {address}{because}",
-        "give the task a port of its own, or end that program",
+        "an HTTP/2 server that is not TensorFlow's listens on {address}{because}",
+        "give the task another port, or stop that program",
     ),
 }
 
@@ -55,8 +55,8 @@ def each_task(
     """Decides what is wrong with each task.
 
     Args:
-        reports: What was found where each task should be, by the task's name.
-        processes: The processes of this machine that listen there, described.
+        reports: What was found at each task's address, by the task's name.
+        processes: Descriptions of the processes on this machine that listen there.
     """
     processes = processes or {}
     addresses = {task: report.address for task, report in reports.items()}
@@ -90,7 +90,7 @@ def _server(
             "task",
             f"the server on {report.address} is {peer.task}, not {task}",
             "start each task with its own --job_name and --task_index, and list the "
-            "addresses in the same order everywhere",
+            "addresses in the same order on every machine",
         )
     else:
         yield Finding(Level.OK, task, "task", f"a TensorFlow server answers as {task}")
@@ -102,12 +102,12 @@ def _definition(
 ) -> Finding:
     theirs = None if text is None else _addresses_of(text)
     if theirs is None:
-        why = silence or "only a task that tfdist has started or joined tells"
+        why = silence or "only a task that tfdist started or joined reports them"
         return Finding(
             Level.UNKNOWN,
             task,
             "cluster definition",
-            f"{task} does not tell the addresses that it was given ({why})",
+            f"{task} does not report the addresses it was given ({why})",
             "run python -m tf_config --check with its TF_CONFIG, and compare",
         )
     if theirs == ours:
@@ -118,9 +118,9 @@ def _definition(
         Level.WRONG,
         task,
         "cluster definition",
-        f"{task} was given other addresses: {_difference(ours, theirs)}",
-        "end it, and start it with the addresses of the others; if it belongs to "
-        "another cluster, give this one other ports",
+        f"{task} was given different addresses: {_difference(ours, theirs)}",
+        "restart it with the same addresses as the other tasks; if it belongs to another "
+        "cluster, give this cluster other ports",
     )
 
 
@@ -140,7 +140,7 @@ def _difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     for task in [*ours, *theirs]:
         if ours.get(task) != theirs.get(task):
             return (
-                f"{task} is {theirs.get(task, 'not in the cluster')} to it, and "
-                f"{ours.get(task, 'not in the cluster')} here"
+                f"to that task, {task} is {theirs.get(task, 'not in the cluster')}; here it "
+                f"is {ours.get(task, 'not in the cluster')}"
             )
     raise AssertionError("the definitions are equal")

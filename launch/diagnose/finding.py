@@ -1,11 +1,11 @@
-"""One thing that was found, and how grave it is."""
+"""One finding of the doctor."""
 
 from dataclasses import asdict, dataclass
 from enum import Enum
 
 
 class Level(Enum):
-    """How grave a finding is."""
+    """How serious a finding is."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -14,14 +14,14 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One finding.
 
     Attributes:
-        level: How grave it is.
+        level: How serious it is.
         subject: A task, such as `ps:0`, or `cluster`.
-        check: What was looked at.
+        check: What was checked.
         found: What was found, in words.
-        advice: What to do about it; '' if it is well.
+        advice: What to do about it; '' if nothing is wrong.
     """
 
     level: Level
@@ -31,5 +31,5 @@ class Finding:
     advice: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The finding as JSON can hold it."""
+        """Returns the finding as a JSON object."""
         return {**asdict(self), "level": self.level.value}

@@ -1,7 +1,7 @@
-"""What is found at an address where a task should be, one step after the other.
+"""Probes the address of a task, step by step.
 
-Its name is looked up, its port is connected to, its first bytes are read, and it is
-asked who it is. Each step has a deadline.
+A probe looks up the host, connects to the port, reads the first bytes, and asks the
+server which task it is. Each step has a deadline.
 """
 
 import socket
@@ -15,8 +15,8 @@ from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 from launch.network import reach
 from tf_config import split_address
 
-# What a client of HTTP/2 says first (RFC 9113, section 3.4), and the frame of settings
-# with which each side has to begin.
+# The connection preface of an HTTP/2 client (RFC 9113, section 3.4), and the SETTINGS
+# frame that each side must send first.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS = 4
@@ -25,14 +25,14 @@ _RANKS = {outcome: rank for rank, outcome in enumerate(ProbeOutcome)}
 
 
 def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeResult]:
-    """Probes addresses at the same time.
+    """Probes addresses concurrently.
 
     Args:
-        addresses: An address `host:port` for each name.
-        timeout: For each step, in seconds. There are four.
+        addresses: The address of each task, `host:port`, by the task's name.
+        timeout: The time allowed for each of the four steps, in seconds.
 
     Returns:
-        The report on each name, after four times `timeout` at most.
+        The result of each probe, after at most four times `timeout`.
     """
     latest = {name: _unresolved(address) for name, address in addresses.items()}
 
@@ -40,7 +40,7 @@ def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeRe
         for report in probe(address, timeout):
             latest[name] = report
 
-    # A lookup has no time-out of its own, and must not keep this process: a daemon.
+    # Daemon threads: a lookup has no timeout, and must not keep this process alive.
     threads = [
         threading.Thread(target=run, args=item, daemon=True)
         for item in addresses.items()
@@ -56,7 +56,9 @@ def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeRe
 def probe(address: str, timeout: float) -> Iterator[ProbeResult]:
     """Probes one address, and yields what is known after each step.
 
-    A lookup may take longer than `timeout`, which is that of a step in seconds.
+    Args:
+        address: The address, `host:port`.
+        timeout: The time allowed for each step, in seconds; a lookup can exceed it.
     """
     yield _unresolved(address)
     host, port = split_address(address)
@@ -72,7 +74,7 @@ def probe(address: str, timeout: float) -> Iterator[ProbeResult]:
             address, ProbeOutcome.UNREACHABLE, "", ip, reach.has_address(family, ip)
         )
         yield best or report
-        # All addresses of one name share the time.
+        # All addresses of one host share the time.
         report = _connect(report, family, port, timeout / len(found))
         if best is None or _RANKS[report.outcome] > _RANKS[best.outcome]:
             best = report
@@ -89,9 +91,9 @@ def _unresolved(address: str) -> ProbeResult:
 def _connect(
     report: ProbeResult, family: int, port: int, timeout: float
 ) -> ProbeResult:
-    """Connects, and tells what the server at the other end speaks.
+    """Connects, and determines which protocol the server speaks.
 
-    Its outcome is TENSORFLOW for any server that speaks HTTP/2.
+    The outcome is TENSORFLOW for any HTTP/2 server; `_ask` decides.
     """
     deadline = time.monotonic() + 2 * timeout
     try:
@@ -112,7 +114,7 @@ def _connect(
 
 
 def _greet(connection: socket.socket, deadline: float) -> tuple[bytes, str]:
-    """Says hello in HTTP/2: the first bytes of the answer, or why there is none."""
+    """Greets in HTTP/2; returns the first bytes of the answer, or why there is none."""
     heard = b""
     try:
         connection.sendall(_PREFACE + _EMPTY_SETTINGS)
@@ -130,7 +132,7 @@ def _greet(connection: socket.socket, deadline: float) -> tuple[bytes, str]:
 
 
 def _language(heard: bytes) -> str:
-    """What a server that is not gRPC's speaks.
+    """Describes what a server that does not speak gRPC sent.
 
     >>> _language(b"SSH-2.0-OpenSSH_9.2p1"), _language(b"220 mail")
     ("SSH: b'SSH-2.0-OpenSSH_9.2p1'", "b'220 mail'")

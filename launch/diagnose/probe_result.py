@@ -1,4 +1,4 @@
-"""What a probe finds at an address: plain data."""
+"""What a probe finds at an address, as plain data."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ class Peer:
 
     Attributes:
         task: The task that it serves, such as `worker:0`.
-        version: Its TensorFlow, or None if it did not tell.
-        clock: Seconds that its clock is ahead of ours; None if not told.
-        uncertainty: The error of `clock`, at most, in seconds.
-        tf_config: The TF_CONFIG that it was started with; None if not told.
-        silence: Why something is None.
+        version: Its TensorFlow version; None if unknown.
+        clock: How far its clock is ahead of ours, in seconds; None if unknown.
+        uncertainty: The largest possible error of `clock`, in seconds.
+        tf_config: The TF_CONFIG it was started with; None if unknown.
+        silence: Why something is unknown.
     """
 
     task: str
@@ -27,7 +27,7 @@ class Peer:
 
 
 class ProbeOutcome(Enum):
-    """The last step that an address came to; `TENSORFLOW` is the best."""
+    """How far a probe got, from worst to best."""
 
     NO_SUCH_HOST = "no such host"
     LOOKUP_SLOW = "the lookup of the host took too long"
@@ -44,12 +44,12 @@ class ProbeResult:
     """What was found at one address.
 
     Attributes:
-        address: It, as it was given.
-        outcome: How far the steps came.
-        detail: What the system or the server said, where it is not TensorFlow's.
-        ip: What the host's name stands for; '' if it was not found.
-        is_here: Whether that is an address of this machine.
-        peer: What the server says of itself.
+        address: The address as it was given.
+        outcome: How far the probe got.
+        detail: What the system or another kind of server said.
+        ip: The IP address of the host; '' if the lookup failed.
+        is_here: Whether `ip` is an address of this machine.
+        peer: What the TensorFlow server says about itself.
     """
 
     address: str
@@ -61,5 +61,5 @@ class ProbeResult:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host is this machine, to itself alone."""
+        """Whether the address is a loopback address."""
         return bool(self.ip) and ipaddress.ip_address(self.ip).is_loopback

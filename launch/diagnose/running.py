@@ -1,4 +1,4 @@
-"""The clusters that run on this machine, found by the TF_CONFIG of their processes."""
+"""Finds the clusters running on this machine, by the TF_CONFIG of their processes."""
 
 import json
 import os
@@ -29,12 +29,12 @@ class Running:
 
 
 def tf_config_of(pid: int) -> str | None:
-    """The TF_CONFIG that a process was started with, if it is there to be read."""
+    """Returns the TF_CONFIG a process was started with; None if it has none."""
     return environ_of(pid).get(contract.TF_CONFIG) or None
 
 
 def environ_of(pid: int) -> Mapping[str, str]:
-    """The environment that a process was started with; {} if it may not be read."""
+    """Returns the environment a process was started with; {} if it is unreadable."""
     try:
         return psutil.Process(pid).environ()
     except psutil.Error:
@@ -42,7 +42,7 @@ def environ_of(pid: int) -> Mapping[str, str]:
 
 
 def clusters() -> list[Running]:
-    """One process of each cluster that runs here, the oldest."""
+    """Returns the oldest process of each cluster running here."""
     found: dict[str, Running] = {}
     for process in sorted(psutil.process_iter(), key=_age):
         text = None if process.pid == os.getpid() else tf_config_of(process.pid)
@@ -52,7 +52,7 @@ def clusters() -> list[Running]:
 
 
 def in_other_network(pid: int) -> bool:
-    """Whether a process is in another network namespace than this one."""
+    """Returns whether a process is in another network namespace."""
     try:
         theirs, ours = (os.stat(f"/proc/{each}/ns/net") for each in (pid, "self"))
     except OSError:
@@ -61,9 +61,9 @@ def in_other_network(pid: int) -> bool:
 
 
 def listeners(reports: Mapping[str, ProbeResult]) -> dict[str, str]:
-    """Describes the process behind each address that is this machine's.
+    """Describes the process that listens on each address of this machine.
 
-    Of other users' processes, root alone is told.
+    Only root can see the processes of other users.
     """
     try:
         sockets = psutil.net_connections("tcp")
@@ -98,7 +98,7 @@ def _age(process: psutil.Process) -> float:
 
 
 def _cluster_in(text: str) -> str:
-    """What processes of one cluster have in common."""
+    """Returns what the TF_CONFIGs of one cluster have in common."""
     try:
         return json.dumps(json.loads(text)["cluster"], sort_keys=True)
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Faults of checkpoints: the newest one cut short, and a full file system."""
+"""Faults of checkpoints: a truncated file, and a full file system."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 
 
 def newest(directory: str) -> Path | None:
-    """The newest checkpoint below a directory, if it is not the only one."""
+    """Returns the newest checkpoint below a directory; None if there is no older one."""
     found = sorted(
         Path(directory).rglob(f"{CHECKPOINT_PREFIX}*"),
         key=lambda path: (path.parent, path.name),
@@ -27,30 +27,30 @@ def newest(directory: str) -> Path | None:
 
 
 def cut_short(checkpoint: Path) -> None:
-    """Cuts the largest file of a checkpoint to half, as a torn write would."""
+    """Truncates the largest file of a checkpoint to half, like a torn write."""
     files = [path for path in checkpoint.rglob("*") if path.is_file()]
     largest = max(files, key=lambda path: path.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
 
 
 def check_can_be_filled(directory: str) -> None:
-    """Checks that nobody else needs the file system.
+    """Checks that the file system is small enough to be one made for this purpose.
 
     Raises:
-        FaultError: If it is larger than one would make for this.
+        FaultError: If it is larger, and so may be in use by others.
     """
     size = shutil.disk_usage(existing_part(directory)).total
     if size > _LARGEST_FILLED:
         raise FaultError(
             f"'full_disk' fills the file system of {directory}, which has "
-            f"{size >> 20} MiB and may be in use: name a directory of one with at most "
-            f"{_LARGEST_FILLED >> 20}, such as mount -t tmpfs -o size=64m tmpfs DIR"
+            f"{size >> 20} MiB and may be in use: choose a directory on one with at most "
+            f"{_LARGEST_FILLED >> 20} MiB, such as mount -t tmpfs -o size=64m tmpfs DIR"
         )
 
 
 def fill(directory: str) -> Callable[[], None]:
-    """Fills the file system of a directory; returns what frees it again."""
-    os.makedirs(directory, exist_ok=True)  # The program may not have made it yet.
+    """Fills the file system of a directory; returns a function that frees it."""
+    os.makedirs(directory, exist_ok=True)  # The script may not have created it yet.
     ballast = Path(directory, _BALLAST)
     with open(ballast, "wb", buffering=0) as file:
         try:

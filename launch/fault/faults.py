@@ -1,7 +1,7 @@
-"""What goes wrong in a cluster, and when: plain data, drawn from a seed.
+"""Faults and their schedules: plain data, drawn from a seed.
 
-A fault waits for a step of the program and not for a time, so that a schedule means the
-same on a fast machine and on a slow one.
+A fault waits for a step of the script rather than a time, so a schedule means the same on
+fast and slow machines.
 """
 
 import json
@@ -20,11 +20,11 @@ KILL, STOP, PARTITION, DELAY, SLOW, CORRUPT, FULL_DISK = FAULT_KINDS = (
     "full_disk",
 )
 LINK_KINDS = frozenset({PARTITION, DELAY, SLOW})
-"""Those of the network between the tasks."""
+"""Faults of the network between the tasks."""
 CHECKPOINT_KINDS = frozenset({CORRUPT, FULL_DISK})
-"""Those of the checkpoints, which strike the chief alone."""
+"""Faults of the checkpoints, which only strike the chief."""
 LETHAL_KINDS = frozenset({KILL, CORRUPT})
-"""Those after which a process is another one."""
+"""Faults after which a new process takes the place of the old one."""
 
 _LASTS = (1.0, 4.0)  # seconds
 _LONGEST_WAIT = 1.0  # seconds
@@ -36,31 +36,31 @@ _AMOUNTS = {DELAY: (0.02, 0.2), SLOW: (2e5, 2e6)}
 
 
 class FaultError(ValueError):
-    """A fault that there is not, or that cannot be had here."""
+    """A fault is unknown, or impossible in this job or on this machine."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     | kind        | what happens to the task                                        |
     | ----------- | --------------------------------------------------------------- |
     | `kill`      | SIGKILL                                                         |
     | `stop`      | SIGSTOP, and SIGCONT after `seconds`                            |
-    | `partition` | nothing that it sends or is sent arrives, for `seconds`         |
-    | `delay`     | what it sends and is sent takes `amount` seconds longer         |
-    | `slow`      | each of its connections carries `amount` bytes a second         |
-    | `corrupt`   | the newest checkpoint is cut short, and the chief killed        |
-    | `full_disk` | the file system of the checkpoints is full, for `seconds`       |
+    | `partition` | nothing it sends, and nothing sent to it, arrives for `seconds` |
+    | `delay`     | its traffic takes `amount` seconds longer                       |
+    | `slow`      | each of its connections carries `amount` bytes per second       |
+    | `corrupt`   | the newest checkpoint is truncated, and the chief killed        |
+    | `full_disk` | the file system of the checkpoints is full for `seconds`        |
 
     Attributes:
         kind: One of `FAULT_KINDS`.
-        task: Such as `ps:0` or `chief`.
-        step: It waits until the program has reported this step; 0 does not wait for
-            the program, only for all tasks to be started.
-        wait: For how many seconds it waits after that.
-        seconds: How long it lasts; a `stop` of 0 is for ever.
-        amount: In seconds, or bytes a second.
+        task: The name of the task, such as `ps:0` or `chief`.
+        step: The fault waits until the script has reported this step; 0 only waits
+            until all tasks have started.
+        wait: How many seconds it waits after that.
+        seconds: How long it lasts; a `stop` of 0 seconds lasts forever.
+        amount: In seconds, or bytes per second.
 
     Raises:
         FaultError: If the kind is unknown, does not fit the task, or a number is
@@ -78,13 +78,15 @@ class Fault:
         check_kinds([self.kind])
         if self.kind in CHECKPOINT_KINDS and self.task != "chief":
             raise FaultError(
-                f"{self.kind!r} is a fault of the chief, whose checkpoints they are; "
-                f"received the task {self.task!r}"
+                f"{self.kind!r} strikes the chief, which owns the checkpoints; received "
+                f"the task {self.task!r}"
             )
         if min(self.step, self.wait, self.seconds, self.amount) < 0:
-            raise FaultError(f"no number of a fault is negative; received {self}")
+            raise FaultError(f"the numbers of a fault must be >= 0; received {self}")
         if self.kind == SLOW and not self.amount:
-            raise FaultError("a 'slow' link carries some bytes a second; received 0")
+            raise FaultError(
+                "the amount of a 'slow' link must be > 0 bytes per second; received 0"
+            )
 
     def __str__(self) -> str:
         words = [self.kind, self.task]
@@ -99,24 +101,24 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Faults, and the seed that they were drawn from, if they were."""
+    """Faults, and the seed they were drawn from; None if they were not drawn."""
 
     faults: tuple[Fault, ...]
     seed: int | None = None
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Which kinds there are."""
+        """The kinds of the faults."""
         return frozenset(fault.kind for fault in self.faults)
 
     def to_json(self) -> str:
-        """Writes the schedule; `from_json` reads it back."""
+        """Returns the schedule as JSON; `from_json` reads it back."""
         faults = [asdict(fault) for fault in self.faults]
         return json.dumps({"seed": self.seed, "faults": faults}, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Schedule":
-        """Reads what `to_json` wrote, or somebody by hand.
+        """Reads what `to_json` wrote, or a schedule written by hand.
 
         Raises:
             FaultError: If it is not a schedule.
@@ -124,7 +126,7 @@ class Schedule:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise FaultError(f"{_SCHEDULE}; this is no JSON: {error}") from None
+            raise FaultError(f"{_SCHEDULE}; this is not JSON: {error}") from None
         faults = value.get("faults") if isinstance(value, dict) else None
         if not isinstance(faults, list):
             raise FaultError(f"{_SCHEDULE}; this has no list of faults: {value!r:.100}")
@@ -142,26 +144,26 @@ def _fault(value: Any) -> Fault:
                 f"a fault has {', '.join(allowed)}; received {name!r} in {value}"
             )
         if name in texts and not isinstance(given, str):
-            raise FaultError(f"{name!r} of a fault is a text; received {value}")
+            raise FaultError(f"{name!r} of a fault must be a string; received {value}")
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if name not in texts and not is_number:
-            raise FaultError(f"{name!r} of a fault is a number; received {value}")
+            raise FaultError(f"{name!r} of a fault must be a number; received {value}")
     for name in texts:
         if name not in value:
-            raise FaultError(f"every fault has a {name!r}; received {value}")
+            raise FaultError(f"a fault needs a {name!r}; received {value}")
     return Fault(**value)
 
 
 def check_kinds(kinds: Collection[str]) -> None:
-    """Checks that there are such kinds.
+    """Checks that all kinds are known.
 
     Raises:
-        FaultError: If not.
+        FaultError: If one is not.
     """
     for kind in kinds:
         if kind not in FAULT_KINDS:
             raise FaultError(
-                f"unknown fault {kind!r}; it is one of {', '.join(FAULT_KINDS)}"
+                f"unknown fault {kind!r}; choose one of {', '.join(FAULT_KINDS)}"
             )
 
 
@@ -172,15 +174,15 @@ def draw(
     kinds: Sequence[str] = (KILL, STOP),
     count: int = 2,
 ) -> Schedule:
-    """Draws a schedule, the same one from the same arguments wherever it is drawn.
+    """Draws a schedule; the same arguments give the same schedule on any machine.
 
     Args:
-        seed: Of the draw.
-        tasks: The names of the tasks that may be struck, such as `ps:0`.
-        steps: How many the program runs; faults wait for any of them but the last
-            tenth, after which there may be nothing left to disturb.
-        kinds: What may go wrong, each as likely as the others.
-        count: How many faults.
+        seed: The seed.
+        tasks: The names of the tasks that faults may strike, such as `ps:0`.
+        steps: The number of steps the script runs. No fault waits for a step in the
+            last tenth, when the job may be over before it has to recover.
+        kinds: The kinds to choose from, with equal probability.
+        count: The number of faults.
 
     Raises:
         FaultError: If there are no tasks, steps or kinds, or a kind is unknown.
@@ -193,10 +195,10 @@ def draw(
     check_kinds(kinds)
     if not tasks or not kinds or steps < 1 or count < 0:
         raise FaultError(
-            "a schedule needs tasks, kinds and steps, and no negative number of faults; "
-            f"received {list(tasks)}, {list(kinds)}, steps={steps}, count={count}"
+            "a schedule needs at least one task, kind and step, and a number of faults "
+            f">= 0; received {list(tasks)}, {list(kinds)}, steps={steps}, count={count}"
         )
-    # Python promises the same numbers of every version for this method alone.
+    # Only this method gives the same numbers in every version of Python.
     number = random.Random(seed).random
 
     def choose(choices: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Makes the faults of a schedule happen to a running job, and sees it recover."""
+"""Injects the faults of a schedule into a running job, and times its recovery."""
 
 import contextlib
 import time
@@ -29,15 +29,15 @@ Tasks = dict[str, psutil.Process]
 
 @dataclass
 class Injection:
-    """A fault that has happened.
+    """A fault that was injected.
 
     Attributes:
-        fault: It.
-        at: When, in seconds since 1970.
-        seconds: How long until the job was at work again: from the death of a task
-            until another process had its place and the program had reported a step;
-            after other faults, from their end until the program had reported one. None
-            if the job ended before.
+        fault: The fault.
+        at: When it was injected, in seconds since 1970.
+        seconds: How long the job took to recover. After the death of a task, it has
+            recovered once a new process is running and the script has reported a step.
+            Other faults count from their end until the script has reported a step.
+            None if the job ended before it had recovered.
     """
 
     fault: Fault
@@ -50,33 +50,33 @@ class _UnderWay:
     injection: Injection
     victim: psutil.Process
     undo: Callable[[], None] | None
-    since: float  # From when on the recovery is counted.
-    ready: int | None = None  # How many steps had been reported by then.
+    since: float  # When the recovery began.
+    ready: int | None = None  # The reports seen when the task was back.
 
 
 def tasks_of(job: Job, supervisor: int) -> Tasks:
-    """The process of each task of a job that lives, by its name."""
+    """Returns the process of each running task of a job, by its name."""
     found: Tasks = {}
     plans = {plan.env.get(TF_CONFIG): plan for plan in job.plans}
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(supervisor).children():
             with contextlib.suppress(psutil.Error):
                 plan = plans.get(child.environ().get(TF_CONFIG))
-                # Until its program begins, a child has what its parent has.
+                # Between fork and exec, a child still has its parent's command line.
                 if plan and tuple(child.cmdline()) == plan.argv:
                     found[plan.name] = child
     return found
 
 
 class Injector:
-    """Injects a schedule; `tick` has to be called every now and then.
+    """Injects the faults of a schedule; call `tick` regularly.
 
     Args:
-        job: Which runs.
+        job: The running job.
         supervisor: The process id of its supervisor.
         schedule: What to inject.
-        progress_path: Where the program reports.
-        checkpoint_dir: Of the program, for faults of checkpoints.
+        progress_path: The file to which the script reports.
+        checkpoint_dir: The script's, for faults of checkpoints.
         links: The network of the tasks, for faults of links.
     """
 
@@ -102,11 +102,11 @@ class Injector:
 
     @property
     def is_done(self) -> bool:
-        """Whether every fault has happened, and the job has recovered from it."""
+        """Whether every fault was injected, and the job has recovered from all of them."""
         return not (self._pending or self._under_way)
 
     def tick(self) -> None:
-        """Looks what is due."""
+        """Injects the faults that are due, and looks for recoveries."""
         if self.is_done:
             return
         now = time.time()
@@ -122,7 +122,7 @@ class Injector:
             self._look_after(each, tasks, len(reported.steps))
 
     def end(self) -> None:
-        """Ends the faults that still last."""
+        """Ends the faults that are still active."""
         for each in self._under_way:
             if each.undo:
                 each.undo()
@@ -133,7 +133,7 @@ class Injector:
         if fault.kind == CORRUPT:
             newest = checkpoint_faults.newest(self._checkpoint_dir or "")
             if newest is None:
-                return  # The next tick may find two.
+                return  # Without an older one the job could not resume: try at the next tick.
         self._pending.remove(fault)
         now = time.time()
         undo: Callable[[], None] | None = None

@@ -1,4 +1,4 @@
-"""What must hold of a job at its end, whatever went wrong meanwhile: pure decisions."""
+"""What must hold when a job under faults has ended: pure decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ class Ending:
     """How a job ended.
 
     Attributes:
-        status: Its exit status; None if it had not ended at its deadline.
-        reason: Why, in the launcher's words, if it was not a plain success.
+        status: Its exit status; None if it had not ended by the deadline.
+        reason: The launcher's reason, unless the job simply succeeded.
         seconds: How long it ran, at most until the deadline.
-        faults: How many it has suffered.
-        progress: What the program has reported.
-        left: The processes that were left behind, in words.
+        faults: The number of faults injected.
+        progress: What the script has reported.
+        left: Descriptions of the processes that were left behind.
     """
 
     status: int | None
@@ -29,7 +29,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Invariant:
-    """What must hold, whether it does, and what was seen."""
+    """What must hold, whether it does, and what was observed."""
 
     name: str
     holds: bool
@@ -37,12 +37,12 @@ class Invariant:
 
 
 def judge(ending: Ending, may_fail: bool = False) -> list[Invariant]:
-    """Says of each invariant whether it holds.
+    """Checks each invariant.
 
     Args:
         ending: How the job ended.
-        may_fail: Whether an error with a reason will do, as when more faults are
-            injected than the job may recover from.
+        may_fail: Whether an error with a reason is acceptable, for example after more
+            faults than the job may recover from.
     """
     found = [_ends(ending, may_fail)]
     if ending.status == 0:
@@ -77,5 +77,5 @@ def _counts(result: Result | None, faults: int) -> Invariant:
 
 
 def broken(invariants: Sequence[Invariant]) -> list[Invariant]:
-    """Those that do not hold."""
+    """Returns the invariants that do not hold."""
     return [each for each in invariants if not each.holds]

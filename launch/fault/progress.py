@@ -1,10 +1,10 @@
-"""What a program under faults tells of itself: lines of JSON in a file.
+"""The progress that a script under faults reports, as lines of JSON in a file.
 
     {"time": 1700000000.5, "step": 40}
     {"time": 1700000009.0, "steps": 402, "expected": 400, "in_flight": 8, "ahead": 1}
 
-The environment variable LAUNCH_PROGRESS names the file; without it nothing is written,
-so the same program runs as ever.
+The environment variable LAUNCH_PROGRESS names the file. Without it nothing is written, so
+the same script also runs on its own.
 """
 
 import json
@@ -18,15 +18,15 @@ from tf_config import contract
 
 @dataclass(frozen=True)
 class Result:
-    """What a program has done at its end.
+    """What a script has done by its end.
 
     Attributes:
-        steps: How many steps were applied, by the optimizer's own count.
-        expected: How many were asked for.
-        in_flight: How many may be under way at once: as many may be run twice for
-            each fault, and no more.
-        ahead: How many steps the checkpoint had, from which the program last went on,
-            beyond the position that it went on from: these were run twice.
+        steps: The number of steps applied, by the optimizer's own count.
+        expected: The number of steps requested.
+        in_flight: How many steps may be in flight at once. Each fault may repeat this
+            many, and no more.
+        ahead: How many steps beyond its position the checkpoint contained, from which
+            the script last resumed: these were run twice.
     """
 
     steps: int
@@ -37,11 +37,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a program has reported, in order.
+    """What a script has reported, in order.
 
     Attributes:
-        steps: Each step reported, and the time, in seconds since 1970.
-        result: The last result, if there was one.
+        steps: The time of each report, in seconds since 1970, and its step.
+        result: The last result; None if there is none.
     """
 
     steps: Sequence[tuple[float, int]] = field(default_factory=tuple)
@@ -49,12 +49,12 @@ class Progress:
 
     @property
     def furthest(self) -> int:
-        """The highest step that was reported."""
+        """The highest step reported."""
         return max((step for _, step in self.steps), default=0)
 
     @property
     def most_repeated(self) -> float:
-        """The longest time, in seconds, whose steps a program that went back redid.
+        """The longest time, in seconds, whose steps were repeated after a restart.
 
         >>> Progress([(10.0, 1), (20.0, 2), (25.0, 3), (40.0, 2)]).most_repeated
         5.0
@@ -70,14 +70,14 @@ class Progress:
 
 
 def report_step(step: int) -> None:
-    """Tells that the program has come to a step, counted from its very beginning."""
+    """Reports that the script has reached a step, counted from its very first start."""
     _write({"step": step})
 
 
 def report_result(
     steps: int, expected: int, in_flight: int = 0, ahead: int = 0
 ) -> None:
-    """Tells what the program has done; see `Result`."""
+    """Reports what the script has done; see `Result`."""
     _write(asdict(Result(steps, expected, in_flight, ahead)))
 
 
@@ -89,7 +89,7 @@ def _write(values: dict[str, int]) -> None:
 
 
 def read(path: str) -> Progress:
-    """Reads what was reported; a line that was cut short by a kill does not count."""
+    """Reads the reports; ignores a line that was cut short by a kill."""
     steps: list[tuple[float, int]] = []
     result = None
     try:

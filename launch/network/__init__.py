@@ -1,1 +1,1 @@
-"""Ports, links and namespaces: who reaches a job, and through what."""
+"""Ports, links and namespaces: who can reach a job, and how."""

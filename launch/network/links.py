@@ -1,9 +1,9 @@
-"""The network between the tasks of a local job, and what can be wrong with it.
+"""Simulates faulty links between the tasks of a local job.
 
-The tasks know each other by the address `HOST`, where this process listens in their
-place; their own servers are kept to 127.0.0.1 (`launch.network.loopback_only`). What passes is
-forwarded byte by byte, and so can be held back. It needs no rights and no modules of
-the kernel, and each byte costs some processor time.
+The tasks reach each other at `HOST`, where this process listens in their place and
+forwards to their servers, which are confined to 127.0.0.1 (`launch.network.loopback_only`).
+So it can delay, slow down or hold back any traffic, without privileges or kernel
+modules. The cost is some CPU time per byte.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ _MOMENT = 0.02  # seconds
 
 @dataclass(frozen=True)
 class Link:
-    """What is wrong with the link of a task.
+    """The impairment of a task's link.
 
     Attributes:
-        delay: Of each byte, in seconds.
-        rate: Of each connection, in bytes a second.
+        delay: Added to each byte, in seconds.
+        rate: The bandwidth of each connection, in bytes per second.
         is_cut: Whether nothing passes.
     """
 
@@ -42,7 +42,7 @@ class Link:
     is_cut: bool = False
 
     def __add__(self, other: "Link") -> "Link":
-        """Both links, one after the other."""
+        """Combines two links in series."""
         return Link(
             self.delay + other.delay,
             min(self.rate, other.rate),
@@ -51,7 +51,7 @@ class Link:
 
 
 def through_links(plan: TaskPlan) -> TaskPlan:
-    """Returns the plan of a task that reaches the others by `HOST`."""
+    """Returns the plan of a task that reaches the others at `HOST`."""
     tf_config = through(plan.env[TF_CONFIG])
     return replace(
         plan,
@@ -61,17 +61,17 @@ def through_links(plan: TaskPlan) -> TaskPlan:
 
 
 def through(addresses: str) -> str:
-    """Returns a text with addresses of loopback as one with those of `HOST`."""
+    """Replaces 127.0.0.1 by `HOST` in a text."""
     return addresses.replace(_LOOPBACK, HOST)
 
 
 class Links:
-    """Forwards what passes between tasks, as long as the context is entered.
+    """Forwards the traffic between tasks while the context is active.
 
     Args:
-        ports: Of each task, by its name.
-        tasks: Returns the process of each task that lives, by its name: who connects
-            is known by it.
+        ports: The port of each task, by its name.
+        tasks: Returns the process of each running task, by its name. It identifies
+            which task made a connection.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Links:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links")
 
     def impair(self, task: str, link: Link) -> Callable[[], None]:
-        """Makes the link of a task worse; returns what mends it again."""
+        """Impairs the link of a task; returns a function that repairs it."""
         self._faults[task].append(link)
         return lambda: self._faults[task].remove(link)
 
@@ -133,7 +133,7 @@ class Links:
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         port = writer.get_extra_info("peername")[1]
-        # It takes a while, and whoever calls may have little patience.
+        # The lookup takes a while, and the caller's connection may time out.
         caller = asyncio.ensure_future(asyncio.to_thread(self._who_has, port))
 
         def link() -> Link:
@@ -161,9 +161,9 @@ class Links:
 
 
 def _inode_of(port: int) -> str | None:
-    """The inode of the socket that has a local port, as the kernel's table has it.
+    """Returns the inode of the socket with a local port, from the kernel's table.
 
-    psutil would read the table once for each process, and it may be long.
+    psutil would read the whole table once per process.
     """
     for table in ("tcp", "tcp6"):
         with open(f"/proc/net/{table}") as lines:
@@ -214,7 +214,7 @@ async def _forward(
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Waits for the first of them to end or to fail, and ends the others."""
+    """Waits until the first coroutine returns or fails, and cancels the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

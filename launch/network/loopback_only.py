@@ -1,9 +1,10 @@
-"""Keeping the ports of a job to this machine.
+"""Keeps the ports of a job closed to other machines.
 
-TensorFlow's server listens on every interface, whatever host its address names, and
-has no option for less. So each task's bind(2) is looked at before the kernel carries
-it out: one that means every interface, on a port of the job, becomes one of loopback.
-Every other socket is the task's own affair.
+TensorFlow's server listens on every interface, whatever host its address names, and has
+no option to listen on fewer. So each bind(2) of a task is inspected before the kernel
+carries it out: if it binds a port of the job on every interface, it gets the loopback
+address instead. Other sockets are left alone. docs/security.md says why nothing simpler
+works.
 """
 
 import errno
@@ -16,8 +17,9 @@ from collections.abc import Callable, Collection
 from launch.network import seccomp
 
 _FAMILY_AND_PORT = struct.Struct("=H2s")
-# Where the address is in `struct sockaddr_in` and `sockaddr_in6`, and what stands for
-# loopback there: that of IPv4, which the tasks' addresses name.
+# The offset of the address in `struct sockaddr_in` and `sockaddr_in6`, and the loopback
+# address to write there. For IPv6 it is that of IPv4, mapped: the tasks' addresses are
+# 127.0.0.1, which ::1 would not accept.
 _LOOPBACK: dict[int, tuple[int, bytes]] = {
     socket.AF_INET: (4, socket.inet_pton(socket.AF_INET, "127.0.0.1")),
     socket.AF_INET6: (8, socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1")),
@@ -27,12 +29,13 @@ _TRIAL_SECONDS = 5.0
 
 
 class LoopbackOnly:
-    """Confines this process's children, and theirs, for as long as it lives.
+    """Confines the descendants of this process, for as long as it lives.
 
-    The process itself is confined too, and would wait for itself: it must not bind.
+    The process itself is confined too. It must not bind, since it would wait for its
+    own answer.
 
     Args:
-        ports: Those that must not be open to other machines.
+        ports: The ports to close to other machines.
 
     Raises:
         OSError: If the system does not allow it.
@@ -43,18 +46,18 @@ class LoopbackOnly:
         self._listener = seccomp.filter_bind()
 
     def fileno(self) -> int:
-        """The file descriptor to wait on until a bind is to be answered."""
+        """Returns the file descriptor that is readable when a bind waits for an answer."""
         return self._listener
 
     def answer(self) -> None:
-        """Answers a bind; waits until there is one."""
+        """Answers one bind; waits until there is one."""
         call = seccomp.receive(self._listener)
         if call is None:
             return
         try:
             self._redirect(call)
         except OSError:
-            # Better no server than one that strangers can use.
+            # A server that does not start is better than one that others can use.
             seccomp.refuse(self._listener, call, errno.EACCES)
         else:
             seccomp.let_go_on(self._listener, call)
@@ -72,7 +75,7 @@ class LoopbackOnly:
 
 
 def _wildcard(address: bytes) -> tuple[int, int] | None:
-    """The family and port of an address that means every interface; else None."""
+    """Returns the family and port of a wildcard address; None for any other."""
     if len(address) < _FAMILY_AND_PORT.size:
         return None
     family, port = _FAMILY_AND_PORT.unpack_from(address)
@@ -85,9 +88,10 @@ def _wildcard(address: bytes) -> tuple[int, int] | None:
 
 
 def why_not() -> str:
-    """Why children cannot be confined on this system: empty if they can.
+    """Returns why this system cannot confine children, or '' if it can.
 
-    It is tried, by a child of this process, which must have one thread.
+    A child of this process tries it, because a filter cannot be removed again. This
+    process must have one thread.
     """
     code = _status_of(_try)
     return f"seccomp(2): {os.strerror(code)}" if code else ""
@@ -117,7 +121,7 @@ def _bind() -> None:
 def _status_of(
     trial: Callable[[], None], meanwhile: Callable[[], None] = lambda: None
 ) -> int:
-    """Runs `trial` in a child, and returns the number of its error, or 0."""
+    """Runs `trial` in a child; returns the errno of its error, or 0."""
     pid = os.fork()
     if pid == 0:
         code = errno.EIO

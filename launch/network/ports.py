@@ -1,4 +1,4 @@
-"""Free ports that nobody else is about to take."""
+"""Picks free ports that no other program is likely to take."""
 
 import random
 import socket
@@ -9,15 +9,15 @@ _LOWEST, _HIGHEST = 10_000, 65_535
 
 
 class PortError(ValueError):
-    """There are not as many free ports as the cluster has tasks."""
+    """This machine has too few free ports for the cluster."""
 
 
 def outside(low: int, high: int) -> list[int]:
-    """The ports that the kernel never hands out by itself.
+    """Returns the ports that the kernel never assigns to outgoing connections.
 
-    The kernel gives `low` to `high` to outgoing connections, which could take a
-    port between our choice and the server's start. A machine that is set to give
-    out almost all ports leaves no choice but to share.
+    Those get ports from `low` to `high`, and one could take a port between our choice
+    and the start of the server. If the machine assigns almost all ports that way, all
+    ports are returned.
 
     >>> ports = outside(32768, 60999)
     >>> min(ports), max(ports), 40000 in ports
@@ -29,14 +29,14 @@ def outside(low: int, high: int) -> list[int]:
 
 
 def pick(count: int) -> list[int]:
-    """Picks free ports at random, so that two launchers seldom meet.
+    """Picks free ports at random, so that two launchers rarely collide.
 
     Raises:
         PortError: If fewer than `count` are free.
     """
     low, high = map(int, _EPHEMERAL.read_text().split())
     candidates = outside(low, high)
-    # Not by the seed of a program, which would have every run of it meet the others.
+    # Not `random.shuffle`: all runs of a program that sets a seed would collide.
     random.SystemRandom().shuffle(candidates)
     ports: list[int] = []
     for port in candidates:
@@ -46,14 +46,14 @@ def pick(count: int) -> list[int]:
             ports.append(port)
     if len(ports) < count:
         raise PortError(
-            f"the cluster needs {count} free ports, and this machine has "
+            f"the cluster needs {count} free ports, but this machine has "
             f"{len(ports)}: start fewer tasks"
         )
     return ports
 
 
 def is_free(port: int) -> bool:
-    """Whether a server that listens on every interface could take the port."""
+    """Returns whether a server could listen on the port on every interface."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

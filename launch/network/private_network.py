@@ -1,7 +1,7 @@
-"""A network namespace of its own for this process and all that it starts.
+"""A private network namespace for this process and its descendants.
 
-It has a loopback interface and nothing else: no process outside reaches in, one of
-this machine included, and nothing inside reaches out.
+It has only a loopback interface: no process outside it, even on this machine, can reach
+it, and no process inside it can reach out.
 """
 
 import ctypes
@@ -18,10 +18,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter() -> None:
-    """Moves this process, which must have one thread, to a network of its own.
+    """Moves this process, which must have one thread, to a new network.
 
-    A process that is not root needs a user namespace to do so. It keeps its user and
-    group there, and what it starts gives up set-user-ID programs (`sudo`) by this.
+    A process that is not root needs a user namespace for this. It keeps its user and
+    group there, but its descendants cannot use set-user-ID programs such as `sudo`.
 
     Raises:
         OSError: If the system does not allow it.
@@ -31,7 +31,8 @@ def enter() -> None:
         _unshare(_CLONE_NEWNET)
     except PermissionError:
         _unshare(_CLONE_NEWNET | _CLONE_NEWUSER)
-        # The kernel lets a user map a group only if no group can be given up then.
+        # The kernel lets an unprivileged user map a group only if setgroups is denied: to
+        # drop a group could grant access that the group denies.
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
@@ -41,10 +42,10 @@ def enter() -> None:
 
 
 def join(pid: int) -> None:
-    """Moves this process, which must have one thread, to the network of another one.
+    """Moves this process, which must have one thread, to another process's network.
 
     Raises:
-        OSError: If the system does not allow it, or there is no such process.
+        OSError: If the system does not allow it, or the process does not exist.
     """
     for kind, flag in (("user", _CLONE_NEWUSER), ("net", _CLONE_NEWNET)):
         theirs, ours = f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}"

@@ -1,8 +1,8 @@
-"""Being asked before another process makes a system call (seccomp_unotify(2)).
+"""Intercepts the system calls of other processes (seccomp_unotify(2)).
 
-A process installs a filter, which all its descendants inherit. From then on the
-kernel suspends each that makes the system call, until whoever holds the filter's
-file descriptor has looked at it and let it go on. Neither needs to be root.
+A process installs a filter, which all its descendants inherit. From then on the kernel
+suspends any of them that makes the filtered call, until the holder of the filter's file
+descriptor lets it continue or fail. None of them needs to be root.
 """
 
 import ctypes
@@ -13,13 +13,13 @@ import platform
 import struct
 from dataclasses import dataclass
 
-_NUMBERS = {  # (AUDIT_ARCH_*, seccomp(2), bind(2)) of the machines we know.
+_NUMBERS = {  # (AUDIT_ARCH_*, number of seccomp(2), number of bind(2)) per machine
     "x86_64": (0xC000003E, 317, 49),
     "aarch64": (0xC00000B7, 277, 200),
 }
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER = 1
-_FLAG_SPEC_ALLOW = 1 << 2  # Old kernels would make every branch slower.
+_FLAG_SPEC_ALLOW = 1 << 2  # Or else kernels before 5.16 slow down the whole process.
 _FLAG_NEW_LISTENER = 1 << 3
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
@@ -41,7 +41,7 @@ _IS_VALID = _request(1, 2, 8)
 
 @dataclass(frozen=True)
 class SystemCall:
-    """A system call that waits for us: who makes it, and its arguments."""
+    """A suspended system call: its id, the caller's process id, and its arguments."""
 
     id: int
     pid: int
@@ -49,18 +49,18 @@ class SystemCall:
 
 
 def filter_bind() -> int:
-    """Has the kernel ask before this process, or one that it starts, binds a socket.
+    """Intercepts each bind of this process and its descendants, from now on.
 
-    A process that is not root gives up set-user-ID programs (`sudo`) by this.
+    A process that is not root can no longer gain privileges, for example with `sudo`.
 
     Returns:
-        The file descriptor to `receive` from. Without a reader, every bind fails.
+        The file descriptor to `receive` from. Once it is closed, every bind fails.
 
     Raises:
-        OSError: If the kernel does not allow it, or the machine is not known.
+        OSError: If the kernel does not allow it, or the machine is unknown.
     """
     if platform.machine() not in _NUMBERS:
-        raise OSError(errno.ENOSYS, f"not known how on {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"not implemented for {platform.machine()}")
     architecture, seccomp, bind = _NUMBERS[platform.machine()]
     program = b"".join(
         struct.pack("=HBBI", *instruction)
@@ -78,6 +78,8 @@ def filter_bind() -> int:
     flags = _FLAG_NEW_LISTENER | _FLAG_SPEC_ALLOW
     install = (seccomp, _SET_MODE_FILTER, flags, described)
     listener = _libc.syscall(*install)
+    # Only root may install a filter without giving up set-user-ID programs first: a
+    # filter could confuse them.
     if listener < 0 and ctypes.get_errno() == errno.EACCES:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         listener = _libc.syscall(*install)
@@ -87,10 +89,7 @@ def filter_bind() -> int:
 
 
 def receive(listener: int) -> SystemCall | None:
-    """Takes a system call that waits; None if its thread has ended meanwhile.
-
-    Waits until there is one.
-    """
+    """Waits for a system call; returns None if its thread has ended meanwhile."""
     buffer = bytearray(_NOTIFICATION.size)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)
@@ -101,14 +100,14 @@ def receive(listener: int) -> SystemCall | None:
 
 
 def open_memory(listener: int, call: SystemCall) -> int:
-    """Opens the memory of the process that makes the call, to read and write.
+    """Opens the memory of the calling process for reading and writing.
 
     Raises:
-        OSError: If it may not be opened, or the process has ended.
+        OSError: If it cannot be opened, or the process has ended.
     """
     memory = os.open(f"/proc/{call.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
-        # The number may by now be another process's.
+        # The process may have ended, and its id may belong to another process by now.
         fcntl.ioctl(listener, _IS_VALID, struct.pack("=Q", call.id))
     except OSError:
         os.close(memory)
@@ -117,17 +116,17 @@ def open_memory(listener: int, call: SystemCall) -> int:
 
 
 def let_go_on(listener: int, call: SystemCall) -> None:
-    """Has the kernel carry the system call out."""
+    """Lets the kernel carry out the system call."""
     answer(listener, call, 0, _LET_IT_GO_ON)
 
 
 def refuse(listener: int, call: SystemCall, error: int) -> None:
-    """Has the system call fail with this `errno`."""
+    """Makes the system call fail with this `errno`."""
     answer(listener, call, -error, 0)
 
 
 def answer(listener: int, call: SystemCall, error: int, flags: int) -> None:
-    """Answers; nothing happens if the process has ended meanwhile."""
+    """Answers a system call; does nothing if the process has ended meanwhile."""
     packed = bytearray(_ANSWER.pack(call.id, 0, error, flags))
     try:
         fcntl.ioctl(listener, _SEND, packed)
