@@ -8,21 +8,23 @@ tests of features train on two workers and no ps.
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import launch
 
+from . import own_process
+
 # TensorFlow reads it when it is imported. It complains of each remote value that the
 # chief still has when the servers end.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 PROGRAM_TIMEOUT = 120.0  # seconds
-CASES_TIMEOUT = 280.0  # seconds
-
+PROGRAMS = Path(__file__).parent / "programs"
 
 STRATEGIES = {
     "parameter_server": "ParameterServerStrategy",
@@ -33,6 +35,7 @@ STRATEGIES = {
 MARKERS = (
     "feature(name, works='yes', why='', *, synchronous, multi_worker, ring): a row of "
     "the table of features; see tests/feature_table.py",
+    "own_process: the tests of this file run in a second pytest; see own_process.py",
     "parameter_server: a test that means nothing without ps",
     "sets_own_value(pattern, why): steps of this test may set variables of such names "
     "to a value computed from their own",
@@ -46,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="parameter_server",
         help="what the tests of features train under (default: %(default)s)",
     )
+    parser.addoption(own_process.OPTION, type=int, help="used by tests/own_process.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     # Of TensorFlow's own tensors, under NumPy 2.
     config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
+    own_process.register(config)
 
 
 @pytest.fixture(scope="session")
@@ -83,43 +88,36 @@ def strategy(request: pytest.FixtureRequest):
 
 @pytest.fixture(scope="session")
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a program in a Python of its own, which knows of no cluster but `config`."""
+    """Runs code in a new Python process, whose only cluster is `config`."""
 
     def run(code: str, *args: str, config: object = None, input: str = ""):
-        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        env.pop("TF_CONFIG", None)
-        if config is not None:
-            env["TF_CONFIG"] = config.to_json()
-        return subprocess.run(
-            [sys.executable, "-c", code, *args],
-            env=env,
-            input=input,
-            text=True,
-            capture_output=True,
-            timeout=PROGRAM_TIMEOUT,
-        )
+        return _run(["-c", code, *args], config, input)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def run_cases() -> Callable[[str], None]:
-    """Runs a file of tests in a Python of its own, which is no task of a cluster."""
+def run_program() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a file of tests/programs in a new Python process; see `run_python`."""
 
-    def run(name: str) -> None:
-        path = Path(__file__).parent / name
-        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        env.pop("TF_CONFIG", None)
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=CASES_TIMEOUT,
-        )
-        assert done.returncode == 0, done.stdout
-        assert " passed" in done.stdout
-        assert " skipped" not in done.stdout
+    def run(name: str, *args: str | Path, config: object = None, input: str = ""):
+        return _run([PROGRAMS / name, *args], config, input)
 
     return run
+
+
+def _run(
+    arguments: Sequence[str | Path], config: Any, input: str
+) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env.pop("TF_CONFIG", None)
+    if config is not None:
+        env["TF_CONFIG"] = config.to_json()
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=env,
+        input=input,
+        text=True,
+        capture_output=True,
+        timeout=PROGRAM_TIMEOUT,
+    )

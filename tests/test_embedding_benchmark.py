@@ -18,6 +18,7 @@ from tfdist.embedding.routing import shard_sizes
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
+PROGRAMS = ROOT / "tests" / "programs"
 
 pytestmark = pytest.mark.namespaces
 needs_root = pytest.mark.skipif(
@@ -145,17 +146,6 @@ connection, _ = socket.create_server(("", 2)).accept()
 while connection.recv(65536):
     pass
 """
-SEND = """
-import socket, sys, time
-for _ in range(100):
-    try:
-        s = socket.create_connection((sys.argv[1], 2), 1)
-        break
-    except OSError:
-        time.sleep(0.1)
-s.sendall(b"x" * 50_000)
-s.close()
-"""
 
 
 @needs_root
@@ -165,7 +155,7 @@ def test_hosts_reach_each_other_and_are_counted(benchmark):
         hosts.shape(None)
         server = subprocess.Popen(hosts.command("b", [sys.executable, "-c", SERVE]))
         before = hosts.bytes("b")[0]
-        client = [sys.executable, "-c", SEND, hosts.address("b")]
+        client = [sys.executable, PROGRAMS / "send_bytes.py", hosts.address("b")]
         subprocess.run(hosts.command("a", client), check=True, timeout=60)
         server.wait(timeout=60)
         assert hosts.bytes("b")[0] - before >= 50_000

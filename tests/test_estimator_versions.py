@@ -47,21 +47,6 @@ def test_tensorflow_without(version):
     check_tensorflow(version)
 
 
-NOT_INSTALLED = """
-import importlib.metadata
-real = importlib.metadata.version
-def version(name):
-    if name == "tensorflow-estimator":
-        raise importlib.metadata.PackageNotFoundError(name)
-    return real(name)
-importlib.metadata.version = version
-import tfdist  # does not need it
-try:
-    from tfdist import estimator
-except ImportError as error:
-    print(error)
-"""
-
 OLD = """
 import tensorflow as tf
 tf.__version__ = "2.15.1"
@@ -72,8 +57,8 @@ except ImportError as error:
 """
 
 
-def test_not_installed(run_python):
-    done = run_python(NOT_INSTALLED)
+def test_not_installed(run_program):
+    done = run_program("estimator_not_installed.py")
     assert "pip install 'tfdist[estimator]'" in done.stdout, done.stderr
 
 

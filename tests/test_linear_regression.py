@@ -210,31 +210,6 @@ def test_a_ps_or_the_chief_is_recovered_from_the_checkpoint(running, task):
     assert running.wait_for_step("worker:1", own) > own
 
 
-BAD_INPUT = """
-import contextlib, importlib.util, io, json, os, sys
-from absl import flags
-
-program, cases = sys.argv[1], json.load(sys.stdin)
-spec = importlib.util.spec_from_file_location("linear_regression", program)
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-for case in cases:
-    os.environ.pop("TF_CONFIG", None)
-    os.environ.update(case["environ"])
-    flags.FLAGS.unparse_flags()
-    for name in flags.FLAGS:
-        flags.FLAGS[name].unparse()
-    flags.FLAGS([program, *case["args"]])
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        try:
-            module.main([program])
-            status = 0
-        except SystemExit as end:
-            status = end.code
-    print(json.dumps([status, said.getvalue()]))
-"""
-
 HOSTS = ["--ps_hosts=127.0.0.1:1", "--worker_hosts=127.0.0.1:2,127.0.0.1:3"]
 CHIEF = [*HOSTS, "--job_name=worker", "--task_index=0"]
 
@@ -245,7 +220,7 @@ def tf_config(job: str, **cluster: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.cluster
-def test_mistakes_are_one_message_and_status_2(run_python, tmp_path):
+def test_mistakes_are_one_message_and_status_2(run_program, tmp_path):
     (tmp_path / "file").touch()
     taken = socket.create_server(("127.0.0.1", 0))
     port = taken.getsockname()[1]
@@ -288,7 +263,7 @@ def test_mistakes_are_one_message_and_status_2(run_python, tmp_path):
     ]
     told = json.dumps([{"args": args, "environ": env} for args, env, _ in cases])
     with taken:
-        done = run_python(BAD_INPUT, str(PROGRAM), input=told)
+        done = run_program("linear_regression_mistakes.py", PROGRAM, input=told)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     for (args, _, words), (status, said) in zip(cases, results, strict=True):

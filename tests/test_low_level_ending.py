@@ -68,41 +68,9 @@ def test_a_ps_waits_for_all_and_only_so_long_after_the_chief(
     assert queue.now == ended
 
 
-IN_ONE_PROCESS = """
-import json, logging, socket, sys, threading
-import tensorflow as tf
-from tfdist.low_level.ending import report_done, serve_until_done
-
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
-addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-for each in sockets:
-    each.close()
-cluster = {"ps": addresses[:2], "worker": addresses[2:]}
-
-def server(job, index):
-    return tf.distribute.Server(cluster, job_name=job, task_index=index)
-
-def serve(ps):
-    print("missing", serve_until_done(ps, patience=2.0))
-
-ps, workers = server("ps", 0), [server("worker", i) for i in range(2)]
-try:
-    serve_until_done(workers[0])
-except ValueError as error:
-    print(error)
-thread = threading.Thread(target=serve, args=[ps])
-thread.start()
-for worker in reversed(workers):  # nobody has started ps:1 and worker:2
-    report_done(worker, timeout=0.3)
-    print("serves" if thread.is_alive() else "ended", flush=True)
-thread.join()
-"""
-
-
 @pytest.mark.cluster
-def test_a_ps_ends_though_a_worker_is_dead_and_workers_though_a_ps_is(run_python):
-    done = run_python(IN_ONE_PROCESS)
+def test_a_ps_ends_though_a_worker_is_dead_and_workers_though_a_ps_is(run_program):
+    done = run_program("ps_ending.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "this server is worker:0, which calls report_done" in lines[0]

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -14,33 +15,8 @@ import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, explained
 from tfdist.synchronous.fit.row_range import row_range
 
+PROGRAM = Path(__file__).parent / "programs" / "worker_fault.py"
 TIMEOUT = 120.0  # seconds
-
-PROGRAM = """
-import json, os, signal, sys
-fault, victim = sys.argv[1], int(sys.argv[2])
-index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-import keras, numpy as np, tensorflow as tf, tfdist
-if fault == "devices" and index == victim:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
-if fault == "too_late":
-    tf.constant(1)
-options = {"startup_timeout": 5.0} if fault == "missing" else {}
-strategy = tfdist.MultiWorkerMirroredStrategy(peer_timeout=5.0, **options)
-with strategy.scope():
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-
-class Fault(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 5 and index == victim:
-            os.kill(os.getpid(), getattr(signal, fault))
-
-x = np.ones((4000, 4), "float32")
-model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])
-"""
 
 
 def free_address():
@@ -56,7 +32,7 @@ def run(fault, victim, indices=(0, 1)):
     for index in indices:
         config = tf_config.TFConfig(cluster, tf_config.Task("worker", index))
         processes[index] = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, fault, str(victim)],
+            [sys.executable, PROGRAM, fault, str(victim)],
             env={**os.environ, "TF_CONFIG": config.to_json()},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

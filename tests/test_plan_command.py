@@ -1,55 +1,14 @@
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from tfdist.planning import command as plan_command
 from tfdist.planning.plan import Plan
 
-MODEL = """
-import keras
-from absl import flags
-
-# Of the same name as a flag of the command.
-flags.DEFINE_integer("num_ps", 1, "Of the script.")
-flags.DEFINE_integer("units", 100, "Of the script.")
-
-def build_model():
-    model = keras.Sequential([
-        keras.Input((30,)),
-        keras.layers.Embedding(1000, 8, name="words"),
-        keras.layers.Dense(flags.FLAGS.units, name="out"),
-    ])
-    model.compile("adam", "mse")
-    return model
-
-def not_compiled():
-    return keras.Sequential([keras.Input((30,)), keras.layers.Dense(3)])
-
-def broken():
-    raise ZeroDivisionError("of the user's own")
-
-def no_model():
-    return 7
-
-a_model = 5
-"""
-
-ARGPARSE = """
-import argparse
-import keras
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--units", type=int, default=64)
-arguments = parser.parse_args()
-
-def build_model():
-    layers = [keras.Input((8,)), keras.layers.Dense(arguments.units)]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse")
-    return model
-"""
-
+PROGRAMS = Path(__file__).parent / "programs"
 COMMAND = """
 import runpy, sys
 sys.argv = ["tfdist.plan", *sys.argv[1:]]
@@ -59,7 +18,7 @@ runpy.run_module("tfdist.plan", run_name="__main__")
 
 @pytest.fixture
 def command(run_python, tmp_path, monkeypatch):
-    (tmp_path / "a_script.py").write_text(MODEL)
+    shutil.copy(PROGRAMS / "plan_script.py", tmp_path / "a_script.py")
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: run_python(COMMAND, *arguments)
 
@@ -139,7 +98,8 @@ def test_what_the_script_does_not_have_is_refused(command, arguments, message):
 
 
 def test_a_script_may_use_argparse(command, tmp_path):
-    (tmp_path / "with_argparse.py").write_text(ARGPARSE)
+    script = PROGRAMS / "plan_script_with_argparse.py"
+    shutil.copy(script, tmp_path / "with_argparse.py")
     done = command(
         "with_argparse.py:build_model", "--num_ps=2", "--variables", "--", "--units=333"
     )

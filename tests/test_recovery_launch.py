@@ -3,21 +3,15 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
 
 from .launch_programs.launcher import Launcher, marked, wait_for
 
-PROGRAM = """
-import os, sys, time
-lives = len(os.listdir("lives"))
-open(f"lives/{lives}", "w")
-print("life", lives, flush=True)
-os.write(int(os.environ["LAUNCH_REPORT_FD"]), b'{"event": "training"}\\n')
-if lives < int(sys.argv[1]):
-    time.sleep(600)
-"""
+PROGRAMS = Path(__file__).parent / "programs"
+LIVES = str(PROGRAMS / "lives.py")
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def finish(process):
 
 
 def test_a_worker_is_started_again_alone(launcher):
-    process = launcher.start(launcher.script(PROGRAM), "1")
+    process = launcher.start(LIVES, "1")
     before = alive_after(launcher, "worker:1", 0)
     os.kill(before["worker:1"], signal.SIGKILL)
     after = wait_for(
@@ -75,7 +69,7 @@ def test_a_worker_is_started_again_alone(launcher):
 
 @pytest.mark.parametrize("lost", ["ps:1", "chief:0"])
 def test_a_ps_or_the_chief_starts_the_program_and_every_ps_again(launcher, lost):
-    process = launcher.start(launcher.script(PROGRAM), "1")
+    process = launcher.start(LIVES, "1")
     before = alive_after(launcher, lost, 0)
     os.kill(before[lost], signal.SIGKILL)
     status, output, errors = finish(process)
@@ -140,20 +134,7 @@ def test_ctrl_c_while_a_start_is_put_off(launcher):
 
 
 def test_what_a_lost_program_left_behind_is_gone_before_the_next(launcher):
-    script = launcher.script(
-        """
-        import os, subprocess, sys, time
-        lives = len(os.listdir("lives"))
-        open(f"lives/{lives}", "w")
-        if lives == 0:
-            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-            open("child", "w").write(str(child.pid))
-            os.kill(os.getpid(), 9)
-        pid = int(open("child").read())
-        print("child", os.path.exists(f"/proc/{pid}"), flush=True)
-        """
-    )
-    status, output, _ = launcher.run(script)
+    status, output, _ = launcher.run(str(PROGRAMS / "leaves_child.py"))
     assert status == 0
     assert "child False" in output
 
@@ -167,8 +148,7 @@ def test_the_directory_of_checkpoints_is_told_to_the_program_alone(launcher):
 
 
 def test_a_task_that_nobody_continues_is_killed_and_started_again(launcher):
-    script = launcher.script(PROGRAM)
-    process = launcher.start("--stall_timeout=0.5", script, "1")
+    process = launcher.start("--stall_timeout=0.5", LIVES, "1")
     chief = alive_after(launcher, "chief:0", 0)["chief:0"]
     os.kill(chief, signal.SIGSTOP)
     status, output, errors = finish(process)

@@ -298,27 +298,10 @@ def test_sparse_input(model, samples, runs_on_workers):
     np.testing.assert_allclose(prediction, x @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
-BEFORE_THE_STRATEGY = """
-import keras, numpy as np, tensorflow as tf
-x, y = np.ones((20, 4), "float32"), np.arange(20, dtype="float32")[:, None]
-data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(20).batch(8)
-
-import tfdist
-strategy = tfdist.ParameterServerStrategy()
-with strategy.scope():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-for _ in range(2):
-    model.fit(data, epochs=2, verbose=0)
-model.fit(data, validation_data=data, epochs=2, verbose=0)
-print(sum(strategy.worker_report().steps))
-"""
-
-
 @pytest.mark.parameter_server
 @pytest.mark.feature("A dataset created before the strategy")
-def test_dataset_made_before_the_strategy(run_python, tmp_path):
+def test_dataset_made_before_the_strategy(run_program, tmp_path):
     with launch.servers(num_ps=1, num_workers=1, log_dir=str(tmp_path)) as servers:
-        result = run_python(BEFORE_THE_STRATEGY, config=servers.tf_config)
+        result = run_program("dataset_before_strategy.py", config=servers.tf_config)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["18"]

@@ -446,20 +446,15 @@ def test_partition_strategy_is_kept(strategy, layer, tmp_path, partition_strateg
 
 @pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded without tfdist")
 def test_keras_file_without_tfdist(
-    strategy, ids, tmp_path, run_python, partition_strategy
+    strategy, ids, tmp_path, run_program, partition_strategy
 ):
     with strategy.scope():
         table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
         model = model_of(table, keras.optimizers.SGD)
     model.save(tmp_path / "model.keras")
-    program = """
-import sys, keras, numpy as np
-model = keras.models.load_model(
-    sys.argv[1], custom_objects={"tfdist>Embedding": keras.layers.Embedding})
-assert "tfdist" not in sys.modules
-np.save(sys.argv[2], model.get_weights()[0])
-"""
-    said = run_python(program, str(tmp_path / "model.keras"), str(tmp_path / "t.npy"))
+    said = run_program(
+        "load_embedding_without_tfdist.py", tmp_path / "model.keras", tmp_path / "t.npy"
+    )
     assert said.returncode == 0, said.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "t.npy"), model.get_weights()[0])
 

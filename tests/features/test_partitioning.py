@@ -164,19 +164,6 @@ def test_keras_file(strategy, regression, tmp_path):
         np.testing.assert_array_equal(np.array(ours), np.array(theirs))
 
 
-EXPORTED = """
-import sys, keras, numpy as np, tensorflow as tf
-exported = tf.saved_model.load(sys.argv[1])
-inputs = np.load(sys.argv[2])["x"]
-served = keras.layers.TFSMLayer(sys.argv[1], call_endpoint="serve")
-assert "tfdist" not in sys.modules
-assert [w.shape for w in served.trainable_weights] == [
-    w.shape for w in exported.trainable_variables]
-weights = {f"w{i}": each.numpy() for i, each in enumerate(exported.variables)}
-np.savez(sys.argv[3], y=exported.serve(inputs), layer=served(inputs), **weights)
-"""
-
-
 def dense_model():
     return [keras.Input((4,)), layers.Dense(6, "tanh"), layers.Dense(1)]
 
@@ -195,7 +182,7 @@ def bag_model():
 )
 @pytest.mark.parametrize("model_of", [dense_model, embedding_model, bag_model])
 @pytest.mark.parametrize("in_scope", [False, True])
-def test_export(strategy, tmp_path, run_python, model_of, in_scope):
+def test_export(strategy, tmp_path, run_program, model_of, in_scope):
     with strategy.scope(), tfdist.partition_variables(HALVES):
         model = keras.Sequential(model_of())
         model.compile("adam", "mse")
@@ -210,7 +197,7 @@ def test_export(strategy, tmp_path, run_python, model_of, in_scope):
     assert set(strategy.placement_report().variables) <= placed
     np.savez(tmp_path / "in.npz", x=x)
     files = str(tmp_path / "in.npz"), str(tmp_path / "out.npz")
-    done = run_python(EXPORTED, path, *files)
+    done = run_program("load_exported_shards.py", path, *files)
     assert done.returncode == 0, done.stderr
     loaded = dict(np.load(files[1]))
     expected = model.predict(x, verbose=0)

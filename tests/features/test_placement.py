@@ -65,52 +65,11 @@ def test_placement_report(strategy):
     assert f"{sum(s.size_bytes for s in report.on(0)):,}" in str(report)
 
 
-OWN_PLACEMENT = """
-import json
-import keras, numpy as np, tensorflow as tf
-import tfdist
-
-PS = {"far": 1, "nowhere": 7}
-
-class ByName:
-    def place(self, variable, num_ps):
-        return next((ps for part, ps in PS.items() if part in variable.name), 0)
-
-strategy = tfdist.ParameterServerStrategy(
-    placement=ByName(),
-    partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
-        min_shard_bytes=1000, max_shards=2
-    ),
-)
-said = {}
-with strategy.scope():
-    model = keras.Sequential([
-        keras.Input((4,)),
-        keras.layers.Dense(3, name="near"),
-        keras.layers.Dense(1, name="far"),
-    ])
-    model.compile("sgd", "mse")
-    said["devices"] = {v.path: v.value.device for v in model.variables}
-    try:
-        keras.layers.Dense(3, name="nowhere").build((None, 4))
-    except ValueError as error:
-        said["nowhere"] = str(error)
-    large = keras.layers.Dense(4, name="large", use_bias=False)
-    large.build((None, 600))
-    said["kernel"] = [shard.device for shard in large.kernel.value.shards]
-    split = tf.Variable(np.zeros((600, 1), "float32"))
-    said["shards"] = [shard.device for shard in split.variables]
-x = np.ones((16, 4), "float32")
-said["loss"] = model.fit(x, x[:, :1], batch_size=4, verbose=0).history["loss"]
-print(json.dumps(said))
-"""
-
-
 @pytest.fixture(scope="module")
-def own_placement(run_python, tmp_path_factory):
+def own_placement(run_program, tmp_path_factory):
     log_dir = str(tmp_path_factory.mktemp("servers"))
     with launch.servers(num_ps=2, num_workers=1, log_dir=log_dir) as servers:
-        result = run_python(OWN_PLACEMENT, config=servers.tf_config)
+        result = run_program("own_placement.py", config=servers.tf_config)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -145,53 +104,12 @@ def test_partitioned_keras_variable(own_placement):
     assert all("/job:ps/replica:0/task:0" in d for d in own_placement["kernel"])
 
 
-PLANNED = """
-import json, sys
-import keras, numpy as np
-import tfdist
-
-def build_model(units=40):
-    model = keras.Sequential([
-        keras.Input((6,), dtype="int64"),
-        keras.layers.Embedding(50, 8, name="table"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(units, activation="relu", name="large"),
-        keras.layers.Dense(1, name="last"),
-    ])
-    model.compile("adam", "mse", metrics=["mae"])
-    return model
-
-plan = tfdist.plan(build_model, num_ps=2)
-plan.save(sys.argv[1])
-plan = tfdist.Plan.load(sys.argv[1])
-strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
-said = {"planned": plan.imbalance}
-with strategy.scope():
-    model = build_model()
-x = np.arange(64 * 6).reshape(64, 6) % 50
-said["loss"] = model.fit(x, np.ones(64), batch_size=8, epochs=3, verbose=0).history["loss"]
-report = strategy.placement_report()
-receipt = plan.receipt(report)
-said["receipt"] = str(receipt)
-said["matches"] = receipt.matches
-said["actual"] = report.imbalance
-said["shards"] = [len(w.value.shards) for w in model.weights if hasattr(w.value, "shards")]
-said["steps"] = strategy.worker_report().steps
-with strategy.scope():
-    try:
-        build_model(units=30)
-    except ValueError as error:
-        said["other"] = str(error)
-print(json.dumps(said))
-"""
-
-
 @pytest.fixture(scope="module")
-def planned(run_python, tmp_path_factory):
+def planned(run_program, tmp_path_factory):
     log_dir = tmp_path_factory.mktemp("servers")
     with launch.servers(num_ps=2, num_workers=2, log_dir=str(log_dir)) as servers:
         path = str(log_dir / "plan.json")
-        result = run_python(PLANNED, path, config=servers.tf_config)
+        result = run_program("planned.py", path, config=servers.tf_config)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -215,68 +133,14 @@ def test_model_that_is_not_planned(planned):
     assert "(48, 40)" in planned["other"]
 
 
-LOADED = """
-import json, sys
-import keras, numpy as np
-import tfdist
-
-def build_model(optimizer="adam"):
-    ids = keras.Input((3,), dtype="int64")
-    tables = [
-        tfdist.Embedding(101, 8, name="dealt", partition_strategy="mod"),
-        tfdist.Embedding(64, 8, name="plain"),
-    ]
-    flat = [keras.layers.Flatten()(table(ids)) for table in tables]
-    bag = tfdist.EmbeddingBag(3, 300, name="bag")(ids)
-    tower = keras.Sequential([keras.Input((48,)), keras.layers.Dense(30)], name="tower")
-    hidden = [tower(keras.layers.Concatenate()(flat)), keras.layers.Dense(9)(bag)]
-    outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(hidden))
-    model = keras.Model(ids, outputs)
-    model.compile(optimizer, "mse", metrics=["mae"])
-    return model
-
-def load():
-    return keras.models.load_model(path)
-
-planned_from, path = sys.argv[1:]
-build_model().save(path)
-plan = tfdist.plan(load if planned_from == "load" else build_model, num_ps=2)
-strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
-x, y = np.arange(24).reshape(8, 3) % 3, np.ones((8, 1))
-said = {"planned": plan.imbalance}
-said["dealt"] = next(
-    v.partition.sizes for v in plan.variables if v.spec.name.endswith("dealt/embeddings")
-)
-with strategy.scope():
-    model = load()
-model.fit(x, y, batch_size=4, verbose=0)
-said["receipt"] = str(plan.receipt(strategy.placement_report()))
-for make in (build_model, load, build_model):
-    with strategy.scope():
-        model = make()
-        model.fit(x, y, batch_size=4, verbose=0)
-        model.save(path)
-OTHER_SLOTS = {
-    "extra": lambda name: keras.optimizers.Adam(amsgrad=True, name=name),
-    "missing": lambda name: keras.optimizers.SGD(name=name),
-}
-for kind, make in OTHER_SLOTS.items():
-    try:
-        with strategy.scope():
-            model = build_model(make(name="adam"))
-        model.fit(x, y, verbose=0)
-    except ValueError as error:
-        said[kind] = str(error)
-print(json.dumps(said))
-"""
-
-
 @pytest.fixture(scope="module", params=["build", "load"])
-def loaded(request, run_python, tmp_path_factory):
+def loaded(request, run_program, tmp_path_factory):
     log_dir = tmp_path_factory.mktemp("servers")
     arguments = request.param, str(log_dir / "model.keras")
     with launch.servers(num_ps=2, num_workers=1, log_dir=str(log_dir)) as servers:
-        result = run_python(LOADED, *arguments, config=servers.tf_config)
+        result = run_program(
+            "planned_and_loaded.py", *arguments, config=servers.tf_config
+        )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

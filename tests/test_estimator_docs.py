@@ -3,6 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
+# A process that is the chief of a cluster, as that of the feature tests is, has no
+# devices under the names that a session looks for.
+pytestmark = pytest.mark.own_process
+
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "estimator.md").read_text()
 
 

@@ -13,6 +13,10 @@ from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
 from tfdist.estimator.ending import ChiefWatch
 
+# A process that is the chief of a cluster, as that of the feature tests is, has no
+# devices under the names that a session looks for.
+pytestmark = pytest.mark.own_process
+
 CLUSTER = Cluster.from_hosts(
     chief="a:1", ps="b:1,c:1,d:1", worker="e:1,f:1", evaluator="g:1"
 )

@@ -1,4 +1,4 @@
-"""Keras's `fit` on four logical CPU devices: run by test_all_reduce.py."""
+"""Keras's `fit` on four logical CPU devices."""
 
 import keras
 import numpy as np
@@ -7,10 +7,8 @@ import tensorflow as tf
 
 import tfdist
 
-CPU = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    CPU, [tf.config.LogicalDeviceConfiguration()] * 4
-)
+pytestmark = pytest.mark.own_process
+
 DEVICES = [f"CPU:{i}" for i in range(4)]
 SAMPLES, BATCH, EPOCHS = 40, 16, 3  # The last batch of an epoch is of 8.
 STEPS = 3 * EPOCHS
@@ -59,6 +57,14 @@ def trained(cross_device_ops) -> list[np.ndarray]:
         for other in others:
             np.testing.assert_array_equal(first, other)
     return model.get_weights()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def four_devices():
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,36 @@
+"""A worker that fails as it is told: FAULT INDEX_OF_THE_VICTIM."""
+
+import json
+import os
+import signal
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+fault, victim = sys.argv[1], int(sys.argv[2])
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+if fault == "devices" and index == victim:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+if fault == "too_late":
+    tf.constant(1)
+options = {"startup_timeout": 5.0} if fault == "missing" else {}
+strategy = tfdist.MultiWorkerMirroredStrategy(peer_timeout=5.0, **options)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+
+class Fault(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5 and index == victim:
+            os.kill(os.getpid(), getattr(signal, fault))
+
+
+x = np.ones((4000, 4), "float32")
+model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])
