@@ -12,17 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from .addresses import free_addresses
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "examples" / "linear_regression.py"
 DEADLINE = 150.0  # seconds
-
-
-def free_addresses(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
 
 
 class ByHand:

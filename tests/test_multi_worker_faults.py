@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -15,18 +14,15 @@ import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, explained
 from tfdist.synchronous.fit.row_range import row_range
 
+from .addresses import free_addresses
+
 PROGRAM = Path(__file__).parent / "programs" / "worker_fault.py"
 TIMEOUT = 120.0  # seconds
 
 
-def free_address():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
 def run(fault, victim, indices=(0, 1)):
     """Returns the addresses, and the output of each worker that ended by itself."""
-    addresses = [free_address(), free_address()]
+    addresses = free_addresses(2)
     cluster = tf_config.Cluster(worker=tuple(addresses))
     processes = {}
     for index in indices:

@@ -18,9 +18,12 @@ from tfdist.liveness.activity import DATA, STEPS, Activity
 from tfdist.liveness.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled
 from tfdist.liveness.watchdog import StalledError, Watchdog, _end_in_time
 
+from .addresses import free_addresses
 from .launch_programs.fake_server import FakeServer
 
 DEADLINE = 30.0  # seconds
+# Of a watchdog that must find a server alive, on a machine that is busy.
+PATIENCE = 5.0  # seconds
 
 
 @pytest.mark.parametrize(
@@ -102,18 +105,13 @@ def listener():
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def free_address():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
 def test_what_is_wrong_with_a_server_is_told(server, listener):
     tasks = {
         Task("ps", 0): server.address,
         Task("ps", 1): listener,
-        Task("worker", 0): free_address(),
+        Task("worker", 0): free_addresses(1)[0],
     }
-    found = problems(tasks, 1.0)
+    found = problems(tasks, PATIENCE)
     assert set(found) == {Task("ps", 1), Task("worker", 0)}
     assert "does not answer" in found[Task("ps", 1)]
     assert "refused" in found[Task("worker", 0)].lower()
@@ -124,7 +122,7 @@ def test_a_program_that_is_no_tensorflow_server_is_not_waited_for_in_silence(
 ):
     cluster = Cluster(chief=("127.0.0.1:1",), ps=(server.address,), worker=(listener,))
     with pytest.raises(StartupTimeoutError) as error:
-        wait_for_servers(cluster, timeout=3)
+        wait_for_servers(cluster, timeout=PATIENCE)
     assert f"worker:0 at {listener} (does not answer" in str(error.value)
     assert "ps:0" not in str(error.value)
 
@@ -134,7 +132,7 @@ def watch(server, monkeypatch):
     monkeypatch.delenv(contract.REPORT_FD, raising=False)
     statuses, dogs = [], []
 
-    def start(on_stall=None, timeout=0.5):
+    def start(on_stall=None, timeout=PATIENCE):
         activity = Activity(1)
         tasks = {Task(job, 0): server.address for job in ("ps", "worker")}
         dog = Watchdog(tasks, activity, timeout, on_stall, statuses.append)
@@ -158,7 +156,7 @@ def check_until_it_raises(dog):
 
 
 def test_a_task_that_does_not_answer_ends_the_wait_by_name(watch, server):
-    dog, activity = watch()
+    dog, activity = watch(timeout=0.5)
     server.silent.set()
     with activity.call(), pytest.raises(StalledError) as error:
         check_until_it_raises(dog)
@@ -201,7 +199,7 @@ def test_a_main_thread_out_of_reach_is_ended_with_a_status(
     watch, server, monkeypatch, capsys
 ):
     monkeypatch.setattr("tfdist.liveness.watchdog._SECONDS_TO_RAISE", 0.2)
-    _, activity = watch()
+    _, activity = watch(timeout=0.5)
     server.silent.set()
     with activity.call():
         wait_until(lambda: watch.statuses)
@@ -246,8 +244,8 @@ def test_a_slow_step_is_an_error_if_asked_for(watch):
 
 
 def test_steps_that_finish_are_progress(watch, caplog):
-    _, activity = watch(timeout=0.5)
-    until = time.monotonic() + 1.5
+    _, activity = watch()
+    until = time.monotonic() + 1.5 * PATIENCE
     while time.monotonic() < until:
         activity.begun(0)
         time.sleep(0.05)
@@ -261,7 +259,7 @@ def test_a_supervisor_is_asked_to_start_a_silent_task_again(watch, server, monke
     monkeypatch.setattr(
         supervision, "report_stalled", lambda tasks, why: told.append((tasks, why))
     )
-    _, activity = watch()
+    _, activity = watch(timeout=0.5)
     server.silent.set()
     with activity.call():
         wait_until(lambda: told)

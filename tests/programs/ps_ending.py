@@ -19,7 +19,7 @@ def server(job, index):
 
 
 def serve(ps):
-    print("missing", serve_until_done(ps, patience=2.0))
+    print("missing", serve_until_done(ps, patience=10.0))
 
 
 ps, workers = server("ps", 0), [server("worker", i) for i in range(2)]
@@ -30,6 +30,6 @@ except ValueError as error:
 thread = threading.Thread(target=serve, args=[ps])
 thread.start()
 for worker in reversed(workers):  # nobody has started ps:1 and worker:2
-    report_done(worker, timeout=0.3)
+    report_done(worker, timeout=5.0)
     print("serves" if thread.is_alive() else "ended", flush=True)
 thread.join()
