@@ -1,24 +1,27 @@
 """What the tests train on a cluster, and in one process to compare with.
 
     python -m launch.local --num_ps=0 --num_workers=2 tests/multi_worker_cases.py \
-        DIRECTORY CASE...
+        DIRECTORY [CASE...]
 
-Each case returns numbers and arrays by name. Every worker writes its own to
-DIRECTORY/CASE-INDEX.pkl, with a hash of all variables under "hash".
+Each case returns numbers and arrays by name, with a hash of all variables under "hash".
+Every worker writes its own: see case_jobs.py.
 """
 
 import contextlib
 import hashlib
 import logging
 import os
-import pickle
 import sys
 import tempfile
-import traceback
+from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import case_jobs  # noqa: E402
 
 CASES = {}
 DIRECTORY = ""
@@ -737,16 +740,14 @@ def main(directory, *names):
     name = os.environ.get("STRATEGY", "MultiWorkerMirroredStrategy")
     strategy = getattr(tfdist, name)(startup_timeout=60)
     index = strategy.extended.worker_index
-    for name in names:
-        keras.utils.set_random_seed(index + 1)
-        try:
-            found = CASES[name](strategy)
-        except Exception:
-            found = {"error": traceback.format_exc()}
-            print(name, found["error"], flush=True)
-        found["replicas"] = strategy.num_replicas
-        with open(f"{directory}/{name}-{index}.pkl", "wb") as file:
-            pickle.dump(found, file)
+    case_jobs.run_cases(
+        directory,
+        names,
+        CASES,
+        strategy,
+        index,
+        before=lambda: keras.utils.set_random_seed(index + 1),
+    )
 
 
 if __name__ == "__main__":

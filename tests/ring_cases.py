@@ -1,19 +1,18 @@
 """What the tests train on a ring of workers: the cases of all synchronous strategies.
 
     python -m launch.local --num_ps=0 --num_workers=3 --program=coordinator \
-        tests/ring_cases.py DIRECTORY CASE...
+        tests/ring_cases.py DIRECTORY [CASE...]
 
-The results are written as those of multi_worker_cases.py are, for index 0.
+The chief runs them, and writes the results: see case_jobs.py.
 """
 
 import dataclasses
 import os
-import pickle
 import signal
 import sys
 import time
-import traceback
 
+import case_jobs
 import keras
 import multi_worker_cases as cases
 import numpy as np
@@ -168,16 +167,14 @@ def main(directory, *names):
     strategy = tfdist.RingStrategy(cross_device_ops=ring, peer_timeout=5.0)
     ring.count_on(strategy.devices)
     strategy.counted = ring
-    for name in names:
-        keras.utils.set_random_seed(1)
-        try:
-            found = cases.CASES[name](strategy)
-        except Exception:
-            found = {"error": traceback.format_exc()}
-            print(name, found["error"], flush=True)
-        found["replicas"] = strategy.num_replicas
-        with open(f"{directory}/{name}-0.pkl", "wb") as file:
-            pickle.dump(found, file)
+    case_jobs.run_cases(
+        directory,
+        names,
+        cases.CASES,
+        strategy,
+        index=0,
+        before=lambda: keras.utils.set_random_seed(1),
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """Workers that step together: the same bits on each, and those of one process."""
 
-import os
-import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,11 +7,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
 import numpy as np
 import pytest
+from case_jobs import Job  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 
-PROGRAM = str(Path(cases.__file__))
-TIMEOUT = 240.0  # seconds
 # What has a meaning on a cluster alone, or is drawn at random.
 NOT_COMPARED = {
     "packs",
@@ -40,35 +36,19 @@ TOLERANCES = {"bfloat16": 0.01}
 NOT_OF_ONE_PROCESS = {"generator": {"steps"}}
 
 
-def train(directory, names, *, devices=1, chief=False):
-    """Runs cases on two workers, and returns what each of them found, by case."""
-    command = [sys.executable, "-m", "launch.local", "--num_ps=0"]
-    command += ["--num_workers=1", "--chief"] if chief else ["--num_workers=2"]
-    done = subprocess.run(
-        [*command, f"--log_dir={directory}/logs", PROGRAM, str(directory), *names],
-        env={**os.environ, "LOCAL_DEVICES": str(devices)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return {name: [load(directory, name, index) for index in (0, 1)] for name in names}
-
-
-def load(directory, name, index):
-    with open(f"{directory}/{name}-{index}.pkl", "rb") as file:
-        return pickle.load(file)
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("workers"), list(cases.CASES))
+    directory = tmp_path_factory.mktemp("workers")
+    with Job(cases.__file__, directory, "--num_workers=2") as job:
+        yield job
 
 
 @pytest.fixture(scope="module")
 def on_two_devices(tmp_path_factory):
     directory = tmp_path_factory.mktemp("devices")
-    return train(directory, ON_TWO_DEVICES, devices=2, chief=True)
+    cluster = "--num_workers=1", "--chief"
+    with Job(cases.__file__, directory, *cluster, LOCAL_DEVICES="2") as job:
+        yield job
 
 
 def check_like_one_process(name, workers):

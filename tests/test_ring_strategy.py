@@ -1,7 +1,6 @@
 """A ring of workers: the cases of all synchronous strategies, and the ring itself."""
 
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from tfdist.synchronous import ring
 
 sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
+from case_jobs import Job, load  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 
@@ -37,55 +37,40 @@ COMPARED = [
     "py_dataset",
     "loss_scale",
 ]
-OF_THE_RING = [
-    "measured_network",
-    "rings_per_step",
-    "route",
-    "saving",
-    "dropout",
-    "a_step_fails_on_one_worker",
-]
-
-
-def train(directory, names):
-    command = [sys.executable, "-m", "launch.local", "--num_ps=0"]
-    command += [f"--num_workers={WORKERS}", "--program=coordinator"]
-    done = subprocess.run(
-        [*command, f"--log_dir={directory}/logs", PROGRAM, str(directory), *names],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=270,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return {name: load(directory / f"{name}-0.pkl") for name in names}
-
-
-def load(path):
-    with path.open("rb") as file:
-        found = pickle.load(file)
-    assert "error" not in found, found["error"]
-    return found
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("ring"), [*COMPARED, *OF_THE_RING])
+    """What the chief found in a case."""
+    directory = tmp_path_factory.mktemp("ring")
+    cluster = f"--num_workers={WORKERS}", "--program=coordinator"
+    with Job(PROGRAM, directory, *cluster, tasks=1) as job:
+
+        def of(name):
+            [found] = job[name]
+            return checked(found)
+
+        yield of
+
+
+def checked(found):
+    assert "error" not in found, found["error"]
+    return found
 
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_trains_as_one_process_would(found, name):
-    assert found[name]["replicas"] == WORKERS
-    assert found[name]["copies_equal"]
+    assert found(name)["replicas"] == WORKERS
+    assert found(name)["copies_equal"]
     alone = cases.CASES[name](cases.Alone())
     for key in set(alone) - {"hash"}:
         np.testing.assert_allclose(
-            found[name][key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
+            found(name)[key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
         )
 
 
 def test_a_ring_runs_on_each_worker_in_each_step(found):
-    per_fit = found["rings_per_step"]["counts"]
+    per_fit = found("rings_per_step")["counts"]
     assert per_fit.shape == (2, WORKERS)
     # 4 steps; one exchange of the gradients at least in each.
     assert (per_fit >= 4).all()
@@ -93,7 +78,7 @@ def test_a_ring_runs_on_each_worker_in_each_step(found):
 
 
 def test_the_network_between_workers_is_measured_once(found):
-    measured = found["measured_network"]
+    measured = found("measured_network")
     network = Network(**measured["network"])
     assert measured["again"]
     assert measured["given"]
@@ -105,25 +90,25 @@ def test_the_network_between_workers_is_measured_once(found):
 
 
 def test_tensors_go_from_each_worker_to_the_next_one_only(found):
-    devices = found["route"]["devices"]
-    hops = {(a, b) for a, b in found["route"]["hops"] if a in devices and b in devices}
+    devices = found("route")["devices"]
+    hops = {(a, b) for a, b in found("route")["hops"] if a in devices and b in devices}
     after = devices[1:] + devices[:1]
     assert hops == set(zip(devices, after, strict=True))
 
 
 def test_workers_drop_different_units_and_end_the_same(found):
-    assert found["dropout"]["masks_differ"]
-    assert found["dropout"]["copies_equal"]
+    assert found("dropout")["masks_differ"]
+    assert found("dropout")["copies_equal"]
 
 
 def test_copies_are_equal_after_a_step_that_failed_on_one_worker(found):
-    assert "9 is not in" in found["a_step_fails_on_one_worker"]["message"]
-    assert found["a_step_fails_on_one_worker"]["copies_equal"]
+    assert "9 is not in" in found("a_step_fails_on_one_worker")["message"]
+    assert found("a_step_fails_on_one_worker")["copies_equal"]
 
 
 def test_what_is_saved_loads_without_the_strategy(found):
-    assert found["saving"]["same"]
-    assert found["saving"]["files"] == ["export", "model.keras", "model.weights.h5"]
+    assert found("saving")["same"]
+    assert found("saving")["files"] == ["export", "model.keras", "model.weights.h5"]
 
 
 def lose_worker_1(tmp_path, case):
@@ -153,7 +138,7 @@ def test_a_worker_that_stops_is_named_though_nothing_can_be_interrupted(tmp_path
 def test_a_worker_that_dies_is_named(tmp_path):
     done, address = lose_worker_1(tmp_path, "a_worker_dies")
     assert done.returncode == 0, done.stderr[-4000:]
-    found = load(tmp_path / "a_worker_dies-0.pkl")
+    found = checked(load(tmp_path / "a_worker_dies-0.pkl"))
     assert found["message"].startswith(f"PeerLostError: worker:1 at {address} ended")
     assert found["seconds"] < 60
 

@@ -1,8 +1,7 @@
 """Whoever wrote the loss, workers in step end where one process does, or say why not."""
 
-import os
+import contextlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,12 +10,10 @@ import multi_worker_cases  # noqa: E402
 import numpy as np
 import pytest
 import whole_batch_cases as cases  # noqa: E402
-from test_multi_worker import load  # noqa: E402
+from case_jobs import Job  # noqa: E402
 
-# The first test of a strategy runs all cases.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(700)]
+pytestmark = pytest.mark.cluster
 
-TIMEOUT = 600.0  # seconds
 RANDOM = {"noise_without_a_seed", "within_the_scope"}
 OF_SEVERAL_WORKERS = {
     "vocabulary_in_the_model": "UnequalModelError: .*its vocabulary.*on worker:1",
@@ -51,42 +48,30 @@ COMPARED = [
     if name not in {*RANDOM, *OF_SEVERAL_WORKERS, *REFUSED, "another_shape"}
 ]
 STRATEGIES = {
-    "MultiWorkerMirroredStrategy": [],
-    "RingStrategy": ["--program=coordinator"],
+    "MultiWorkerMirroredStrategy": ["--num_workers=2"],
+    "RingStrategy": ["--num_workers=2", "--program=coordinator"],
 }
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each worker that runs the script found, by strategy and case."""
-    results = {}
+    with contextlib.ExitStack() as stack:
+        jobs = {}
 
-    def of(strategy):
-        if strategy not in results:
-            results[strategy] = train(strategy, tmp_path_factory.mktemp(strategy))
-        return results[strategy]
+        def of(strategy):
+            if strategy not in jobs:
+                job = Job(
+                    cases.__file__,
+                    tmp_path_factory.mktemp(strategy),
+                    *STRATEGIES[strategy],
+                    tasks=2 if strategy == "MultiWorkerMirroredStrategy" else 1,
+                    STRATEGY=strategy,
+                )
+                jobs[strategy] = stack.enter_context(job)
+            return jobs[strategy]
 
-    return of
-
-
-def train(strategy, directory):
-    names = list(cases.CASES)
-    is_ring = strategy == "RingStrategy"
-    if is_ring:
-        of_several = {*OF_SEVERAL_WORKERS, "another_shape"}
-        names = [name for name in names if name not in of_several]
-    command = [sys.executable, "-m", "launch.local", "--num_ps=0", "--num_workers=2"]
-    command += STRATEGIES[strategy]
-    done = subprocess.run(
-        [*command, f"--log_dir={directory}/logs", cases.__file__, directory, *names],
-        env={**os.environ, "STRATEGY": strategy},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    workers = (0,) if is_ring else (0, 1)
-    return {name: [load(directory, name, each) for each in workers] for name in names}
+        yield of
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

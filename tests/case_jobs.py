@@ -1,0 +1,157 @@
+"""Cases that the tasks of a job run together, one for each test that asks.
+
+A file of cases is a program, which every task that trains runs:
+
+    python -m launch.local --num_ps=0 --num_workers=2 tests/multi_worker_cases.py \
+        DIRECTORY [CASE...]
+
+It runs the cases that it is given or, without any, those that `Job` asks for. So a file
+of tests starts one job, and only the cases of the selected tests run. Each task writes
+what a case returned to DIRECTORY/CASE-INDEX.pkl.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_REQUESTS = "requests"  # the file that `Job` adds the name of each case to
+_END = "-"
+_POLL = 0.02  # seconds
+# Until a case has ended, the start of the job included.
+_CASE_TIMEOUT = 240.0  # seconds
+# Without a request, after which the tasks of a test run that was killed end.
+_IDLE_TIMEOUT = 600.0  # seconds
+_EXIT_TIMEOUT = 120.0  # seconds
+
+Case = Callable[[Any], dict[str, Any]]
+
+
+def run_cases(
+    directory: str,
+    names: Sequence[str],
+    cases: dict[str, Case],
+    strategy: Any,
+    index: int,
+    before: Callable[[], object] = lambda: None,
+) -> None:
+    """In a task of the job: runs cases, and writes what each returned or raised.
+
+    Args:
+        directory: Where the results go.
+        names: Of the cases; those that `Job` asks for if there are none.
+        cases: All that there are, by name.
+        strategy: What each case is called with.
+        index: Of this task, among those that run the program.
+        before: Called before each case.
+    """
+    for name in names or _requested(Path(directory, _REQUESTS)):
+        before()
+        try:
+            found = cases[name](strategy)
+        except Exception:
+            found = {"error": traceback.format_exc()}
+            print(name, found["error"], flush=True)
+        found["replicas"] = strategy.num_replicas
+        unfinished = Path(directory, f"{name}-{index}.part")
+        unfinished.write_bytes(pickle.dumps(found))
+        unfinished.rename(unfinished.with_suffix(".pkl"))
+
+
+def _requested(path: Path) -> Iterator[str]:
+    count, since = 0, time.monotonic()
+    while time.monotonic() - since < _IDLE_TIMEOUT:
+        # The last line may be one that is being written.
+        *lines, _ = path.read_text().split("\n")
+        for name in lines[count:]:
+            if name == _END:
+                return
+            yield name
+            since = time.monotonic()
+        count = len(lines)
+        time.sleep(_POLL)
+    raise TimeoutError(f"no case was asked for within {_IDLE_TIMEOUT:g} s")
+
+
+class Job:
+    """In the test: a job that runs cases when they are asked for.
+
+    Args:
+        program: The file of cases.
+        directory: An empty one, for results and logs.
+        launch: Options of `launch.local`, such as `--num_workers=2`.
+        tasks: How many tasks run the program.
+        env: More of the environment.
+    """
+
+    def __init__(
+        self,
+        program: str | Path,
+        directory: Path,
+        *launch: str,
+        tasks: int = 2,
+        **env: str,
+    ) -> None:
+        self._directory, self._tasks = directory, tasks
+        self._found: dict[str, list[dict[str, Any]]] = {}
+        (directory / _REQUESTS).touch()
+        command = [sys.executable, "-m", "launch.local", "--num_ps=0", *launch]
+        command.append(f"--log_dir={directory}/logs")
+        with (directory / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                [*command, program, directory],
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __getitem__(self, name: str) -> list[dict[str, Any]]:
+        """Runs a case unless it has run, and returns what each task found.
+
+        Raises:
+            RuntimeError: The job ended instead.
+            TimeoutError: The case did not end in time.
+        """
+        if name not in self._found:
+            self._ask(name)
+            paths = [self._directory / f"{name}-{i}.pkl" for i in range(self._tasks)]
+            deadline = time.monotonic() + _CASE_TIMEOUT
+            while not all(path.exists() for path in paths):
+                if self._process.poll() is not None:
+                    raise RuntimeError(f"the job ended in {name}:\n{self._output()}")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{name} does not end:\n{self._output()}")
+                time.sleep(_POLL)
+            self._found[name] = [load(path) for path in paths]
+        return self._found[name]
+
+    def _ask(self, name: str) -> None:
+        with (self._directory / _REQUESTS).open("a") as file:
+            file.write(f"{name}\n")
+
+    def _output(self) -> str:
+        return (self._directory / "output").read_text(errors="replace")[-8000:]
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the job, which must succeed."""
+        self._ask(_END)
+        try:
+            status = self._process.wait(_EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            status = self._process.wait(_EXIT_TIMEOUT)
+        assert status == 0, self._output()
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Returns what a task found."""
+    return pickle.loads(path.read_bytes())
