@@ -7,17 +7,20 @@ CHECK := build/check
 UV := build/matrix/tools/bin/uv
 # The tests of a file share a process, and so those of a cluster.
 IN_TWO := -n 2 --dist loadfile -m "not namespaces and not thorough"
+# No processes, and nothing that takes more than a second.
+QUICK := -n 2 --dist loadfile -m "not cluster and not slow and not namespaces and not thorough"
 # What these change, they share with the whole machine.
 ALONE := -m namespaces
 ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test check docs docs-private-api features scripts matrix lint types wheel clean
+.PHONY: help mnist test test-quick check docs docs-private-api features scripts matrix lint types wheel clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
 	@echo "make test    run the tests"
+	@echo "make test-quick  run those that need no cluster: under a minute"
 	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
@@ -33,6 +36,9 @@ mnist: $(VENV)/.examples
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(IN_TWO)
 	$(BIN)/python -m pytest $(ALONE)
+
+test-quick: $(VENV)/.dev
+	$(BIN)/python -m pytest $(QUICK)
 
 check: lint types wheel
 	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(IN_TWO) --durations=15 ../../tests

@@ -32,6 +32,12 @@ STRATEGIES = {
     "ring": "RingStrategy",
 }
 
+# Tests with one of these fixtures start processes.
+MARKED_BY_FIXTURE = {
+    "cluster": {"launcher"},
+    "slow": {"run_python", "run_program"},
+}
+
 MARKERS = (
     "feature(name, works='yes', why='', *, synchronous, multi_worker, ring): a row of "
     "the table of features; see tests/feature_table.py",
@@ -50,6 +56,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what the tests of features train under (default: %(default)s)",
     )
     parser.addoption(own_process.OPTION, type=int, help="used by tests/own_process.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, fixtures in MARKED_BY_FIXTURE.items():
+            if fixtures & set(getattr(item, "fixturenames", ())):
+                item.add_marker(marker)
+        if item.get_closest_marker(own_process.MARKER):
+            item.add_marker("slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:

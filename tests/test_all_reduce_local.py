@@ -39,6 +39,7 @@ def test_the_figures_are_of_all_cases_and_as_the_page_says(benchmark, measured):
     assert max(row.ring for row in rows) < 1
 
 
+@pytest.mark.slow
 def test_a_case_is_measured(benchmark):
     case = json.dumps({"devices": 4, "tensors": 2, "size": 800})
     done = subprocess.run(

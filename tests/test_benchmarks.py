@@ -143,6 +143,7 @@ def test_plot_is_a_picture(results, repeats, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -195,6 +196,7 @@ def run(*flags: str, timeout: float) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_numbers_in_the_readme_and_docs_are_the_recorded_ones():
     script = ROOT / "benchmarks" / "readme.py"
     done = subprocess.run(

@@ -104,6 +104,7 @@ def test_a_checkpoint_that_cannot_be_flushed_does_not_count(store, monkeypatch):
     assert newest(store) == name_of(0)
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_nothing_that_counts(store):
     write(store)
     store.close()

@@ -39,6 +39,7 @@ def test_returns_once_every_server_answers(server):
     servers[0].close()
 
 
+@pytest.mark.slow
 def test_names_the_servers_that_did_not_answer(server):
     [missing] = free_addresses(1)
     cluster = Cluster(
@@ -68,6 +69,7 @@ def test_a_proxy_between_is_refused_before_anything_hangs(monkeypatch, server):
     assert "secret" not in words
 
 
+@pytest.mark.slow
 def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
     looked_up, is_over = threading.Event(), threading.Event()
 

@@ -87,6 +87,7 @@ def test_workers_have_no_tuner_to_wait_for_unless_asked(
     assert share.options().autotune.enabled is is_tuned
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_says_nothing():
     code = """if True:
         from tfdist.keras.deletion import delete_in_background

@@ -141,6 +141,7 @@ def test_a_look_at_one_batch_loses_no_data(
             assert sum(len(labels) for _, labels in data.as_numpy_iterator()) == size
 
 
+@pytest.mark.slow
 def test_one_device_trains_and_saves(
     mnist_cnn: ModuleType,
     data_dir: Path,
@@ -169,6 +170,7 @@ def test_one_device_trains_and_saves(
     assert np.mean(np.argmax(logits, 1) == labels) == pytest.approx(accuracy, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_central_storage_computes_on_one_device(
     mnist_cnn: ModuleType, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +186,7 @@ def test_central_storage_computes_on_one_device(
     assert mnist_cnn.make_strategy("central_storage").num_replicas_in_sync == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
@@ -205,6 +208,7 @@ def test_a_run_that_did_not_train_fails(
         )
 
 
+@pytest.mark.slow
 def test_mirrored_says_that_cpu_devices_stand_in(data_dir: Path) -> None:
     # Logical devices are set before TensorFlow starts, so in a process of its own.
     script = subprocess.run(

@@ -192,6 +192,7 @@ def test_there_is_more_to_learn_than_noise(zipf_ratings):
     assert abs((stars - learnable).std() - zipf_ratings.NOISE) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -221,6 +222,7 @@ def test_bad_flags_end_in_one_line(args, words, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_single_process_says_what_it_holds(tmp_path):
     rows = 250_000
     flags = "--strategy=one_device --dataset=zipf --epochs=1 --steps_per_epoch=2"

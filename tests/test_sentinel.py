@@ -76,6 +76,7 @@ def left_alone():
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_another_program_is_left_alone(left_alone, name):
     _, errors = left_alone[name].communicate(timeout=DEADLINE)

@@ -34,6 +34,7 @@ def config(job: str, ps: str = "127.0.0.1:1") -> dict:
     }
 
 
+@pytest.mark.slow
 def test_a_chief_is_no_server():
     done = serve(config("chief"))
     assert done.returncode == 2
@@ -41,6 +42,7 @@ def test_a_chief_is_no_server():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_malformed_tf_config_is_one_message():
     done = serve("{")
     assert done.returncode == 2

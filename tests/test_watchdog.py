@@ -105,6 +105,7 @@ def listener():
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_server_is_told(server, listener):
     tasks = {
         Task("ps", 0): server.address,
@@ -117,6 +118,7 @@ def test_what_is_wrong_with_a_server_is_told(server, listener):
     assert "refused" in found[Task("worker", 0)].lower()
 
 
+@pytest.mark.slow
 def test_a_program_that_is_no_tensorflow_server_is_not_waited_for_in_silence(
     server, listener
 ):
@@ -222,6 +224,7 @@ def test_nobody_needs_a_cluster_between_two_calls(watch, server, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "words"), [(DATA, "data pipeline"), (STEPS, "no step")]
 )
@@ -234,6 +237,7 @@ def test_a_slow_pipeline_and_a_slow_step_are_told_apart(watch, caplog, what, wor
     assert "ps:0: answers" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_slow_step_is_an_error_if_asked_for(watch):
     dog, activity = watch(on_stall="raise")
     activity.begun(0)
@@ -243,6 +247,7 @@ def test_a_slow_step_is_an_error_if_asked_for(watch):
     assert activity.finished == {"worker:0": 1}
 
 
+@pytest.mark.slow
 def test_steps_that_finish_are_progress(watch, caplog):
     _, activity = watch()
     until = time.monotonic() + 1.5 * PATIENCE

@@ -24,9 +24,13 @@ PS = "parameter_server"
 NOT_APPLICABLE = "-"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("cluster")
     strategy = config.getoption("strategy")
     left_out = [item for item in items if not _applies(item, strategy)]
     items[:] = [item for item in items if item not in left_out]
