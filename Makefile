@@ -47,7 +47,8 @@ check: lint types wheel
 		--ignore-glob='*/__main__.py' site/tf_config site/launch site/tfdist
 
 features: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features tests/test_features_synchronous.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features \
+		tests/test_features_synchronous.py tests/test_whole_batch.py
 
 scripts: $(VENV)/.dev
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.scripts --strategy=all --write

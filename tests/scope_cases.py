@@ -1,16 +1,18 @@
 """What is created outside of the scope, and what each strategy says of it.
 
-    python -m launch.local --num_ps=2 --num_workers=2 tests/scope_cases.py \
-        ParameterServerStrategy FILE
+    STRATEGY=RingStrategy python -m launch.local --num_ps=0 --num_workers=2 \
+        --program=coordinator tests/scope_cases.py DIRECTORY [CASE...]
 
-Each case makes one mistake. What was raised, or else logged as a warning, goes to FILE
-as JSON, by case; an empty text says that the mistake is none.
+Each case makes one mistake, and returns as "said" what was raised, or else logged as a
+warning; an empty text says that the mistake is none. See case_jobs.py.
 """
 
-import json
+import functools
 import logging
+import os
 import sys
 
+import case_jobs
 import keras
 import numpy as np
 import tensorflow as tf
@@ -23,7 +25,11 @@ Y = X.sum(axis=1, keepdims=True)
 
 
 def case(function):
-    CASES[function.__name__] = function
+    @functools.wraps(function)
+    def run(strategy):
+        return {"said": said_by(function, strategy)}
+
+    CASES[function.__name__] = run
     return function
 
 
@@ -187,12 +193,10 @@ def said_by(function, strategy):
     return " ".join(warnings.texts)
 
 
-def main(name, path):
-    strategy = getattr(tfdist, name)()
-    said = {each: said_by(function, strategy) for each, function in CASES.items()}
-    if getattr(strategy, "is_chief", True):
-        with open(path, "w") as file:
-            json.dump(said, file, indent=1)
+def main(directory, *names):
+    strategy = getattr(tfdist, os.environ["STRATEGY"])()
+    index = getattr(strategy.extended, "worker_index", 0)
+    case_jobs.run_cases(directory, names, CASES, strategy, index)
 
 
 if __name__ == "__main__":

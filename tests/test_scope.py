@@ -1,23 +1,23 @@
 """Each strategy's messages for objects created outside its scope, as in docs/scope.md."""
 
-import json
-import os
+import contextlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+import scope_cases as cases  # noqa: E402
+from case_jobs import Job  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(__file__).with_name("scope_cases.py")
 PAGE = (ROOT / "docs" / "scope.md").read_text()
 LAUNCH = {
-    "ParameterServerStrategy": ["--num_ps=2", "--num_workers=2"],
-    "RingStrategy": ["--num_ps=0", "--num_workers=2", "--program=coordinator"],
-    "MultiWorkerMirroredStrategy": ["--num_ps=0", "--num_workers=2"],
+    "RingStrategy": ["--num_workers=2", "--program=coordinator"],
+    "MultiWorkerMirroredStrategy": ["--num_workers=2"],
 }
-TIMEOUT = 240.0  # seconds
+STRATEGIES = ["ParameterServerStrategy", *LAUNCH]
 CASES = {
     "the model, or `load_model`": ["model_outside", "load_outside"],
     "the optimizer, or `model.compile`": ["optimizer_outside", "compile_outside"],
@@ -48,40 +48,33 @@ def words(cell):
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    """What each strategy says of each case; a job for each strategy, once."""
-    found = {}
+def said(request, tmp_path_factory):
+    """What each strategy says of a case: one job for each, but for the tests' own ps."""
+    with contextlib.ExitStack() as stack:
+        jobs = {}
 
-    def by(strategy):
-        if strategy not in found:
-            directory = tmp_path_factory.mktemp(strategy)
-            found[strategy] = run(strategy, directory)
-        return found[strategy]
+        def by(kind, case):
+            if kind == "ParameterServerStrategy":
+                return cases.CASES[case](request.getfixturevalue("strategy"))["said"]
+            if kind not in jobs:
+                directory = tmp_path_factory.mktemp(kind)
+                tasks = 1 if kind == "RingStrategy" else 2
+                job = Job(
+                    cases.__file__, directory, *LAUNCH[kind], tasks=tasks, STRATEGY=kind
+                )
+                jobs[kind] = stack.enter_context(job)
+            return jobs[kind][case][0]["said"]
 
-    return by
-
-
-def run(strategy, directory):
-    command = [sys.executable, "-m", "launch.local", *LAUNCH[strategy]]
-    command += [f"--log_dir={directory}/logs", PROGRAM, strategy]
-    done = subprocess.run(
-        [*command, directory / "said.json"],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return json.loads((directory / "said.json").read_text())
+        yield by
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("strategy", LAUNCH)
+@pytest.mark.parametrize("kind", STRATEGIES)
 @pytest.mark.parametrize("what", CASES)
-def test_what_is_outside_of_the_scope(said, what, strategy):
-    cell = page_rows()[what][strategy]
+def test_what_is_outside_of_the_scope(said, what, kind):
+    cell = page_rows()[what][kind]
     for case in CASES[what]:
-        text = said(strategy)[case]
+        text = said(kind, case)
         if cell == "-":
             assert text == ""
         else:
@@ -91,9 +84,9 @@ def test_what_is_outside_of_the_scope(said, what, strategy):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("strategy", LAUNCH)
-def test_a_whole_script_may_be_in_the_scope(said, strategy):
-    assert said(strategy)["all_in_the_scope"] == ""
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_a_whole_script_may_be_in_the_scope(said, kind):
+    assert said(kind, "all_in_the_scope") == ""
 
 
 def test_the_page_has_these_rows():

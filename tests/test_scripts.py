@@ -20,31 +20,57 @@ def found(request):
     """Runs the selected scripts under a strategy, once, in as few jobs as it can."""
     runs = {}
     selected = {
-        item.callspec.params["name"]
+        (item.callspec.params["name"], item.callspec.params["strategy"])
         for item in request.session.items
         if item.function is test_trains_as_in_plain_keras
     }
 
     def run(strategy):
         if strategy not in runs:
-            runs[strategy] = job.run(strategy, sorted(selected))
+            names = {name for name, under in selected if strategy in (under, "plain")}
+            runs[strategy] = job.run(strategy, sorted(names))
         return runs[strategy]
 
     return run
 
 
-STRATEGIES = [
-    "parameter_server",
-    "multi_worker",
-    # It shares what a step computes with the one before: `make scripts` runs it.
-    pytest.param("ring", marks=pytest.mark.thorough),
+STRATEGIES = ["parameter_server", "multi_worker", "ring"]
+# What `make check` runs; `make scripts` runs all. The ring shares what a step computes
+# with `multi_worker`.
+IN_CHECK = {
+    "parameter_server": {
+        "checkpoints",
+        "custom_step",
+        "gan",
+        "lookups_in_model",
+        "sequence_data",
+        "transfer_learning",
+    },
+    "multi_worker": {
+        "contrastive_views",
+        "custom_step",
+        "lookups_in_dataset",
+        "multi_output",
+        "several_fits",
+        "wgan_gp",
+    },
+}
+
+
+def marks(name, strategy):
+    return [] if name in IN_CHECK.get(strategy, ()) else [pytest.mark.thorough]
+
+
+ROWS = [
+    pytest.param(name, strategy, marks=marks(name, strategy), id=f"{name}-{strategy}")
+    for strategy in STRATEGIES
+    for name in SCRIPTS
 ]
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(900)  # The first one of a strategy runs all scripts.
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(("name", "strategy"), ROWS)
 def test_trains_as_in_plain_keras(found, name, strategy):
     row = Row(Script.read(name), strategy, found(strategy)[name], found("plain")[name])
     assert not row.why_not, f"{row.why_not}\n{row.outcome.traceback}"
@@ -95,6 +121,10 @@ def test_a_refusal_is_one_that_the_script_says():
     failure = dataclasses.replace(refusal, refused=False)
     assert "is to be refused" in why_not("ring", failure, script)
     assert "trains" in why_not("ring", PLAIN, script)
+
+
+def test_those_of_make_check_are_there():
+    assert set().union(*IN_CHECK.values()) <= set(SCRIPTS)
 
 
 def test_every_script_says_how_it_is_compared():

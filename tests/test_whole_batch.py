@@ -47,6 +47,20 @@ COMPARED = [
     for name in cases.CASES
     if name not in {*RANDOM, *OF_SEVERAL_WORKERS, *REFUSED, "another_shape"}
 ]
+# Of the ring, which shares with the other strategy how losses and metrics of a part of
+# the batch are put together; `make features` runs all.
+RING_IN_CHECK = {
+    "several_terms",
+    "sum_and_mean",
+    "dice",
+    "gradient_penalty",
+    "masked",
+    "embedded_positions",
+    "greatest_loss",
+    "metric_of_a_maximum",
+    "variance",
+    "loop_in_the_scope",
+}
 STRATEGIES = {
     "MultiWorkerMirroredStrategy": ["--num_workers=2"],
     "RingStrategy": ["--num_workers=2", "--program=coordinator"],
@@ -74,8 +88,23 @@ def found(tmp_path_factory):
         yield of
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", COMPARED)
+def under_each(names):
+    return pytest.mark.parametrize(
+        ("name", "strategy"),
+        [
+            pytest.param(name, strategy, marks=marks(name, strategy))
+            for strategy in STRATEGIES
+            for name in names
+        ],
+    )
+
+
+def marks(name, strategy):
+    is_in_check = strategy != "RingStrategy" or name in RING_IN_CHECK
+    return [] if is_in_check else [pytest.mark.thorough]
+
+
+@under_each(COMPARED)
 def test_is_one_process(found, strategy, name):
     alone = cases.CASES[name](multi_worker_cases.Alone())
     workers = found(strategy)[name]
@@ -114,8 +143,7 @@ def test_a_script_within_the_scope_saves_and_loads(found, strategy):
     assert all(worker["files"] == [] for worker in others)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", REFUSED)
+@under_each(REFUSED)
 def test_refused_with_the_way_out(found, strategy, name):
     for worker in found(strategy)[name]:
         check_message(worker, REFUSED[name])
@@ -142,6 +170,10 @@ def test_variables_of_different_shapes_are_named(found):
     assert any(re.search(words, each) for each in messages), messages
     # Whoever is later finds the other one gone.
     assert all("Unequal" in each or "PeerLost" in each for each in messages), messages
+
+
+def test_those_of_make_check_are_there():
+    assert set(cases.CASES) >= RING_IN_CHECK
 
 
 def check_message(worker, words):
