@@ -4,5 +4,5 @@ from launch.network import ports
 
 
 def free_addresses(count: int) -> list[str]:
-    """Returns addresses that no server and no outgoing connection is about to take."""
+    """Pick addresses that no outgoing connection will take meanwhile."""
     return [f"127.0.0.1:{port}" for port in ports.pick(count)]

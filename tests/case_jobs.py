@@ -1,13 +1,13 @@
-"""Cases that the tasks of a job run together, one for each test that asks.
+"""Cases that the tasks of one job run together, on request of the tests.
 
 A file of cases is a program, which every task that trains runs:
 
     python -m launch.local --num_ps=0 --num_workers=2 tests/multi_worker_cases.py \
         DIRECTORY [CASE...]
 
-It runs the cases that it is given or, without any, those that `Job` asks for. So a file
-of tests starts one job, and only the cases of the selected tests run. Each task writes
-what a case returned to DIRECTORY/CASE-INDEX.pkl.
+It runs the cases named on its command line or, without any, those that `Job` requests:
+a file of tests starts one job, and only the cases of the selected tests run. Each task
+writes what a case returned to DIRECTORY/CASE-INDEX.pkl.
 """
 
 import os
@@ -40,13 +40,13 @@ def run_cases(
     index: int,
     before: Callable[[], object] = lambda: None,
 ) -> None:
-    """In a task of the job: runs cases, and writes what each returned or raised.
+    """Run cases in a task of the job, and write what each returned or raised.
 
     Args:
         directory: Where the results go.
-        names: Of the cases; those that `Job` asks for if there are none.
-        cases: All that there are, by name.
-        strategy: What each case is called with.
+        names: Of the cases; if empty, those that `Job` requests.
+        cases: All cases, by name.
+        strategy: Passed to each case.
         index: Of this task, among those that run the program.
         before: Called before each case.
     """
@@ -79,7 +79,7 @@ def _requested(path: Path) -> Iterator[str]:
 
 
 class Job:
-    """In the test: a job that runs cases when they are asked for.
+    """A job that runs cases as tests request them.
 
     Args:
         program: The file of cases.
@@ -112,7 +112,7 @@ class Job:
             )
 
     def __getitem__(self, name: str) -> list[dict[str, Any]]:
-        """Runs a case unless it has run, and returns what each task found.
+        """Run a case, unless it has run already, and return what each task found.
 
         Raises:
             RuntimeError: The job ended instead.
@@ -142,7 +142,7 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the job, which must succeed."""
+        """End the job, and check that it succeeds."""
         self._ask(_END)
         try:
             status = self._process.wait(_EXIT_TIMEOUT)
@@ -153,5 +153,5 @@ class Job:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Returns what a task found."""
+    """Read what a task found."""
     return pickle.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Runs examples/mnist_estimator.py, and writes down what each task really did.
+"""Run examples/mnist_estimator.py, and record what each task did.
 
 Each task that trains leaves a file `<task>.json` in the directory of the environment
 variable WITNESS_DIR: its steps, the devices that held its variables, and the last value
@@ -24,7 +24,7 @@ from tfdist import estimator  # noqa: E402
 
 
 class Witness(estimator.SessionRunHook):
-    """Counts the steps of this task, and asks the runtime where its variables are."""
+    """Counts the steps of this task, and records the device of each variable."""
 
     def __init__(self):
         self.steps = 0
@@ -35,7 +35,7 @@ class Witness(estimator.SessionRunHook):
         self.bias = tf.compat.v1.global_variables("dense/bias")[0]
 
     def after_create_session(self, session, coord):
-        """Waits for the others: one that is late would find all the work done."""
+        """Wait for the others: a late task would find no work left."""
         config = TFConfig.from_environment()
         mine, cluster = Path(os.environ["WITNESS_DIR"]), config.cluster
         (mine / f"{config.task}.ready").touch()

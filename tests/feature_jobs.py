@@ -1,9 +1,9 @@
-"""Runs tests of features under a strategy whose replicas step together.
+"""Run the feature tests under a synchronous strategy.
 
     python tests/feature_jobs.py multi_worker [TEST...]     # all, unless told
 
-A job of several processes goes on until a test fails, and any job until one hangs:
-what its workers wait for then, nobody knows. Another job runs the rest.
+A job of several processes runs until a test fails, and any job until a test hangs: the
+workers are then in an unknown state. A new job runs the remaining tests.
 """
 
 import json
@@ -28,7 +28,7 @@ JOB_TIMEOUT = 1200.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a test of a row: `passed`, `skipped` or `failed`, and words."""
+    """The outcome of a test: `passed`, `skipped` or `failed`, its row, and its output."""
 
     row: str
     outcome: str
@@ -39,7 +39,7 @@ class Outcome:
 def run(
     strategy: str, directory: Path, tests: Sequence[str] = (), timeout: float = 120.0
 ) -> dict[str, Outcome]:
-    """Runs tests of features, and returns what came out of each, by its node id.
+    """Run feature tests, and return the outcome of each by its node id.
 
     Args:
         strategy: A key of `WORKERS`.
@@ -91,7 +91,7 @@ def _run_job(strategy: str, job: Path, tests: Sequence[str], timeout: float) -> 
 def _outcomes(
     job: Path, tests: Mapping[str, str], workers: int, log: str
 ) -> Iterator[tuple[str, Outcome]]:
-    """The outcomes up to the test that ended the job."""
+    """Yield the outcomes up to the test that ended the job."""
     found = [_read(job / f"outcomes-{i}.jsonl") for i in range(workers)]
     for test, row in tests.items():
         of_workers = [each.get(test) for each in found]
@@ -109,7 +109,7 @@ def _outcomes(
 
 
 def _differences(of_workers: Sequence[dict[str, Any] | None]) -> list[str]:
-    """In what the workers ended a test differently."""
+    """Describe how the outcomes of the workers differ."""
     missing = [i for i, found in enumerate(of_workers) if found is None]
     if missing:
         return [f"no outcome on worker {', '.join(map(str, missing))}"]
@@ -130,7 +130,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def main(strategy: str, *tests: str) -> int:
-    """Prints what came out of each test, and returns the exit status."""
+    """Print the outcome of each test, and return the exit status."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         outcomes = run(strategy, Path(directory), tests)

@@ -1,4 +1,4 @@
-"""What the tests train on a cluster, and in one process to compare with.
+"""Cases for synchronous strategies, run on a cluster and in one process to compare.
 
     python -m launch.local --num_ps=0 --num_workers=2 tests/multi_worker_cases.py \
         DIRECTORY [CASE...]
@@ -28,7 +28,7 @@ DIRECTORY = ""
 
 
 class Alone:
-    """Stands in for the strategy in the process to compare with."""
+    """Stands in for the strategy in the single process."""
 
     is_chief = True
     num_replicas = 1
@@ -476,7 +476,7 @@ def own_rows(strategy):
 
 @case
 def own_data(strategy):
-    """Each worker has data of its own, one less than the other."""
+    """Each worker has different data, and one has less than the other."""
     model = compiled(strategy)
     if isinstance(strategy, Alone):
         return result(model, loss=train_as_one_on_own_data(model)) | result(model)
@@ -558,7 +558,7 @@ def ragged(strategy):
 
 
 def small(strategy):
-    """A model whose variables begin as this process's seed has them."""
+    """A model with initial weights drawn from this process's seed."""
     with strategy.scope():
         model = keras.Sequential(
             [keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)]
@@ -568,7 +568,7 @@ def small(strategy):
 
 
 def own_directory(strategy, name):
-    """One for each worker: what is in it was written by that worker."""
+    """A directory per worker, which shows what that worker wrote."""
     path = f"{DIRECTORY}/{name}-files-{strategy.extended.worker_index}"
     os.makedirs(path)
     return path
@@ -623,7 +623,7 @@ def saving(strategy):
 
 @case
 def backup(strategy):
-    """Interrupted in epoch 2 of 4, and gone on with from there."""
+    """Interrupted in epoch 2 of 4, and resumed from there."""
     mine, (x, y) = own_directory(strategy, "backup"), data(40)
 
     def interrupt(epoch, logs):
@@ -643,7 +643,7 @@ def backup(strategy):
 
 @case
 def unequal_data(strategy):
-    """The workers are given datasets of 5 and of 4 batches, which begin alike."""
+    """The workers have datasets of 5 and of 4 batches with the same beginning."""
     rows = 40 - 8 * strategy.extended.worker_index
     dataset = tf.data.Dataset.from_tensor_slices(data(40)).take(rows).batch(8)
     try:
@@ -655,7 +655,7 @@ def unequal_data(strategy):
 
 @case
 def outside_of_the_scope(strategy):
-    """Trains alone, as Keras does, and says so."""
+    """The worker trains alone, like plain Keras, and logs a warning."""
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
@@ -674,7 +674,7 @@ def outside_of_the_scope(strategy):
 
 @case
 def own_loop(strategy):
-    """A loop of the user's, as with TensorFlow's own strategy."""
+    """A custom training loop, as with TensorFlow's strategy."""
     x, y = data(32)
     with strategy.scope():
         model = dense()

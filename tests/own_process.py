@@ -1,4 +1,4 @@
-"""Run the tests of a file in their own Python process, and report each by its name.
+"""Run the tests of a file in a second pytest process, and report each one here.
 
 TensorFlow can be configured once per process, before its first use: how many logical
 devices it has, and whether it is the chief of a cluster. A file of tests that needs

@@ -1,4 +1,4 @@
-"""What the tests train on a ring of workers: the cases of all synchronous strategies.
+"""Cases for RingStrategy: those of all synchronous strategies, and its own.
 
     python -m launch.local --num_ps=0 --num_workers=3 --program=coordinator \
         tests/ring_cases.py DIRECTORY [CASE...]
@@ -22,7 +22,7 @@ import tfdist
 
 
 class Counted(tfdist.RingAllReduce):
-    """Counts, on each worker, the exchanges that it took part in."""
+    """Counts the exchanges that each worker took part in."""
 
     def count_on(self, devices):
         self.counts = []
@@ -70,7 +70,7 @@ def measured_network(strategy):
 
 @ring_case
 def rings_per_step(strategy):
-    """How many exchanges a step has, on each worker."""
+    """The number of exchanges per step on each worker."""
     model = cases.compiled(strategy)
     x, y = cases.data(64)
     counts = []
@@ -82,7 +82,7 @@ def rings_per_step(strategy):
 
 @ring_case
 def route(strategy):
-    """From which device to which the tensors of an all-reduce go."""
+    """The hops between devices of an all-reduce."""
 
     @tf.function
     def add_up():
@@ -104,7 +104,7 @@ def route(strategy):
 
 @ring_case
 def a_step_fails_on_one_worker(strategy):
-    """The others have written by then; the next `fit` makes all copies equal again."""
+    """The others have updated their copies by then; the next `fit` makes all equal again."""
     with strategy.scope():
         model = keras.Sequential(
             [
@@ -128,7 +128,7 @@ def a_step_fails_on_one_worker(strategy):
 
 @ring_case
 def a_worker_dies(strategy):
-    """A worker is killed between two epochs, and the next one says which."""
+    """A worker is killed between two epochs; the next epoch names it."""
     return lose_worker(strategy, signal.SIGKILL)
 
 

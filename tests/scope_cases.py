@@ -1,10 +1,10 @@
-"""What is created outside of the scope, and what each strategy says of it.
+"""Objects created outside the scope, and each strategy's message.
 
     STRATEGY=RingStrategy python -m launch.local --num_ps=0 --num_workers=2 \
         --program=coordinator tests/scope_cases.py DIRECTORY [CASE...]
 
-Each case makes one mistake, and returns as "said" what was raised, or else logged as a
-warning; an empty text says that the mistake is none. See case_jobs.py.
+Each case makes one mistake, and returns as "said" the error or, without one, the
+warning; an empty text means that the strategy allows it. See case_jobs.py.
 """
 
 import functools
@@ -181,7 +181,7 @@ class Warnings(logging.Handler):
 
 
 def said_by(function, strategy):
-    """What is raised or, if nothing is, logged."""
+    """The error or, without one, the warnings."""
     warnings = Warnings()
     logging.getLogger("tfdist").addHandler(warnings)
     try:

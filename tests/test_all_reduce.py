@@ -37,7 +37,7 @@ def normal(shape, seed, dtype=np.float32) -> np.ndarray:
 
 
 def placed(arrays, devices=DEVICES):
-    """Of each device, its tensors."""
+    """The tensors of each device."""
     tensors = []
     for of_device, device in zip(arrays, devices, strict=False):
         with tf.device(device):
@@ -46,7 +46,7 @@ def placed(arrays, devices=DEVICES):
 
 
 def distributed(arrays):
-    """For each of what all devices have, a value of all replicas."""
+    """A per-replica value for each tensor."""
     strategy = tf.distribute.MirroredStrategy(
         DEVICES[: len(arrays)], tf.distribute.ReductionToOneDevice()
     )
@@ -68,7 +68,7 @@ def assert_bit_equal(values) -> None:
 
 
 def reduced_by(ops, reduce_op, arrays):
-    """What a device ends with, where all of them end with the same."""
+    """Yield each result, after checking that all devices have the same bits."""
     values = [(value, value) for value in distributed(arrays)]
     for value in ops.batch_reduce(reduce_op, values):
         of_devices = replicas(value)

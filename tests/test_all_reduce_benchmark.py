@@ -1,4 +1,4 @@
-"""What the benchmark of all-reduces between hosts reports, and that it runs."""
+"""The all-reduce benchmark between hosts: that it runs, and what it reports."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The formulas of cost are what is counted in the schedules, and what the page shows."""
+"""The cost formulas match the schedules and the numbers on the page."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""The benchmark of all-reduces in one process, and that the page shows its figures."""
+"""The all-reduce benchmark in one process runs, and the page shows its figures."""
 
 import importlib
 import json

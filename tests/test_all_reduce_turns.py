@@ -1,4 +1,4 @@
-"""Messages that follow each other, in one exchange and in several."""
+"""The order of messages within an exchange and between exchanges."""
 
 import pytest
 import tensorflow as tf

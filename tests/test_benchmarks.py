@@ -1,4 +1,4 @@
-"""What the throughput benchmark makes of its measurements, and that it runs."""
+"""The throughput benchmark: that it runs, and what it computes from measurements."""
 
 import dataclasses
 import importlib

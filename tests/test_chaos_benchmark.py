@@ -1,4 +1,4 @@
-"""What the benchmarks of faults and of slow workers make of their measurements."""
+"""What the benchmarks of faults and slow workers compute from measurements."""
 
 import importlib
 import json

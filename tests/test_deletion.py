@@ -1,4 +1,4 @@
-"""What TensorFlow takes long to delete is deleted where nobody waits for it."""
+"""Objects that TensorFlow is slow to delete are deleted in the background."""
 
 import gc
 import subprocess

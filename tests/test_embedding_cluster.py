@@ -19,7 +19,7 @@ ROWS, DIM, RATE, STEPS = 40, 4, 0.1, 6
 
 @pytest.fixture
 def shards(strategy, monkeypatch):
-    """Half a table on each ps, whatever the tests before have put there."""
+    """Half a table on each ps, whatever earlier tests have placed there."""
     monkeypatch.setattr(strategy.extended, "_placement", tfdist.RoundRobin())
     values = np.random.default_rng(0).normal(size=(2, ROWS // 2, DIM))
     with strategy.scope():
@@ -140,7 +140,7 @@ def test_sums_and_gradients_are_computed_on_the_ps(strategy, shards, max_norm):
 
 
 def test_stock_lookup_sums_rows_on_the_worker(strategy, shards):
-    """So the audit above can fail."""
+    """Proves that the audit above can fail."""
     stock = tf.compat.v1.nn.embedding_lookup_sparse
     updates = updates_of(step_of(stock, shards, max_norm=1.5), strategy)
     sums = [op for op in ancestors(updates) if op.type == "SegmentSum"]

@@ -1,4 +1,4 @@
-"""What a lookup refuses, and in which words."""
+"""Errors of an embedding lookup."""
 
 import numpy as np
 import pytest

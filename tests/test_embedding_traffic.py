@@ -36,7 +36,7 @@ def test_the_choice_is_never_worse_and_at_times_better_than_both(traces):
 
 
 def test_a_block_and_its_gradient_are_all_floats_that_cross(traces):
-    """And what lies between them, the rows and their gradient, stays on the ps."""
+    """The rows and their gradient stay on the ps."""
     for trace in traces:
         for route, tensors in trace["sent"].items():
             tensors = [tensor for tensor in tensors if tensor["bytes"]]

@@ -1,4 +1,4 @@
-"""What is refused before an Estimator starts anything."""
+"""Errors raised before an Estimator starts any task."""
 
 import keras
 import pytest

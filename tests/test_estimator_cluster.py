@@ -54,7 +54,7 @@ class Run:
         assert left == []
 
     def endings(self) -> dict[str, str]:
-        """How each task ended, by its own doing or not, and with which status."""
+        """How each task ended: by itself or by the launcher, and with which status."""
         return dict(
             re.findall(
                 r"^\[launch\] +(\S+) +((?:finished|failed|ended|killed).*?\d|.*-) ",

@@ -1,4 +1,4 @@
-"""The program of docs/estimator.md runs, changed as the page says."""
+"""The program in docs/estimator.md runs after the changes that the page lists."""
 
 import re
 from pathlib import Path

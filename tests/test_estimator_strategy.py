@@ -42,7 +42,7 @@ def model():
 
 
 def build(strategy):
-    """Builds the graph as an Estimator does; the device of each variable, by name."""
+    """Build the graph as an Estimator does, and return the device of each variable."""
     with tf.Graph().as_default(), strategy.scope():
         strategy.extended.call_for_each_replica(model)
         variables = tf.compat.v1.global_variables()

@@ -1,4 +1,4 @@
-"""What the Estimator needs, and what a user is told who has not got it."""
+"""The packages that the Estimator needs, and the errors when one is missing."""
 
 import pytest
 

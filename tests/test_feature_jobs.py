@@ -1,4 +1,4 @@
-"""A job that runs tests of features on every worker believes no worker alone."""
+"""A feature test passes only if all workers report the same outcome."""
 
 import sys
 from pathlib import Path

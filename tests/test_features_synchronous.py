@@ -1,9 +1,9 @@
-"""What the table says of strategies whose replicas keep step: each row, on two workers.
+"""Each row of the feature table, run on two workers under each synchronous strategy.
 
-The tests of `tests/features` that the rows name run in one job a strategy; see
-feature_jobs.py. `-k multi_worker`, or the name of a test, has the job run no others.
-`make check` has the parts where strategies differ most, each under one of them, and
-`make features` has all.
+The tests of `tests/features` that the rows name run in one job per strategy: see
+feature_jobs.py. `-k multi_worker`, or the name of a test, limits the job to those tests.
+`make check` runs the parts where strategies differ most, each under one strategy;
+`make features` runs all.
 """
 
 import sys
@@ -39,7 +39,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
-    """What came out of the tests, by strategy and node id; a job runs when asked for."""
+    """The outcomes of the tests by strategy and node id; a job runs on first use."""
     found = {}
 
     def of(strategy):
@@ -62,7 +62,7 @@ def outcomes(request, tmp_path_factory):
 
 @pytest.mark.parametrize(("strategy", "row"), ROWS)
 def test_row(outcomes, strategy, row):
-    """All tests of the row passed, which assert what its cell says."""
+    """All tests of the row pass; they assert what its cell says."""
     of_row = [each for each in outcomes(strategy).values() if each.row == row.feature]
     assert of_row, f"{row.test} did not run"
     words = [each.words for each in of_row if each.outcome == "failed"]

@@ -1,4 +1,4 @@
-"""How many functions are under way at once, and in which order results come."""
+"""How many functions are in flight, and the order of their results."""
 
 import threading
 
@@ -24,7 +24,7 @@ class Output:
 
 
 class Coordinator:
-    """Ends functions when a test has it do so, or when too many are under way."""
+    """Finishes functions when the test says so, or when too many are in flight."""
 
     def __init__(self, ends_next):
         self.under_way = []

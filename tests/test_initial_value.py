@@ -1,4 +1,4 @@
-"""What the shards of a variable begin with, and what it takes to compute it."""
+"""The initial values of a variable's shards, and the cost of computing them."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The last resort: a call that goes on without a peer ends the process."""
+"""The last resort: a call that continues without a peer ends the process."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""The program in TensorFlow 1 style, as processes of its own."""
+"""The TensorFlow 1 style example, run as real processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ DEADLINE = 150.0  # seconds
 
 
 class ByHand:
-    """A cluster, each task of which is started by a command of its own."""
+    """A cluster whose tasks are started one by one, each by its own command."""
 
     def __init__(self, directory: Path, num_ps: int, num_workers: int, *options: str):
         self.directory, self.options = directory, options
@@ -71,7 +71,7 @@ class ByHand:
             process.wait(DEADLINE)
 
     def steps(self, task: str) -> list[int]:
-        """The steps that a task has told of since it was started last."""
+        """The steps that a task has logged since its last start."""
         return [int(n) for n in re.findall(r"step (\d+)", self.log(task).read_text())]
 
     def step(self, task: str) -> int:
@@ -84,7 +84,7 @@ class ByHand:
         return max(int(re.search(r"-(\d+)", each.name)[1]) for each in indices)
 
     def wait_for_step(self, task: str, step: int) -> int:
-        """Waits until a task has made a step beyond this one, and returns it."""
+        """Wait until a task has passed a step, and return its current step."""
         deadline = time.monotonic() + DEADLINE
         while (now := self.step(task)) <= step:
             assert time.monotonic() < deadline, self.log(task).read_text()
@@ -100,7 +100,7 @@ def environ(**variables: str) -> dict[str, str]:
 
 
 def learned(output: str) -> list[tuple[int, float, float, int]]:
-    """Step, weight, bias and own steps of each task that has told of its end."""
+    """Step, weight, bias and own steps of each task that has finished."""
     pattern = r"step (\d+): weight ([\d.]+), bias ([\d.]+), (\d+) steps here"
     return [
         (int(step), float(weight), float(bias), int(own))
@@ -131,7 +131,7 @@ def test_three_workers_and_two_ps_learn_the_line_and_end(tmp_path):
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_workers_in_step_with_a_backup(tmp_path):
-    """The launcher starts a chief and two workers, of whom two make each step."""
+    """The launcher starts a chief and two workers; each step takes two of them."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "launch.local", "--num_ps=2", "--num_workers=2"),

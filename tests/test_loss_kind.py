@@ -1,4 +1,4 @@
-"""What a loss is made of, read from its graph alone: means, sums, or neither."""
+"""The kind of a loss, read from its graph alone: means, sums, or neither."""
 
 import keras
 import pytest

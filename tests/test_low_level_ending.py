@@ -1,4 +1,4 @@
-"""The ps end when the tasks that train have, and wait for none that died."""
+"""The ps end after the tasks that train, and do not wait for dead ones."""
 
 import pytest
 import tensorflow as tf
@@ -27,7 +27,7 @@ def test_who_trains_and_who_is_the_chief(jobs, names):
 
 
 class Queue:
-    """Names at times, in seconds, by a clock of its own."""
+    """Names that arrive at given times, in seconds of a fake clock."""
 
     def __init__(self, *names: tuple[float, str], monkeypatch: pytest.MonkeyPatch):
         self.now, self.names = 0.0, list(names)

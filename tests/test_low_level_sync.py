@@ -1,4 +1,4 @@
-"""Steps of several replicas: whose gradients count, and that nobody hangs."""
+"""Synchronous steps: which gradients count, and that no replica hangs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The TFDS builder mnist_5k: what is in it, and that it is always whole."""
+"""The TFDS builder mnist_5k: its contents, and that it is always complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mnist_5k() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def connections() -> Iterator[list[Any]]:
-    """Refuses every connection and look-up of a host, and records it."""
+    """Reject and record each connection and host lookup."""
     tried: list[Any] = []
 
     def refuse(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Workers that step together: the same bits on each, and those of one process."""
+"""Synchronous workers have identical bits, and match one process."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A worker that never comes, ends, stops or differs: an error that names it."""
+"""An error names the worker that is missing, dies, stops or differs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TIMEOUT = 120.0  # seconds
 
 
 def run(fault, victim, indices=(0, 1)):
-    """Returns the addresses, and the output of each worker that ended by itself."""
+    """Return the addresses, and the output of each worker that ended by itself."""
     addresses = free_addresses(2)
     cluster = tf_config.Cluster(worker=tuple(addresses))
     processes = {}
@@ -132,7 +132,7 @@ PEER = tf_config.Task("worker", 1)
 
 @pytest.fixture
 def watch(monkeypatch):
-    """Starts a watch over a peer that answers with the next of some problems."""
+    """Start a watch on a peer that answers with one problem after another."""
     monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
     watches = []
 

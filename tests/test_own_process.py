@@ -1,4 +1,4 @@
-"""Tests that run in a process of their own are reported one by one."""
+"""Tests that run in a second pytest process are reported one by one."""
 
 import os
 import re

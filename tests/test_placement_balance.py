@@ -1,4 +1,4 @@
-"""The benchmark of placements, and that the page shows what it measured."""
+"""The placement benchmark, and that the page shows its results."""
 
 import importlib
 import json

@@ -44,7 +44,7 @@ def unnumbered(name: str) -> str:
 
 
 def all_of(weights) -> list[tuple]:
-    """What is created for these weights: they and their slots."""
+    """The variables created for these weights, slots included."""
     return [
         (unnumbered(name), each.spec.shape, each.spec.dtype)
         for each in weights

@@ -1,4 +1,4 @@
-"""The recommender on a cluster: as good as in one process, and in no process whole."""
+"""The recommender on a cluster: as good as in one process, with no table on one task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def ratings_dir(tmp_path) -> Path:
-    """MovieLens itself, or, where nobody has put it there, ratings of its form."""
+    """MovieLens, or generated ratings in its format where it is not downloaded."""
     if MOVIELENS.exists():
         return MOVIELENS
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""A real training whose tasks are killed and stopped, one after the other."""
+"""Training whose tasks are killed and stopped, one after the other."""
 
 import os
 import subprocess

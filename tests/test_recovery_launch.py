@@ -1,4 +1,4 @@
-"""What `launch.local` starts again: real processes, and a stand-in for the server."""
+"""What `launch.local` restarts: real processes, with a stand-in for the server."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def launcher(tmp_path):
 
 
 def pids(launcher):
-    """The process of each task: whoever has its TF_CONFIG."""
+    """The pid of each task, found by its TF_CONFIG."""
     found = {}
     for pid in marked(launcher.mark):
         try:
@@ -36,7 +36,7 @@ def pids(launcher):
 
 
 def alive_after(launcher, name, life):
-    """Waits until the program is in its n-th life and a task runs."""
+    """Wait until the program is in its n-th life and a task runs."""
     launcher.wait_for_log("chief", f"life {life}".encode())
     return wait_for(lambda: pids(launcher).get(name) and pids(launcher), name)
 

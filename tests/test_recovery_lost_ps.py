@@ -1,4 +1,4 @@
-"""What is said of a ps that is gone."""
+"""The error for a ps that is gone."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A ring of workers: the cases of all synchronous strategies, and the ring itself."""
+"""RingStrategy: the cases of all synchronous strategies, and its own."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ COMPARED = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the chief found in a case."""
+    """Run a case, and return what the chief found."""
     directory = tmp_path_factory.mktemp("ring")
     cluster = f"--num_workers={WORKERS}", "--program=coordinator"
     with Job(PROGRAM, directory, *cluster, tasks=1) as job:
@@ -112,7 +112,7 @@ def test_what_is_saved_loads_without_the_strategy(found):
 
 
 def lose_worker_1(tmp_path, case):
-    """Returns how the chief ended, and the address of the worker."""
+    """Return how the chief ended, and the address of the worker."""
     log_dir = str(tmp_path / "logs")
     with launch.servers(num_ps=0, num_workers=WORKERS, log_dir=log_dir) as servers:
         done = subprocess.run(

@@ -31,7 +31,7 @@ CASES = {
 
 
 def page_rows():
-    """The second table's rows: what is outside, and what each strategy says."""
+    """The rows of the second table: what is outside, and each strategy's message."""
     header, *rows = re.findall(
         r"^\| (.*) \|$", PAGE.partition("## Errors and warnings")[2], re.M
     )
@@ -41,7 +41,7 @@ def page_rows():
 
 
 def words(cell):
-    """What the page's note says that a cell refers to; the names in it are examples."""
+    """The message in the note that a cell refers to; names in it are examples."""
     number = re.search(r"\d", cell)[0]
     note = re.search(rf"^{number}\. `(.*)`$", PAGE, re.M)[1]
     return re.sub(r"scope: [^.]*\.", "scope: ", note).split("scope: ")
@@ -49,7 +49,7 @@ def words(cell):
 
 @pytest.fixture(scope="module")
 def said(request, tmp_path_factory):
-    """What each strategy says of a case: one job for each, but for the tests' own ps."""
+    """The message of each strategy in a case. The ps are those that the tests share."""
     with contextlib.ExitStack() as stack:
         jobs = {}
 

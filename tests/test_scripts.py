@@ -1,4 +1,4 @@
-"""Scripts as Keras users write them: under every strategy as in plain Keras."""
+"""Real Keras scripts give the same results under each strategy as in plain Keras."""
 
 import dataclasses
 import sys
@@ -17,7 +17,7 @@ SCRIPTS = all_scripts()
 
 @pytest.fixture(scope="module")
 def found(request):
-    """Runs the selected scripts under a strategy, once, in as few jobs as it can."""
+    """Run the selected scripts under a strategy once, in as few jobs as possible."""
     runs = {}
     selected = {
         (item.callspec.params["name"], item.callspec.params["strategy"])
@@ -81,7 +81,7 @@ SCRIPT = Script("script", same_weights=True, within=0.1, refused={}, lines=1)
 
 
 def outcome(loss, *weights):
-    """Of one task for each list of weights."""
+    """An outcome with one task per list of weights."""
     return Outcome({"loss": loss}, tuple((np.array(each),) for each in weights))
 
 

@@ -1,4 +1,4 @@
-"""The process that ends a chief whose threads run no longer."""
+"""The process that kills a chief whose threads no longer run."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ LEFT_ALONE = {
 
 @pytest.fixture(scope="module")
 def left_alone():
-    """Programs that run side by side, as most of their time is waiting."""
+    """Programs that run side by side: most of their time is waiting."""
     started = {name: start_program(LEFT_ALONE[name], PATIENCE) for name in LEFT_ALONE}
     yield started
     for process in started.values():

@@ -1,4 +1,4 @@
-"""What a user is told of a step that failed on a worker."""
+"""The error message for a step that failed on a worker."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""A strategy as an object: its copies, its devices, its end, and graph mode."""
+"""A strategy as an object: copies, devices, garbage collection and graph mode."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Whether training stalls, for whom it waits, and what is done about it."""
+"""Stalled training: which task it waits for, and what is done about it."""
 
 import atexit
 import socket

@@ -1,4 +1,4 @@
-"""Whoever wrote the loss, workers in step end where one process does, or say why not."""
+"""Synchronous workers match one process for any loss, or raise an error that says why."""
 
 import contextlib
 import re
@@ -69,7 +69,7 @@ STRATEGIES = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each worker that runs the script found, by strategy and case."""
+    """The job of each strategy, started on first use."""
     with contextlib.ExitStack() as stack:
         jobs = {}
 

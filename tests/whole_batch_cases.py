@@ -1,9 +1,9 @@
-"""Losses, metrics and scripts whose result has to be one process's, by whom ever written.
+"""Losses, metrics and scripts whose result must match one process's.
 
     python -m launch.local --num_ps=0 --num_workers=2 tests/whole_batch_cases.py \
-        DIRECTORY CASE...
+        DIRECTORY [CASE...]
 
-As `multi_worker_cases`, whose cases these are beside; STRATEGY names another strategy.
+See multi_worker_cases.py, whose cases these extend; STRATEGY names another strategy.
 """
 
 import logging
@@ -39,7 +39,7 @@ def functional(cls=keras.Model, **options):
 
 
 def with_loss(loss):
-    """A model that trains by a loss of its own, and logs it in every way there is."""
+    """A model with a custom loss, logged in every possible way."""
 
     class Own(keras.Model):
         def __init__(self, *args, **kwargs):
@@ -151,7 +151,7 @@ def gradient_penalty(model, x, y, p):
 
 @own_loss
 def penalty_on_the_gradient(model, x, y, p):
-    """The tape within is differentiated by the one around it."""
+    """The outer tape differentiates the inner one."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
     gradients = tape.gradient(loss, model.trainable_variables)
@@ -222,7 +222,7 @@ def function_that_returns_a_scalar(strategy):
 
 @case
 def masked(strategy):
-    """Sequences whose lengths differ much between the first and the last examples."""
+    """Sequences whose lengths differ a lot between the first and last examples."""
     ids = np.tri(13, 6, dtype="int32") + np.arange(13)[:, None] // 6
     ids[:6] *= np.tri(6, 6, dtype="int32")
 
@@ -310,7 +310,7 @@ def activity_regularizer(strategy):
 
 
 class Statistics(keras.metrics.Metric):
-    """Sums of a user's own: of examples, of steps, and of a step's mean."""
+    """Custom sums: of examples, of steps, and of a step's mean."""
 
     def __init__(self):
         super().__init__(name="statistics")
@@ -405,7 +405,7 @@ def sum_run_eagerly(strategy):
 
 
 class WithoutCall(keras.Model):
-    """Two networks, built by their first step, and no `call`."""
+    """Two networks without a `call`, built by their first step."""
 
     def __init__(self):
         super().__init__()
@@ -456,7 +456,7 @@ def noise_without_a_seed(strategy):
 
 @case
 def within_the_scope(strategy):
-    """A whole script: every way to save, and to load, of `fit` and beside it."""
+    """A whole script: every way to save and load, inside `fit` and outside."""
     mine = cases.own_directory(strategy, "within")
     x, y = cases.data(40)
     callbacks = [
@@ -649,7 +649,7 @@ def similarities(strategy):
 
 @case
 def normalized_by_a_layer(strategy):
-    """Keras's own layers say in their pages what they do with a batch."""
+    """Keras documents what its own layers do with a batch."""
     model = cases.compiled(
         strategy, lambda: cases.dense(keras.layers.BatchNormalization())
     )
@@ -690,7 +690,7 @@ WORDS = [f"word{i}" for i in range(20)]
 
 
 def shuffled_words():
-    """In an order of this process's own."""
+    """The words in an order that differs per process."""
     words = list(WORDS)
     random.Random(os.getpid()).shuffle(words)
     return words
@@ -750,7 +750,7 @@ def shuffled_arrays(strategy):
 
 @refused
 def augmented_images(strategy):
-    """What is drawn for an example may differ: it is the same example."""
+    """Random augmentation may differ between workers: the examples are the same."""
 
     def augment(x, y):
         return x + tf.random.normal(tf.shape(x), stddev=0.01), y

@@ -1,4 +1,4 @@
-"""Tests that end differently on the workers that run them: see test_feature_jobs.py."""
+"""Tests whose outcome differs between workers: see test_feature_jobs.py."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Tests of a process of their own, the last but one of which ends it."""
+"""Tests for a second pytest process; the last but one kills the process."""
 
 import os
 

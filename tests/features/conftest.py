@@ -46,7 +46,7 @@ def _applies(item: pytest.Item, strategy: str) -> bool:
 
 
 def _works(item: pytest.Item, strategy: str) -> str:
-    """What the row of a test says of a strategy: `yes`, `approximate`, `no` or `-`."""
+    """A strategy's cell in the row of a test: `yes`, `approximate`, `no` or `-`."""
     marker = item.get_closest_marker("feature")
     if marker is None:
         return "yes"
@@ -63,14 +63,14 @@ def is_synchronous(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def strategy_comes_first(request: pytest.FixtureRequest, is_synchronous: bool) -> None:
-    """Has a worker join its cluster before it uses TensorFlow, as it has to."""
+    """Make a worker join its cluster before it first uses TensorFlow."""
     if is_synchronous:
         request.getfixturevalue("strategy")
 
 
 @pytest.fixture(autouse=True)
 def same_weights_in_every_run() -> None:
-    """Has a test that compares losses begin from the same weights whenever it runs."""
+    """Seed the initial weights, so that losses compare between runs."""
     keras.utils.set_random_seed(0)
 
 
@@ -100,7 +100,7 @@ def trained_models(strategy) -> Iterator[replicas.TrainedModels]:
 
 @pytest.fixture
 def runs_on_workers(request, strategy, is_synchronous) -> Callable[[int], Any]:
-    """Asserts that the workers themselves counted so many training steps.
+    """Assert that the workers themselves counted this many training steps.
 
     On parameter servers all workers together take them; others take each of them.
     """
@@ -150,13 +150,13 @@ def call_counter(strategy, is_synchronous) -> replicas.CallCounter:
 
 @pytest.fixture(scope="session")
 def wait_for_chief(strategy) -> Callable[[], None]:
-    """Waits until the chief, which alone writes files, has come as far."""
+    """Wait for the chief, the only task that writes files."""
     return getattr(strategy, "barrier", lambda: None)
 
 
 @pytest.fixture(scope="session")
 def make_directory(tmp_path_factory) -> Callable[[str], Path]:
-    """Makes a directory, the same on all workers that run the tests."""
+    """Make a directory that all workers share."""
     shared = os.environ.get("FEATURES_DIRECTORY")
 
     def make(name: str) -> Path:
@@ -176,7 +176,7 @@ def tmp_path(request, make_directory) -> Path:
 
 @pytest.fixture
 def own_directory(strategy, tmp_path) -> Path:
-    """A directory of this process, for what every worker writes."""
+    """A directory for the files of this worker alone."""
     index = getattr(strategy.extended, "worker_index", 0)
     path = tmp_path / str(index)
     path.mkdir()
@@ -228,7 +228,7 @@ def fits(trains):
 
 @pytest.fixture
 def is_refused(request) -> bool:
-    """Whether the row of the test says that the strategy refuses it."""
+    """Whether the strategy rejects the feature, according to its row."""
     return _works(request.node, request.config.getoption("strategy")) == "no"
 
 
@@ -270,7 +270,7 @@ def sent(request, strategy, monkeypatch) -> Sent:
 
 @pytest.fixture(autouse=True)
 def no_step_can_lose_an_update(request, is_synchronous) -> Iterator[None]:
-    """Audits the graph of every step of every test on parameter servers."""
+    """Audit the graph of each step that is sent to a worker."""
     if "strategy" not in request.fixturenames or is_synchronous:
         yield
         return
@@ -281,7 +281,7 @@ def no_step_can_lose_an_update(request, is_synchronous) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def copies_stay_equal(request, is_synchronous) -> Iterator[None]:
-    """Compares the copies of every variable, after every test, bit by bit.
+    """Compare the copies of each variable bit by bit after each test.
 
     Those of other processes are compared by who runs the tests there: see in_step.py.
     """

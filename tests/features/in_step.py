@@ -1,4 +1,4 @@
-"""Runs tests of features on every worker of a cluster, in step.
+"""Run the feature tests on all workers of a cluster, in step.
 
     python -m launch.local --num_ps=0 --num_workers=2 tests/features/in_step.py \
         DIRECTORY SECONDS --strategy=multi_worker TEST...
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class InStep:
-    """Writes the outcome of each test, and waits for that of the other workers.
+    """Writes the outcome of each test, and waits for the other workers' outcomes.
 
     Args:
         directory: Where the outcomes are.
@@ -75,7 +75,7 @@ class InStep:
             os._exit(1)
 
     def _outcomes(self) -> Iterator[dict[str, Any]]:
-        """What came out of this test on each worker, unless it takes too long."""
+        """The outcome of this test on each worker, unless one takes too long."""
         deadline = time.monotonic() + self._timeout
         for file in self._files:
             while time.monotonic() < deadline:

@@ -26,7 +26,7 @@ def classifier(**compile: Any) -> keras.Sequential:
 
 
 class SampleCount(keras.metrics.Metric):
-    """How many samples the steps have seen."""
+    """The number of samples seen by the training steps."""
 
     def __init__(self, name: str = "samples", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)

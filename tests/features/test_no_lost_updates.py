@@ -26,7 +26,7 @@ def total_output(y, y_pred):
 
 @pytest.fixture(params=[1, 10], ids=["each-step", "ten-steps"])
 def train(request, strategy, runs_on_workers):
-    """Fits a model, and asserts what both workers did to every counter."""
+    """Fit a model, and check the counters that both workers wrote."""
 
     def fit(model, x, optimizer="sgd", loss="mse"):
         if optimizer == "sgd":

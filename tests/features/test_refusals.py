@@ -18,7 +18,7 @@ CHIEF = tf_config.Task("chief", 0)
 
 @pytest.fixture
 def refused(strategy, runs_on_workers):
-    """Asserts that `fit` raises these words, and that no step runs."""
+    """Assert that `fit` raises an error with these words before any step runs."""
 
     def refuse(build, data, words):
         with strategy.scope():
@@ -31,7 +31,7 @@ def refused(strategy, runs_on_workers):
 
 @pytest.fixture
 def as_in_the_table(is_refused, refused, trains):
-    """Asserts what the test's row says: refused, or trained as one process does."""
+    """Assert what the test's row says: rejected, or trained like one process."""
 
     def check(build, data, words, **options):
         if is_refused:
@@ -330,7 +330,7 @@ CALLS = ("fit", "evaluate", "predict", "train_on_batch", "predict_on_batch")
 def test_error_on_a_worker_is_raised(
     request, strategy, regression, is_synchronous, runs_on_workers, call
 ):
-    """Once, in a few words; and the cluster trains on."""
+    """The error is short and raised once; the cluster then continues to train."""
     x, y = regression
     with strategy.scope():
         model = compiled(tfdist.Embedding(4, 2), layers.Flatten(), layers.Dense(1))

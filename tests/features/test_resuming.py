@@ -26,11 +26,11 @@ DEADLINE = 30.0  # seconds
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Stands in for the end of the process."""
 
 
 class KilledAt(keras.callbacks.Callback):
-    """Has checkpoints begun at some steps, and ends `fit` at another.
+    """Begins checkpoints at some steps, and ends `fit` at another.
 
     All are (epoch, batch).
     """
@@ -90,7 +90,7 @@ def position(path):
 
 @pytest.fixture
 def program(strategy, tmp_path, monkeypatch):
-    """Runs a function as a program of its own would be: it counts its fits anew."""
+    """Run a function like a new program: its `fit` calls are counted from 0."""
     monkeypatch.setattr(strategy.checkpoints, "directory", tmp_path / "checkpoints")
     monkeypatch.setattr(strategy.checkpoints, "interval", 1e6)
 

@@ -32,7 +32,7 @@ def test_random_numbers_without_a_seed(regression, fits):
 
 
 class CustomStep(keras.Model):
-    """A train step and a test step of one's own, with the metrics of `compile`."""
+    """A custom train step and test step, with the metrics of `compile`."""
 
     def loss_of(self, y, y_pred):
         return self.compute_loss(y=y, y_pred=y_pred)
@@ -63,7 +63,7 @@ class CustomStep(keras.Model):
 
 
 class OwnLoss(CustomStep):
-    """A loss that no class of Keras has seen."""
+    """A loss computed without Keras's loss classes."""
 
     def loss_of(self, y, y_pred):
         return tf.reduce_mean((y - y_pred) ** 2)
@@ -75,7 +75,7 @@ class LossObject(CustomStep):
 
 
 class BothLosses(CustomStep):
-    """The sum of a loss of Keras and of one's own, as of a variational autoencoder."""
+    """The sum of a Keras loss and a custom one, as in a variational autoencoder."""
 
     def loss_of(self, y, y_pred):
         error = keras.losses.MeanSquaredError()(y, y_pred)

@@ -26,7 +26,7 @@ def vectorization(**options):
 
 
 class Preprocessing(layers.Layer):
-    """Has its layers in a dict, and one of them within another."""
+    """Holds its layers in a dict, one nested in another."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,7 @@ def static_table(keys=("a", "b")):
 
 
 class Lookup(layers.Layer):
-    """Looks up in a table of its own."""
+    """Owns a lookup table."""
 
     def __init__(self, make_table, **kwargs):
         super().__init__(**kwargs)

@@ -335,7 +335,7 @@ def test_the_loop_of_the_guide(strategy, regression, capsys):
 @pytest.mark.parameter_server
 @pytest.mark.feature("The other workers continue while one is slow or stopped")
 def test_straggler(strategy, servers, regression):
-    """It goes on only after the other one has run nearly all the steps."""
+    """It resumes after the other worker has run nearly all steps."""
     x, y = (np.tile(each, (10, 1)) for each in regression)
     straggler = psutil.Process(servers.pids["worker:1"])
 
