@@ -55,6 +55,7 @@ def names(invariants):
     return [each.name.partition(",")[0] for each in invariants if not each.holds]
 
 
+@pytest.mark.cluster
 def test_a_job_recovers_from_each_fault_and_the_outcome_tells(job):
     faults = (
         Fault("kill", "worker:1", 0),

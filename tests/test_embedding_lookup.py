@@ -141,6 +141,7 @@ ROUTES = pytest.mark.parametrize("aggregate", [True, False, None])
 REPEATS = Case([[], [1, 1, 7, 1], [], [7, 2]], [1.0, 2.0, 0.5, 3.0, 1.0, 4.0], 9, 2)
 
 
+@pytest.mark.slow
 @ROUTES
 @given(case=cases())
 @example(case=Case([[], []], None, 5, 2))
@@ -150,6 +151,7 @@ def test_eager_lookup_is_tensorflows(case, aggregate):
     assert_like_stock(case, aggregate=aggregate)
 
 
+@pytest.mark.slow
 @ROUTES
 @given(case=cases())
 @example(case=REPEATS)
