@@ -166,7 +166,7 @@ def test_the_same_input_gives_the_same_bits_on_all_devices(algorithm, wire_dtype
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int32])
-def test_only_what_is_wide_is_narrowed_on_the_wire(dtype):
+def test_only_wide_dtypes_are_narrowed_on_the_wire(dtype):
     arrays = [[np.asarray([1025, 3], dtype)] for _ in range(2)]
     ops = tfdist.RingAllReduce(wire_dtype="bfloat16")
     sums = ops.reduce_tensors(placed(arrays), DEVICES[:2])
@@ -219,7 +219,7 @@ def test_slices_with_repeats_and_unknown_shapes(algorithm, reduce_op, traced):
         assert empty.shape == (0, 2)
 
 
-def test_slices_on_some_devices_are_added_to_what_is_dense_on_others():
+def test_slices_on_some_devices_are_added_to_dense_tensors_on_others():
     with tf.device(DEVICES[0]):
         slices = tf.IndexedSlices(
             tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2])
@@ -255,7 +255,7 @@ def test_shapes_that_are_known_only_when_it_runs(algorithm):
             np.testing.assert_array_equal(sums[2], sum(second))
 
 
-def test_processes_whose_devices_share_memory_add_up_before_they_send(monkeypatch):
+def test_devices_that_share_memory_add_up_before_they_send(monkeypatch):
     groups = [[0, 2], [1, 3, 4], [5]]
     monkeypatch.setattr(cross_device_ops, "sharing_memory", lambda devices: groups)
     arrays = [[draw(13, tf.float32, d), draw((), tf.int64, d)] for d in range(6)]
@@ -352,7 +352,7 @@ def test_values_that_no_replica_has_computed():
     assert ops.runs == 2
 
 
-def test_what_is_no_all_reduce_still_works():
+def test_other_collectives_still_work():
     ops = tfdist.RingAllReduce()
     strategy = tf.distribute.MirroredStrategy(DEVICES[:3], cross_device_ops=ops)
     (value,) = distributed([[np.float32([d, 1])] for d in range(3)])

@@ -262,7 +262,7 @@ def test_nothing_is_left_when_it_is_interrupted(signum):
 
 
 @needs_root
-def test_who_may_not_make_hosts_is_told_so():
+def test_making_hosts_without_the_privilege_is_an_error():
     powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     ran = subprocess.run(
         [*powerless, *PROGRAM], capture_output=True, text=True, timeout=DEADLINE

@@ -60,7 +60,7 @@ def test_no_checkpoint_is_another_status(arguments, tmp_path, monkeypatch):
     assert main(["", *arguments]) == 2
 
 
-def test_help_is_no_error(capsys):
+def test_help_is_not_an_error(capsys):
     assert main(["", "--help"]) == 0
     assert "python -m tfdist.checkpoint DIRECTORY" in capsys.readouterr().out
 

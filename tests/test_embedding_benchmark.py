@@ -189,7 +189,7 @@ def test_hosts_of_a_process_that_was_killed_are_removed(benchmark):
 
 
 @needs_root
-def test_who_may_not_make_hosts_is_told_so(benchmark):
+def test_making_hosts_without_the_privilege_is_an_error(benchmark):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import netns\n"
         "try:\n"

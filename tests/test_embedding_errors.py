@@ -29,7 +29,7 @@ def shards(*sizes, dim=2, name="words"):
         (lambda: tf.Variable([[1]]), "of a float dtype, not int32"),
     ],
 )
-def test_shards_that_are_no_table(params, words):
+def test_shards_that_do_not_form_a_table(params, words):
     with pytest.raises(ValueError, match=words):
         lookup(params() if callable(params) else params, IDS, None)
 
@@ -64,7 +64,7 @@ def test_options_that_do_not_exist(option, words):
         lookup(shards(4), IDS, None, **option)
 
 
-def test_a_counter_that_is_none():
+def test_a_counter_of_another_type():
     with pytest.raises(TypeError, match=r"LookupBytesCounter\(\), .*; received 5"):
         lookup(shards(4), IDS, None, counter=5)
 
@@ -119,7 +119,7 @@ PLACES = [[0, 0], [1, 0]]
 @pytest.mark.parametrize(
     ("ids", "bad"), [([0, 4], 4), ([-1, 3], -1), ([3, 2**40], 2**40)]
 )
-def test_ids_that_are_no_rows(call, ids, bad):
+def test_ids_out_of_range(call, ids, bad):
     with pytest.raises(InvalidArgument, match="table words are from 0 to 3") as raised:
         call(sparse(PLACES, ids, tf.int64), sparse(PLACES, [1, 1], tf.float32))
     assert str(bad) in str(raised.value)
@@ -181,7 +181,7 @@ def test_ids_of_a_layer_are_whole(layer):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_partitioner_that_is_none(layer):
+def test_a_partitioner_of_another_type(layer):
     with pytest.raises(
         TypeError, match="partitioner is None or a function.*received 3"
     ):

@@ -33,14 +33,14 @@ def lose_a_peer(resort):
     return thread
 
 
-def test_a_call_that_goes_on_ends_the_process(resort, ended, capsys):
+def test_a_call_that_continues_ends_the_process(resort, ended, capsys):
     with resort.call(), resort.call():
         lose_a_peer(resort).join(DEADLINE)
     assert ended == [EXIT_STALLED]
     assert "worker:1 is lost" in capsys.readouterr().err
 
 
-def test_a_call_that_begins_later_is_one(resort, ended):
+def test_a_call_that_begins_later_counts(resort, ended):
     thread = lose_a_peer(resort)
     time.sleep(0.2)
     assert ended == []
@@ -49,7 +49,7 @@ def test_a_call_that_begins_later_is_one(resort, ended):
     assert ended == [EXIT_STALLED]
 
 
-def test_calls_that_end_are_none(resort, ended, monkeypatch):
+def test_calls_that_end_do_not_count(resort, ended, monkeypatch):
     calls = contextlib.ExitStack()
     slept = []
 
@@ -68,7 +68,7 @@ def test_calls_that_end_are_none(resort, ended, monkeypatch):
     assert ended == []
 
 
-def test_a_peer_that_was_stopped_between_two_calls_and_goes_on_is_none_that_is_lost(
+def test_a_peer_that_was_stopped_between_two_calls_and_continues_is_not_lost(
     resort, ended
 ):
     with resort.call():

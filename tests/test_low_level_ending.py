@@ -69,7 +69,7 @@ def test_a_ps_waits_for_all_and_only_so_long_after_the_chief(
 
 
 @pytest.mark.cluster
-def test_a_ps_ends_though_a_worker_is_dead_and_workers_though_a_ps_is(run_program):
+def test_ps_and_workers_end_although_others_are_dead(run_program):
     done = run_program("ps_ending.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -35,7 +35,7 @@ def test_a_step_has_the_gradients_of_enough_different_replicas(enough, arrivals)
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
-def test_who_counts_in_a_step(run_program, use_resource):
+def test_whose_gradients_count_in_a_step(run_program, use_resource):
     done = run_program("sync_replicas.py", json.dumps(use_resource))
     assert done.returncode == 0, done.stderr
     everyone, backup, again = map(json.loads, done.stdout.splitlines())

@@ -73,7 +73,7 @@ def check_same_bits(workers):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_trains_as_one_process_would(found, name):
+def test_trains_like_one_process(found, name):
     assert [worker["replicas"] for worker in found[name]] == [2, 2]
     check_like_one_process(name, found[name])
 

@@ -78,7 +78,7 @@ def test_unequal_numbers_of_devices_are_refused_on_every_worker():
 
 
 @pytest.mark.cluster
-def test_a_strategy_that_comes_too_late_says_so():
+def test_a_strategy_made_too_late_says_so():
     _, outputs = run("too_late", 1, indices=(0,))
     assert "Construct MultiWorkerMirroredStrategy first" in last_line(outputs[0])
 

@@ -90,7 +90,7 @@ def test_a_wrong_command_line_says_what_is_wrong(
         (("a_model", "--num_ps=2"), "a_script.py:a_model is no function; it is 5"),
     ],
 )
-def test_what_the_script_does_not_have_is_refused(command, arguments, message):
+def test_names_missing_from_the_script_are_errors(command, arguments, message):
     done = command(f"a_script.py:{arguments[0]}", *arguments[1:])
     assert done.returncode == 2
     assert message in done.stderr
@@ -107,21 +107,21 @@ def test_a_script_may_use_argparse(command, tmp_path):
     assert "8 x 333" in done.stdout
 
 
-def test_a_function_that_returns_no_model_is_told_without_a_traceback(command):
+def test_a_function_that_returns_no_model_is_reported_without_a_traceback(command):
     done = command("a_script.py:no_model", "--num_ps=2")
     assert done.returncode == 1
     assert "no_model returned 7" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_model_that_cannot_be_measured_is_told_without_a_traceback(command):
+def test_a_model_that_cannot_be_measured_is_reported_without_a_traceback(command):
     done = command("a_script.py:not_compiled", "--num_ps=2")
     assert done.returncode == 1
     assert "is not compiled" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_error_of_the_users_own_is_shown_whole(command):
+def test_an_error_in_the_users_code_is_shown_in_full(command):
     done = command("a_script.py:broken", "--num_ps=2")
     assert done.returncode == 1
     assert 'a_script.py", line' in done.stderr

@@ -147,7 +147,7 @@ def test_the_directory_of_checkpoints_is_told_to_the_program_alone(launcher):
     assert plan.count("TFDIST_CHECKPOINT_DIR") == 1
 
 
-def test_a_task_that_nobody_continues_is_killed_and_started_again(launcher):
+def test_a_task_that_stays_stopped_is_killed_and_restarted(launcher):
     process = launcher.start("--stall_timeout=0.5", LIVES, "1")
     chief = alive_after(launcher, "chief:0", 0)["chief:0"]
     os.kill(chief, signal.SIGSTOP)
@@ -175,7 +175,7 @@ def test_a_task_that_is_waited_for_is_started_again(launcher):
     assert "chief is waiting for worker:1: killing it" in errors
 
 
-def test_nobody_is_asked_who_may_not_start_a_task_again(launcher):
+def test_without_restarts_no_task_has_a_report_pipe(launcher):
     script = launcher.script("import os; print('LAUNCH_REPORT_FD' in os.environ)")
     _, output, _ = launcher.run("--max_restarts=0", script)
     assert "[chief]    False" in output

@@ -59,7 +59,7 @@ def checked(found):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_trains_as_one_process_would(found, name):
+def test_trains_like_one_process(found, name):
     assert found(name)["replicas"] == WORKERS
     assert found(name)["copies_equal"]
     alone = cases.CASES[name](cases.Alone())
@@ -106,7 +106,7 @@ def test_copies_are_equal_after_a_step_that_failed_on_one_worker(found):
     assert found("a_step_fails_on_one_worker")["copies_equal"]
 
 
-def test_what_is_saved_loads_without_the_strategy(found):
+def test_saved_models_load_without_the_strategy(found):
     assert found("saving")["same"]
     assert found("saving")["files"] == ["export", "model.keras", "model.weights.h5"]
 

@@ -71,7 +71,7 @@ def said(request, tmp_path_factory):
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", STRATEGIES)
 @pytest.mark.parametrize("what", CASES)
-def test_what_is_outside_of_the_scope(said, what, kind):
+def test_objects_outside_the_scope(said, what, kind):
     cell = page_rows()[what][kind]
     for case in CASES[what]:
         text = said(kind, case)

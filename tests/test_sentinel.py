@@ -109,7 +109,7 @@ def test_one_that_was_stopped_with_its_program_looks_again():
         one.close()
 
 
-def test_somebody_may_end_it():
+def test_it_may_be_killed():
     one = Sentinel(60.0)
     one._process.kill()
     one._process.wait()
@@ -117,7 +117,7 @@ def test_somebody_may_end_it():
     one.close()
 
 
-def test_one_that_does_not_read_holds_up_nobody():
+def test_one_that_does_not_read_blocks_nobody():
     one = Sentinel(60.0)
     process = psutil.Process(one._process.pid)
     process.suspend()

@@ -35,7 +35,7 @@ def config(job: str, ps: str = "127.0.0.1:1") -> dict:
 
 
 @pytest.mark.slow
-def test_a_chief_is_no_server():
+def test_a_chief_is_not_a_server():
     done = serve(config("chief"))
     assert done.returncode == 2
     assert "a server is a ps or a worker; this task is chief:0" in done.stderr

@@ -44,7 +44,7 @@ PATIENCE = 5.0  # seconds
         (Seen(True, {}, 10), Stall(Kind.STEPS)),
     ],
 )
-def test_for_whom_training_waits(seen, expected):
+def test_which_task_training_waits_for(seen, expected):
     assert stalled(seen, 10) == expected
 
 
@@ -56,7 +56,7 @@ TIMES = st.floats(0, 20)
     TIMES,
     TIMES,
 )
-def test_whoever_answers_and_makes_progress_is_left_alone(silent, progress, data):
+def test_tasks_that_answer_and_make_progress_are_left_alone(silent, progress, data):
     found = stalled(Seen(True, silent, progress, data), 10)
     if max([*silent.values(), progress, data], default=0) < 10:
         assert found is None
@@ -119,9 +119,7 @@ def test_what_is_wrong_with_a_server_is_told(server, listener):
 
 
 @pytest.mark.slow
-def test_a_program_that_is_no_tensorflow_server_is_not_waited_for_in_silence(
-    server, listener
-):
+def test_a_program_that_is_not_a_tensorflow_server_is_named(server, listener):
     cluster = Cluster(chief=("127.0.0.1:1",), ps=(server.address,), worker=(listener,))
     with pytest.raises(StartupTimeoutError) as error:
         wait_for_servers(cluster, timeout=PATIENCE)
@@ -216,7 +214,7 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-def test_nobody_needs_a_cluster_between_two_calls(watch, server, caplog):
+def test_silent_tasks_do_not_matter_between_two_calls(watch, server, caplog):
     dog, _ = watch(timeout=0.2)
     server.silent.set()
     time.sleep(1.0)

@@ -105,7 +105,7 @@ def marks(name, strategy):
 
 
 @under_each(COMPARED)
-def test_is_one_process(found, strategy, name):
+def test_matches_one_process(found, strategy, name):
     alone = cases.CASES[name](multi_worker_cases.Alone())
     workers = found(strategy)[name]
     for worker in workers:
@@ -119,7 +119,7 @@ def test_is_one_process(found, strategy, name):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_drawn_without_a_seed_trains_all_alike(found, strategy):
+def test_values_drawn_without_a_seed_train_all_workers_alike(found, strategy):
     alone = cases.noise_without_a_seed(multi_worker_cases.Alone())
     workers = found(strategy)["noise_without_a_seed"]
     for worker in workers:
@@ -144,7 +144,7 @@ def test_a_script_within_the_scope_saves_and_loads(found, strategy):
 
 
 @under_each(REFUSED)
-def test_refused_with_the_way_out(found, strategy, name):
+def test_rejected_with_what_to_do(found, strategy, name):
     for worker in found(strategy)[name]:
         check_message(worker, REFUSED[name])
 
@@ -156,7 +156,7 @@ def test_the_callbacks_own_stack_is_kept(found, strategy):
 
 
 @pytest.mark.parametrize("name", OF_SEVERAL_WORKERS)
-def test_what_workers_must_have_alike(found, name):
+def test_what_workers_must_have_in_common(found, name):
     for worker in found("MultiWorkerMirroredStrategy")[name]:
         check_message(worker, OF_SEVERAL_WORKERS[name])
 
