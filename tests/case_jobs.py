@@ -27,6 +27,8 @@ _POLL = 0.02  # seconds
 _CASE_TIMEOUT = 240.0  # seconds
 # Without a request, after which the tasks of a test run that was killed end.
 _IDLE_TIMEOUT = 600.0  # seconds
+# Of the servers: TensorFlow takes a minute to import on a machine that is very busy.
+_STARTUP_TIMEOUT = 200.0  # seconds
 _EXIT_TIMEOUT = 120.0  # seconds
 
 Case = Callable[[Any], dict[str, Any]]
@@ -101,7 +103,10 @@ class Job:
         self._found: dict[str, list[dict[str, Any]]] = {}
         (directory / _REQUESTS).touch()
         command = [sys.executable, "-m", "launch.local", "--num_ps=0", *launch]
-        command.append(f"--log_dir={directory}/logs")
+        command += [
+            f"--log_dir={directory}/logs",
+            f"--startup_timeout={_STARTUP_TIMEOUT}",
+        ]
         with (directory / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [*command, program, directory],

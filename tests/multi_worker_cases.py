@@ -738,7 +738,7 @@ def main(directory, *names):
     global DIRECTORY
     DIRECTORY = directory
     name = os.environ.get("STRATEGY", "MultiWorkerMirroredStrategy")
-    strategy = getattr(tfdist, name)(startup_timeout=60)
+    strategy = getattr(tfdist, name)(startup_timeout=200)
     index = strategy.extended.worker_index
     case_jobs.run_cases(
         directory,
