@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 import launch
 
@@ -23,7 +24,13 @@ from . import own_process
 # chief still has when the servers end.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-PROGRAM_TIMEOUT = 120.0  # seconds
+# On a busy machine, any example may take longer than Hypothesis's 0.2 s.
+settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy")
+
+PROGRAM_TIMEOUT = 250.0  # seconds
 PROGRAMS = Path(__file__).parent / "programs"
 
 STRATEGIES = {

@@ -122,7 +122,7 @@ def test_an_interface_has_one_message_at_a_time_unless_told():
     assert Network(1e-3, 25e6, 0.0, 0.0).gap == 0.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(networks, sizes, st.integers(1, 9), st.integers(1, 9))
 def test_the_pipeline_is_what_its_segments_do(network, size, num_devices, segments):
     formula = cost.pipelined_ring_seconds(size, num_devices, network, segments)
@@ -134,7 +134,7 @@ def test_the_pipeline_is_what_its_segments_do(network, size, num_devices, segmen
         assert formula == pytest.approx(plain, rel=1e-9, abs=1e-15)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(networks, sizes, st.integers(1, 40))
 def test_the_chosen_number_of_segments_is_the_best_and_fewest(network, size, n):
     times = [cost.pipelined_ring_seconds(size, n, network, k) for k in range(1, 17)]
@@ -153,7 +153,7 @@ def test_segments_hide_latency_and_addition_but_not_for_small_tensors():
     assert cost.choose_segments(4_000, 4, no_gap, at_most=3) == 3
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(networks, sizes, st.integers(1, 40))
 def test_the_first_of_nearly_the_least_time_is_chosen(network, size, num_devices):
     times = {name: cost.seconds(name, size, num_devices, network) for name in COSTS}
@@ -183,7 +183,7 @@ def test_where_processors_are_shared_the_fewest_messages_win():
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(networks, st.floats(0, 1e-3), st.floats(0, 1e-8), sizes, st.integers(2, 40))
 def test_nothing_that_keeps_shared_processors_longer_is_chosen(
     network, of_message, of_byte, size, n

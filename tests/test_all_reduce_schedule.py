@@ -49,7 +49,7 @@ def test_every_device_ends_with_every_value_once(schedule):
     assert (all_reduce(schedule, whose_values(schedule)) == 1).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     name=st.sampled_from(sorted(SCHEDULES)),
     num_devices=st.sampled_from(DEVICES),

@@ -110,7 +110,6 @@ def test_the_permutation_never_changes(mnist_5k: ModuleType) -> None:
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1))
-@hypothesis.settings(deadline=None)
 def test_split_of_labels_in_any_order(mnist_5k: ModuleType, seed: int) -> None:
     labels = np.random.RandomState(seed).permutation(np.repeat(np.arange(10), 500))
     train, test = mnist_5k.stratified_rows(labels)

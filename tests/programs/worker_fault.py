@@ -19,7 +19,7 @@ if fault == "devices" and index == victim:
     tf.config.set_logical_device_configuration(cpu, two)
 if fault == "too_late":
     tf.constant(1)
-options = {"startup_timeout": 5.0} if fault == "missing" else {}
+options = {"startup_timeout": 10.0} if fault == "missing" else {}
 strategy = tfdist.MultiWorkerMirroredStrategy(peer_timeout=5.0, **options)
 with strategy.scope():
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
