@@ -31,6 +31,8 @@ settings.register_profile(
 settings.load_profile("busy")
 
 PROGRAM_TIMEOUT = 250.0  # seconds
+# TensorFlow takes a minute to import on a machine that is very busy.
+PATIENT = {"startup_timeout": 200.0}  # seconds
 PROGRAMS = Path(__file__).parent / "programs"
 
 STRATEGIES = {
@@ -89,7 +91,9 @@ def servers(
 ) -> Iterator[launch.Servers]:
     log_dir = str(tmp_path_factory.mktemp("servers"))
     num_ps = 2 if pytestconfig.getoption("strategy") == "parameter_server" else 0
-    with launch.servers(num_ps=num_ps, num_workers=2, log_dir=log_dir) as servers:
+    with launch.servers(
+        num_ps=num_ps, num_workers=2, log_dir=log_dir, **PATIENT
+    ) as servers:
         processes = [psutil.Process(pid) for pid in servers.pids.values()]
         yield servers
     assert [process for process in processes if process.is_running()] == []

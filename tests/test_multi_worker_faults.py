@@ -17,7 +17,7 @@ from tfdist.synchronous.fit.row_range import row_range
 from .addresses import free_addresses
 
 PROGRAM = Path(__file__).parent / "programs" / "worker_fault.py"
-TIMEOUT = 120.0  # seconds
+TIMEOUT = 250.0  # seconds
 
 
 def run(fault, victim, indices=(0, 1)):

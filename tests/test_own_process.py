@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "feature_programs" / "own_process.py"
-TIMEOUT = 120.0  # seconds
+TIMEOUT = 250.0  # seconds
 
 
 def run(*options):

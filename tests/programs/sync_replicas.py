@@ -14,7 +14,7 @@ from launch.network import ports
 tf1 = tf.compat.v1
 use_resource = json.loads(sys.argv[1])
 GRADIENTS = (1.0, 10.0, 100.0)
-DEADLINE = 60.0
+DEADLINE = 200.0  # seconds
 
 
 class Crash(Exception):
