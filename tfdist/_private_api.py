@@ -493,13 +493,6 @@ MEMBERS: tuple[Member, ...] = (
         "A custom partitioner decides on shards, not on a ps.",
     ),
     Member(
-        "tensorflow.python.distribute.parameter_server_strategy_v2.ParameterServerStrategyV2Extended",
-        "_variable_count",
-        "set",
-        "The base class takes the ps of the next variable from it.",
-        "None.",
-    ),
-    Member(
         "tensorflow.python.distribute.collective_all_reduce_strategy.CollectiveAllReduceExtended",
         "_initialize_local_devices",
         "overridden",

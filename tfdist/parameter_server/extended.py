@@ -160,8 +160,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                     shard["colocate_with"] = beside[i]
                     created = super()._create_variable(next_creator, **shard)
                 else:
-                    self._variable_count = bound.ps
-                    created = super()._create_variable_round_robin(creator, **shard)
+                    created = self._create_on(bound.ps, creator, shard)
             finally:
                 variable_path.reset(token)
             value.assign_pieces(created)
@@ -228,12 +227,22 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _create_variable_round_robin(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> tf.Variable:
-        # The base class takes the ps from its count of variables, modulo num_ps.
+        # The base class would take the ps in turn.
         spec = spec_before_creation(kwargs)
-        self._variable_count = ps_for(self._placement, spec, self.num_ps)
-        variable = super()._create_variable_round_robin(next_creator, **kwargs)
+        ps = ps_for(self._placement, spec, self.num_ps)
+        variable = self._create_on(ps, next_creator, kwargs)
         self._tell(spec, variable)
         return variable
+
+    def _create_on(
+        self, ps: int, creator: Callable[..., tf.Variable], kwargs: dict[str, Any]
+    ) -> Any:
+        # The device of a ps and a colocation from around would contradict each other.
+        with (
+            tf.compat.v1.colocate_with(None, ignore_existing=True),
+            tf.device(f"/job:ps/task:{ps}/device:CPU:0"),
+        ):
+            return creator(**kwargs)
 
     def _record(self, variable: ParameterServerVariable) -> None:
         name = variable_path.get() or variable.name.removesuffix(":0")
