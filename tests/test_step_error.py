@@ -7,12 +7,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from tfdist.liveness.step_error import (
-    CoordinatorLog,
-    OfTensorFlowAlone,
-    shortened,
-    summary,
-)
+from tfdist.liveness.step_error import shortened, summary
+from tfdist.liveness.tf_log import CoordinatorLog, OfTensorFlowAlone
 from tfdist.parameter_server.fit.in_flight import InFlight
 
 TITLE = "Graph execution error:\n\n"

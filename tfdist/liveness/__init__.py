@@ -1,1 +1,30 @@
-"""Who waits for whom, until when, and what is said when the wait is over."""
+"""Who waits for whom, until when, and what the user reads when a wait ends.
+
+TensorFlow mostly waits without a deadline. Each wait here has one, and an error or a log
+line that names the task it waited for.
+
+*Asynchronous training: the chief waits for workers, ps and data.*
+
+*   `activity`: what the chief waits for and what each worker does, as noted by the threads.
+*   `patience`: the main thread's wait for steps, in slices, so that an error can be raised.
+*   `stall` (pure): decides whether a wait has taken too long, and what to do about it.
+*   `watchdog`: a thread that probes every server and acts on `stall`. Raises
+    `StalledError`, or exits the process if the main thread cannot be interrupted.
+*   `sentinel`: a process that kills the chief if no Python thread runs, so that the
+    watchdog cannot either.
+*   `supervision`: the chief's reports to its launcher, which restarts tasks.
+*   `lost_ps`: turns the error of a step into a `PeerLostError` that names the ps.
+
+*Synchronous training: each task waits for its peers.*
+
+*   `peers`: probes every peer; aborts the collectives if one is lost. `PeerLostError`.
+*   `last_resort`: exits the process if a call still waits for a lost peer.
+
+*Both:*
+
+*   `step_error`: TensorFlow's message of a failed step, shortened.
+*   `tf_log`: filters for TensorFlow's log.
+
+The wait for a cluster to start is `tfdist.cluster.startup`, whose error is
+`StartupTimeoutError`.
+"""

@@ -1,4 +1,4 @@
-"""What the chief waits for, and what each worker does: seen from the chief."""
+"""What the chief waits for and what each worker does, as seen by the chief."""
 
 import contextlib
 import threading
@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 
 STEPS, DATA = "steps", "data"
-"""What the main thread may wait for."""
+"""What the main thread can wait for."""
 
 
 class Activity:
-    """Noted by the threads that work, read by the one that watches.
+    """Written by the threads that work, read by the watchdog's thread.
 
     Args:
-        num_workers: Their number.
+        num_workers: The number of workers.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -25,7 +25,7 @@ class Activity:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """Notes that the main thread is in `fit`, or the like."""
+        """Records that the main thread is in `fit` or a similar call."""
         self._calls += 1
         try:
             yield
@@ -34,7 +34,7 @@ class Activity:
 
     @property
     def under_way(self) -> bool:
-        """Whether steps are waited for, or run."""
+        """Whether a step runs or is waited for."""
         waits_for_steps = self._waiting is not None and self._waiting[0] == STEPS
         return bool(self._since) or waits_for_steps
 
@@ -44,19 +44,19 @@ class Activity:
         return self._calls > 0 or self.under_way
 
     def begun(self, worker: int) -> None:
-        """Notes that a worker was sent a function."""
+        """Records that a function was sent to a worker."""
         with self._lock:
             self._since[worker] = time.monotonic()
 
     def ended(self, worker: int, well: bool) -> None:
-        """Notes that a function has ended on a worker, or was taken back from it."""
+        """Records that a worker's function has finished, or was taken back from it."""
         with self._lock:
             self._since.pop(worker, None)
             self._finished[worker] += well
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Notes what the main thread waits for."""
+        """Records what the main thread waits for."""
         before = self._waiting
         self._waiting = (what, time.monotonic())
         try:
@@ -65,7 +65,7 @@ class Activity:
             self._waiting = before
 
     def waits(self, what: str) -> float:
-        """For how long the main thread has waited for it, in seconds."""
+        """How long the main thread has waited for it, in seconds."""
         waiting = self._waiting
         is_so = waiting is not None and waiting[0] == what
         return time.monotonic() - waiting[1] if waiting and is_so else 0.0
@@ -78,7 +78,7 @@ class Activity:
 
     @property
     def busy(self) -> dict[str, float]:
-        """For how long each worker has run a function; idle ones are absent."""
+        """How long each worker has run its function; idle workers are absent."""
         now = time.monotonic()
         with self._lock:
             return {f"worker:{i}": now - since for i, since in self._since.items()}

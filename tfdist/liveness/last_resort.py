@@ -1,4 +1,4 @@
-"""Ends a process that waits for a lost peer where nothing can interrupt it."""
+"""Exit a process that waits for a lost peer and cannot be interrupted."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ from tfdist.liveness.watchdog import end_process
 
 
 class LastResort:
-    """Ends the process if a call goes on although a peer that it needs is lost.
+    """Exits the process if a call continues although a peer that it needs is lost.
 
-    Most waits of TensorFlow fail when a peer ends. Some do not: those for a process that
-    is stopped, and those for what was sent to a peer before a step.
+    Most of TensorFlow's waits fail when a peer exits. Two kinds do not: waits for a
+    process that is stopped, and waits for data sent to a peer before a step.
 
     Args:
-        seconds: How long the call has to fail by itself.
-        end: Ends the process with a status.
+        seconds: How long the call may take to fail by itself.
+        end: Exits the process with a status.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LastResort:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """A call, of the main thread, that needs all peers; it may hold another."""
+        """Marks a call of the main thread that needs all peers. Calls may nest."""
         self._calls += not self._depth
         self._depth += 1
         self._is_called.set()
@@ -44,12 +44,12 @@ class LastResort:
                 self._is_called.clear()
 
     def lost(self, text: str, is_back: Callable[[], bool]) -> bool:
-        """Waits for a call that does not end, and ends the process.
+        """Exits the process once a call has waited too long for the lost peer.
 
-        A peer may be stopped, and go on, while nobody needs it.
+        A peer may be stopped and continue while no call needs it.
 
         Args:
-            text: What is to be said then.
+            text: The message to print.
             is_back: Whether the peer answers again.
 
         Returns:
@@ -57,6 +57,7 @@ class LastResort:
         """
         while True:
             self._is_called.wait()
+            # A later call has its own time: only the one seen now is measured.
             call = self._calls
             time.sleep(self._seconds)
             if is_back():

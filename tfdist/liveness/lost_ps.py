@@ -1,4 +1,4 @@
-"""Saying that a ps was lost, in place of what TensorFlow says of the step it failed."""
+"""Replace TensorFlow's error of a step by one that names the lost ps."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ import tf_config
 from tfdist.cluster.health import problems
 from tfdist.liveness.peers import PeerLostError
 
-# How long a ps may take to show that it is there after all.
+# The step failed, so a ps that is alive has this long to answer.
 _PROBE_SECONDS = 2.0
 _OF_A_LOST_TASK = (
     tf.errors.AbortedError,
@@ -21,10 +21,10 @@ _OF_A_LOST_TASK = (
 def explained(
     error: BaseException, servers: Mapping[tf_config.Task, str]
 ) -> PeerLostError | None:
-    """Returns an error that names the ps which is gone, or None if none is.
+    """Returns an error that names the lost ps, or None if every ps answers.
 
     Args:
-        error: What a call of `fit`, or the like, has failed with.
+        error: The error of `fit` or a similar call.
         servers: The address of each ps and worker.
     """
     if not isinstance(error, _OF_A_LOST_TASK):

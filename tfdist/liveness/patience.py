@@ -1,4 +1,4 @@
-"""Waiting for the workers in slices, so that the watchdog can end it."""
+"""Wait for the workers in slices, so that the watchdog can raise between them."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.1  # seconds
 
 
 class Patience:
-    """Waits as TensorFlow's coordinator does, and looks up now and then.
+    """Waits as TensorFlow's coordinator does, and calls `check` between slices.
 
     Args:
-        coordinator: Of the workers.
-        activity: Is told of the waits.
-        check: Raises what is to end a wait.
+        coordinator: The coordinator of the workers.
+        activity: Records the waits.
+        check: Raises the error that ends a wait.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Patience:
         self._activity = activity
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Notes, in a context, that the main thread waits for steps."""
+        """Returns a context in which the main thread is recorded as waiting for steps."""
         return self._activity.waiting_for(STEPS)
 
     def wait_for(self, output: Any) -> None:
-        """Waits until a function has ended, however it did."""
+        """Waits until a function has finished or failed."""
         with self.waiting():
             while not _tf.wait_for_result(output, _SLICE_SECONDS):
                 self.check()
@@ -47,10 +47,10 @@ class Patience:
         """Waits until no function is under way.
 
         Args:
-            outputs: Of functions that are known to be; there may be others.
+            outputs: The outputs of the functions known to run; there may be others.
 
         Raises:
-            tf.errors.OpError: What a function failed with.
+            tf.errors.OpError: The error of a function.
         """
         for output in outputs:
             self.wait_for(output)

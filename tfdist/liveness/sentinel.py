@@ -1,9 +1,9 @@
-"""A process beside the chief that ends it when no thread of it runs any longer.
+"""A process beside the chief that kills it when none of its threads runs.
 
-TensorFlow makes each function that is traced known to every task, and waits for their
-answers with Python's lock in its hand. If a task is cut off at that moment, no thread of
-Python can say so, the watchdog's neither. This file is run by itself there, and imports
-nothing but the standard library, so that it starts in no time.
+TensorFlow registers each traced function with every task, and waits for their answers
+while it holds the GIL. If a task is cut off at that moment, no Python thread of the chief
+runs, the watchdog's included. This file is that process's program. It imports only the
+standard library, so that it starts quickly.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ import signal
 import subprocess
 import sys
 
-# A sentinel that was stopped together with its chief finds its time over when it goes on.
+# If both processes were stopped, the sentinel may continue first and find its time over.
 _SECOND_LOOK = 15.0
-# Less than `select.PIPE_BUF`, so a pipe takes all of a line or nothing.
+# Less than `select.PIPE_BUF`, so that a write is all or nothing.
 _LONGEST = 2000  # characters
 _PIPE = 1 << 16  # bytes
 
 
 class Sentinel:
-    """Ends this process, unless it is told now and then that a thread still runs.
+    """Kills this process unless it hears regularly that a thread still runs.
 
     Args:
-        patience: For how many seconds it may be told nothing.
-        second_look: For how many more it waits then.
+        patience: How many seconds it may hear nothing.
+        second_look: How many more seconds it then waits.
     """
 
     def __init__(self, patience: float, second_look: float = _SECOND_LOOK) -> None:
@@ -37,27 +37,26 @@ class Sentinel:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is not meant for it.
+            start_new_session=True,  # Ctrl-C would end it before its chief.
         )
         assert self._process.stdin
-        # One that does not read must not hold up who tells it.
+        # A sentinel that does not read must not block the watchdog.
         os.set_blocking(self._process.stdin.fileno(), False)
 
     def tell(self, seen: str) -> None:
-        """Tells it that this process runs, and is watched from now on.
+        """Reports that this process runs, and starts the watch.
 
         Args:
-            seen: What it says if it has to end this process; its beginning, if that is
-                of more than 2,000 characters.
+            seen: What it prints if it kills this process: the first 2,000 characters.
         """
         self._write(seen[:_LONGEST])
 
     def pause(self) -> None:
-        """Has it wait for ever, until it is told something."""
+        """Suspends the watch until the next `tell`."""
         self._write(None)
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the sentinel."""
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
@@ -65,7 +64,7 @@ class Sentinel:
     def _write(self, seen: str | None) -> None:
         assert self._process.stdin
         line = f"{json.dumps(seen, ensure_ascii=False)}\n".encode(errors="replace")
-        # Somebody has ended it, or stopped it.
+        # The sentinel was killed or stopped by someone else.
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._process.stdin.fileno(), line)
 

@@ -1,4 +1,4 @@
-"""Whether a training stalls, and for whom it waits: pure decisions."""
+"""Whether training has stalled, for whom it waits, and what to do. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def check_on_stall(on_stall: str | None) -> None:
 
 
 class Kind(Enum):
-    """What a training waits for."""
+    """What training waits for."""
 
     TASK = "a task does not answer"
     STEPS = "no step has finished, though every task answers"
@@ -34,9 +34,9 @@ class Stall:
     """A wait that has taken too long.
 
     Attributes:
-        kind: What it waits for.
-        tasks: Who keeps it waiting, by name, if it is known.
-        fatal: Whether the training cannot go on without them.
+        kind: What training waits for.
+        tasks: The names of the tasks it waits for, if known.
+        fatal: Whether training cannot continue without them.
     """
 
     kind: Kind
@@ -46,15 +46,15 @@ class Stall:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known at one moment. All times are seconds.
+    """What the chief knows at one moment. All times are in seconds.
 
     Attributes:
-        working: Whether somebody needs the cluster: a program between two calls of
-            `fit` may well outlive it.
-        silent: For how long each task has not answered; those that do are absent.
-        without_progress: For how long steps were under way and none has finished.
-        without_data: For how long the chief has waited for its next batch.
-        busy: For how long each worker has run its step; idle ones are absent.
+        working: Whether the program needs the cluster. Between two calls of `fit` it
+            does not.
+        silent: How long each task has not answered; tasks that answer are absent.
+        without_progress: How long steps have been running without one finishing.
+        without_data: How long the chief has waited for its next batch.
+        busy: How long each worker has run its step; idle workers are absent.
     """
 
     working: bool
@@ -67,8 +67,8 @@ class Seen:
 def stalled(seen: Seen, timeout: float) -> Stall | None:
     """Decides whether a wait has taken longer than `timeout` seconds.
 
-    A silent ps stops everything. A silent worker does once no step finishes any more;
-    until then the others go on without it.
+    A silent ps stops all training. A silent worker stops it once no step finishes;
+    until then the other workers continue without it.
     """
     if not seen.working:
         return None
@@ -78,7 +78,7 @@ def stalled(seen: Seen, timeout: float) -> Stall | None:
         fatal = stands_still or any(task.startswith("ps:") for task in silent)
         return Stall(Kind.TASK, silent, fatal)
     if seen.silent:
-        return None  # It may be the reason of the rest: let it have its time.
+        return None  # It may be the cause of the other waits: give it its full timeout.
     if seen.without_data >= timeout:
         return Stall(Kind.DATA)
     if stands_still:
@@ -88,11 +88,11 @@ def stalled(seen: Seen, timeout: float) -> Stall | None:
 
 
 def action(stall: Stall, on_stall: str | None, supervised: bool) -> str:
-    """What is done about a stall: one of `ON_STALL`.
+    """Returns what to do about a stall: one of `ON_STALL`.
 
-    Unless somebody has said what to do, a slow step or a slow pipeline, which may well
-    be as slow as it is meant to be, is only warned of; a task that does not answer is
-    started again where there is a supervisor, and else an error once nothing goes on.
+    Without `on_stall`, a slow step or a slow pipeline is only a warning: it may be as
+    slow as intended. A task that does not answer is restarted if there is a supervisor;
+    otherwise it is an error once training cannot continue.
     """
     if on_stall == WARN:
         return WARN
@@ -110,7 +110,7 @@ def lines(
     steps: Mapping[str, int],
     tasks: Sequence[str],
 ) -> list[str]:
-    """Says of each task what it was last seen doing."""
+    """Returns one line per task: what it was last seen doing."""
     busy = seen.busy or {}
     said = []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""What the chief reports to its launcher, if there is one that can restart tasks.
+"""Report to the launcher, if there is one that can restart tasks.
 
 The launcher passes the file descriptor of a pipe; see `tf_config.contract.Report`.
 """

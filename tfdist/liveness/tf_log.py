@@ -1,0 +1,60 @@
+"""Filters for TensorFlow's log: one line per failed step, each record once."""
+
+import logging
+
+import tensorflow as tf
+
+
+class CoordinatorLog(logging.Filter):
+    """Shortens what TensorFlow's coordinator logs about a failed step to one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Passes every record, and shortens those of the coordinator."""
+        # `step_error` imports this module for those that know its old home.
+        from tfdist.liveness.step_error import summary
+
+        if record.module == "cluster_coordinator":
+            before, found, after = record.getMessage().partition(
+                "Graph execution error"
+            )
+            if found:
+                record.msg, record.args = before + summary(found + after), ()
+        return True
+
+
+def shorten_the_coordinators_log() -> None:
+    """Installs `CoordinatorLog` on TensorFlow's logger, once."""
+    logger = tf.get_logger()
+    if not any(isinstance(each, CoordinatorLog) for each in logger.filters):
+        logger.addFilter(CoordinatorLog())
+
+
+class OfTensorFlowAlone(logging.Filter):
+    """Drops records that a handler of the root logger writes to the same stream.
+
+    TensorFlow's logger has its own handler if the root logger had none when TensorFlow
+    was imported. The coordinator then logs by absl, which adds a handler to the root
+    logger as well, and everything TensorFlow logs would be printed twice.
+
+    Args:
+        handler: The handler of TensorFlow's logger.
+    """
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._stream = getattr(handler, "stream", None)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Passes a record unless the root logger prints it to the same stream."""
+        return self._stream is None or not any(
+            getattr(each, "stream", None) is self._stream
+            and record.levelno >= each.level
+            for each in logging.getLogger().handlers
+        )
+
+
+def print_records_once() -> None:
+    """Installs `OfTensorFlowAlone` on the handlers of TensorFlow's logger, once each."""
+    for handler in tf.get_logger().handlers:
+        if not any(isinstance(each, OfTensorFlowAlone) for each in handler.filters):
+            handler.addFilter(OfTensorFlowAlone(handler))
