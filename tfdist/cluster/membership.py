@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import tensorflow as tf
 
@@ -102,10 +102,10 @@ class JoinsOnce:
     A process joins a cluster once, so that it can have no second one.
     """
 
-    def __copy__(self) -> Self:
+    def __copy__(self) -> "JoinsOnce":
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "JoinsOnce":
         return self
 
 
