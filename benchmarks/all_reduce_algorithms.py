@@ -112,8 +112,8 @@ def seconds_table(network: Network) -> str:
 def describe(network: Network) -> str:
     return (
         f"latency {network.latency * 1e3:g} ms, {network.bandwidth / 1e6:g} MB/s each "
-        f"way, {network.gap * 1e3:g} ms from one message to the next, "
-        f"{network.seconds_per_reduced_byte * 1e9:g} ns to add a byte up"
+        f"way, {network.gap * 1e3:g} ms between messages, "
+        f"{network.seconds_per_reduced_byte * 1e9:g} ns to add one byte"
     )
 
 
@@ -128,8 +128,8 @@ def sections(network: Network) -> dict[str, str]:
         "counts": counts_table(),
         "seconds": (
             f"{seconds_table(network)}\n**A model, not a measurement**, of this network: "
-            f"{describe(network)}. By `python benchmarks/all_reduce_algorithms.py`, "
-            "whose flags describe another.\n"
+            f"{describe(network)}. Computed by "
+            "`python benchmarks/all_reduce_algorithms.py`; its flags set the network.\n"
         ),
     }
 
@@ -250,9 +250,12 @@ def main(options: flags.FlagValues) -> int:
 
 def define_flags(into: flags.FlagValues) -> None:
     for name, meaning in (
-        ("latency", "Seconds of an empty message."),
-        ("bandwidth", "Bytes/s that an interface sends, and at once receives."),
-        ("seconds_per_reduced_byte", "Seconds to add up one byte."),
+        ("latency", "Seconds per empty message."),
+        (
+            "bandwidth",
+            "Bytes/s that an interface can send, and receive at the same time.",
+        ),
+        ("seconds_per_reduced_byte", "Seconds to add one byte."),
         ("seconds_per_message", "Seconds from one message to the next."),
     ):
         flags.DEFINE_float(name, getattr(NETWORK, name), meaning, flag_values=into)

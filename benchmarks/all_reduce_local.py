@@ -212,10 +212,10 @@ def table(rows: Sequence[Row]) -> str:
 def section(measured: dict) -> str:
     rows, about = rows_of(measured), measured["environment"]
     return (
-        f"{table(rows)}\nMedians of {min(row.rounds for row in rows)} or more rounds, by "
-        f"`python benchmarks/all_reduce_local.py`, with TensorFlow {about['tensorflow']} "
-        f"on {about['cores']} cores, on which other programs ran (load "
-        f"{about['load']:g}).\n"
+        f"{table(rows)}\nMedians of {min(row.rounds for row in rows)} or more rounds, "
+        "measured by `python benchmarks/all_reduce_local.py` with TensorFlow "
+        f"{about['tensorflow']} on {about['cores']} cores, shared with other programs "
+        f"(load {about['load']:g}).\n"
     )
 
 

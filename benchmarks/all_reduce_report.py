@@ -78,7 +78,7 @@ def markdown(done: dict[str, Any]) -> str:
     repeats = 1 + max(each["repeat"] for each in done["measured"])
     commands = "".join(f"    {each['command']}\n" for each in done["environments"])
     parts.append(
-        f"Medians of {repeats} repeats in turns, ratios of pairs. Python "
+        f"Medians of {repeats} repeats in turns; ratios are of pairs. Python "
         f"{about['python']}, TensorFlow {about['tensorflow']}, {about['cores']} cores "
         f"for all hosts together.\n\n{commands}"
     )
@@ -86,7 +86,7 @@ def markdown(done: dict[str, Any]) -> str:
 
 
 def _targets_table(found: Iterable[Target]) -> str:
-    rows = [["ratio", "to reach", "measured, at worst", "there", ""]]
+    rows = [["ratio", "target", "worst measured", "where", ""]]
     for each in found:
         bound = f"{'at least' if each.least else 'at most'} {each.bound:g}"
         digits = 3 if each.bound in (1.01, 0.56) else 2
@@ -109,9 +109,11 @@ def _seconds_tables(results: Results) -> str:
                 last = f"{ratio:.2f}" if ratio else ""
                 rows.append([str(hosts), size_name(size), *cells, last])
         if rate == UNSHAPED:
-            about = "Links as fast as this machine is:"
+            about = "Links that are not shaped:"
         else:
-            about = f"Links of {rate} (in brackets: times what the least bytes take):"
+            about = (
+                f"Links of {rate} (in brackets: relative to the least possible time):"
+            )
         tables.append(f"{about}\n\n{_table(rows)}")
     return "\n".join(tables)
 
@@ -138,9 +140,8 @@ def _graph_table(results: Results) -> str:
                 speed = "not shaped" if rate == UNSHAPED else rate
                 rows.append([speed, str(hosts), size_name(size), *cells])
     return (
-        "Without what a call costs: of a graph with "
-        f"{rounds} all-reduces, each of what the one before it gave, a round.\n\n"
-        + _table(rows)
+        f"Without the cost of a call: time per round of a graph with {rounds} chained "
+        "all-reduces.\n\n" + _table(rows)
     )
 
 
@@ -165,14 +166,14 @@ def _bytes_table(results: Results) -> str:
             ]
             rows.append([str(hosts), size_name(size), *cells])
     return (
-        "Bytes in the busier direction of the busiest interface, in the least possible"
-        f" (2(n - 1)/n sizes), at {rate}:\n\n{_table(rows)}"
+        "Bytes in the busier direction of the busiest interface, relative to the least "
+        f"possible (2(n - 1)/n sizes), at {rate}:\n\n{_table(rows)}"
     )
 
 
 def _overlap_table(overlap: Overlap) -> str:
     model = overlap.model
-    rows = [["", "a step", "the exchange alone"]]
+    rows = [["", "per step", "exchange alone"]]
     for row in overlap.rows:
         exchange = overlap.exchange(row)
         alone = duration(exchange) if exchange else ""
@@ -181,8 +182,8 @@ def _overlap_table(overlap: Overlap) -> str:
         f"Steps of a model of {model['layers']} layers of "
         f"{size_name(model['layer_bytes'])}, whose backward pass takes "
         f"{model['compute']:g} s, on {overlap.hosts} hosts with links of "
-        f"{overlap.rate}. A bucket of ours is of {size_name(overlap.bucket_bytes)} "
-        f"here by default.\n\n{_table(rows)}"
+        f"{overlap.rate}. Our default bucket here has "
+        f"{size_name(overlap.bucket_bytes)}.\n\n{_table(rows)}"
     )
 
 

@@ -101,7 +101,7 @@ def targets(results: Results) -> Iterator[Target]:
         what = "TensorFlow's RING / choice, links not shaped, the largest"
         yield Target(what, 1.7, unshaped[where], where, least=True)
     yield from worst(
-        "choice / the fastest of TensorFlow's own, a call a round",
+        "choice / the fastest of TensorFlow's own, one call per round",
         1.0,
         {
             _at(hosts, rate, size): results.ratio(

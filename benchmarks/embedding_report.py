@@ -90,8 +90,8 @@ def _bytes_table(rows: list[Row]) -> str:
         )
     about = rows[0]["workload"]
     return (
-        f"Bytes a training step at the interfaces of {about['num_ps']} ps, in and out: "
-        f"batch {about['batch_size']}, {about['ids_per_row']} ids a row, uniform from "
+        f"Bytes per training step at the interfaces of {about['num_ps']} ps, in and out: "
+        f"batch {about['batch_size']}, {about['ids_per_row']} ids per example, uniform from "
         f"{about['num_rows']:,} rows.\n\n"
         + _table(
             [
@@ -126,8 +126,8 @@ def _speed_table(rows: list[Row], rate: str) -> str:
         )
     repeats = 1 + max(row["repeat"] for row in rows)
     return (
-        f"Examples a second, the same batches, every link shaped to {rate}: medians "
-        f"(least to greatest) of {repeats} repeats, ratios of pairs.\n\n"
+        f"Examples per second on the same batches, with every link shaped to {rate}: medians "
+        f"(minimum to maximum) of {repeats} paired repeats.\n\n"
         + _table(
             ["dim", "`embedding_lookup_sparse`", "plain", "chosen", "times faster"],
             lines,
@@ -156,15 +156,16 @@ def _grid_table(rows: list[Row]) -> str:
         )
     return (
         f"The choice, measured at {len(lines)} points of the grid (dim "
-        f"{rows[0]['workload']['dim']}). Of the better of the two, the choice moved "
-        f"{statistics.median(ratios):.4f} in the median and {max(ratios):.4f} at most."
-        f" It was above 1 at {len(above)} points; at {sum(each <= 0 for each in above)} "
-        "of these its tensors were no larger, and the rest is TCP."
+        f"{rows[0]['workload']['dim']}). Relative to the better of the two routes, it "
+        f"moved {statistics.median(ratios):.4f} (median) and {max(ratios):.4f} "
+        f"(maximum). The ratio was above 1 at {len(above)} points; at "
+        f"{sum(each <= 0 for each in above)} of these, the tensors were no larger, and "
+        "the difference is TCP overhead."
         "\n\n<details><summary>Every point</summary>\n\n"
         + _table(
             [
                 "ps",
-                "ids a row",
+                "ids per example",
                 "Zipf",
                 "`embedding_lookup_sparse`, MB",
                 "aggregated, MB",
@@ -189,11 +190,11 @@ def _model_error(rows: list[Row]) -> str:
     counted = [row for row in rows if row["route"] != "stock"]
     exact = sum(row["counted_bytes"] == row["model_bytes"] for row in counted)
     return (
-        f"Beside the tensors that the cost model counts, the interfaces saw "
-        f"{min(beside):,.0f} to {max(beside):,.0f} bytes a step and ps (messages, TCP, "
-        f"acknowledgements); of steps that move a megabyte or more, at most "
-        f"{max(large, default=0):.1%}. The lookup's own counter said what the model "
-        f"says in {exact} of {len(counted)} runs.\n"
+        f"In addition to the tensors that the cost model counts, the interfaces carried "
+        f"{min(beside):,.0f} to {max(beside):,.0f} bytes per step and ps (messages, "
+        f"TCP, acknowledgements): at most {max(large, default=0):.1%} in steps that move "
+        f"a megabyte or more. The lookup's counter agreed with the model in {exact} of "
+        f"{len(counted)} runs.\n"
     )
 
 
@@ -203,12 +204,12 @@ def _model_summary(model: Row) -> str:
     least, most = model["stock_over_chosen"]
     return (
         f"By the cost model, on {model['points']:,} points (ps "
-        f"{_ends(axes['num_ps'])}, dim {_ends(axes['dim'])}, ids a row "
+        f"{_ends(axes['num_ps'])}, dim {_ends(axes['dim'])}, ids per example "
         f"{_ends(axes['ids_per_row'])}, Zipf {_ends(axes['zipf'])}), the choice moves "
-        f"more than the better of the two on {model['worse']}, and less than both "
-        f"of ours on {model['better_than_both']:,}, where shards differ. It moves "
-        f"{low:.3f} to {high:.3f} of the better one, and {least:.2f} to {most:.1f} "
-        "times fewer bytes than `embedding_lookup_sparse`.\n"
+        f"more bytes than the better of the two routes on {model['worse']}, and fewer "
+        f"than either route alone on {model['better_than_both']:,}, where shards differ. "
+        f"It moves {low:.3f} to {high:.3f} times the bytes of the better route, and "
+        f"{least:.2f} to {most:.1f} times fewer bytes than `embedding_lookup_sparse`.\n"
     )
 
 

@@ -123,7 +123,7 @@ def scale(count: int = MILLION, num_ps: int = SCALE_NUM_PS) -> Scale:
 
 
 def measure() -> dict:
-    # Imported late: only this needs Keras, and `--check` shall be quick.
+    # Imported late: only this needs Keras, and `--check` should be quick.
     import keras
     import model_zoo
     import tensorflow as tf
@@ -202,7 +202,7 @@ def weighed_table(weighed: Sequence[Weighed]) -> str:
 
 
 def sections(measured: dict) -> dict[str, str]:
-    """Returns what stands between each pair of marks of the page."""
+    """Returns the text between each pair of marks of the page."""
     rows = [Row(**row) for row in measured["rows"]]
     worst = max(rows, key=lambda row: row.planned)
     size = Scale(**measured["scale"])
@@ -210,15 +210,16 @@ def sections(measured: dict) -> dict[str, str]:
     return {
         "balance": (
             f"{balance_table(rows)}\n"
-            f"The worst of these plans has {worst.planned:.4f} ({worst.model} on "
-            f"{worst.num_ps} ps); the target is {TARGET}. By `python "
+            f"The worst of these plans reaches {worst.planned:.4f} ({worst.model} on "
+            f"{worst.num_ps} ps); the target is {TARGET}. Computed by `python "
             f"benchmarks/placement_balance.py` with TensorFlow {about['tensorflow']} "
             f"and Keras {about['keras']}.\n"
         ),
         "traffic": weighed_table([Weighed(**each) for each in measured["weighed"]]),
         "scale": (
-            f"A model of {size.variables:,} variables is planned for {size.num_ps:,} "
-            f"ps in {size.seconds:.1f} s, to {size.planned:.4f} with {size.cuts} cuts.\n"
+            f"Planning a model of {size.variables:,} variables for {size.num_ps:,} ps "
+            f"takes {size.seconds:.1f} s and reaches {size.planned:.4f} with {size.cuts} "
+            "cuts.\n"
         ),
     }
 

@@ -145,7 +145,7 @@ def ratio_table(repeats: Sequence[Repeat]) -> rich.table.Table:
     table = rich.table.Table(
         box=rich.box.ROUNDED, title="Paired ratios: median (least to greatest)"
     )
-    for heading in ("workload", "ratio", "steps/s", "target", "", "CPU a step"):
+    for heading in ("workload", "ratio", "steps/s", "target", "", "CPU per step"):
         table.add_column(heading)
     contenders = unique(repeat.contender for repeat in repeats)
     for workload in unique(repeat.workload for repeat in repeats):

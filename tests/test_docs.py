@@ -131,7 +131,7 @@ def names(file):
 
 @pytest.mark.parametrize("block", documents.blocks(), ids=str)
 def test_blocks_have_a_language_and_true_marks(block):
-    assert block.language in {"python", "sh", "text", "yaml"}
+    assert block.language in {"python", "sh", "text", "yaml", "mermaid"}
     kind, _, what = block.mark.partition(": ")
     if kind == "run by":
         assert block.page.name in (ROOT / what).read_text(), what
