@@ -93,7 +93,7 @@ class TestTask:
             ("ps", 0.0, "received 0.0"),
             ("ps", True, "received True"),
             ("ps", None, "received None"),
-            ("ps", -1, "a task index is at least 0; received -1"),
+            ("ps", -1, "a task index must be at least 0; received -1"),
         ],
     )
     def test_refuses(self, job, index, words):
@@ -185,14 +185,14 @@ class TestCluster:
             ({"worker": "a:1,b:1,a:1"}, "worker:0 and worker:2 have the same address"),
             (
                 {"chief": "a:1", "ps": "b:1", "worker": "B:1"},
-                "ps:0 and worker:0 have the same address 'B:1': give each task a port",
+                "ps:0 and worker:0 have the same address 'B:1': give each task its own port",
             ),
             ({"worker": "a:1,"}, "the address of worker:1, '', is empty"),
             ({"worker": "a:1,,b:1"}, "remove the extra comma"),
             ({"worker": ["a:1,b:1"]}, "'a:1,b:1', contains a comma"),
             ({"worker": "a:1, b:1"}, "worker:1, ' b:1', contains white space: remove"),
             ({"worker": "host"}, "the address of worker:0, 'host', has no port"),
-            ({"worker": [2222]}, "the address of worker:0, 2222, is not text"),
+            ({"worker": [2222]}, "the address of worker:0, 2222, is not a string"),
             ({"worker": {"0": "a:1"}}, 'addresses of worker are a list such as ["host'),
             ({"worker": None}, "received None"),
         ],
@@ -241,8 +241,8 @@ class TestAddress:
         ("address", "words"),
         [
             ("", "is empty: write host:port"),
-            (None, "is not text"),
-            (2222, "the address 2222 is not text"),
+            (None, "is not a string"),
+            (2222, "the address 2222 is not a string"),
             ("host", "has no port: write host:port, for example 'host:2222'"),
             ("host:", "for example 'host:2222'"),
             ("[::1]", "for example '[::1]:2222'"),

@@ -113,7 +113,7 @@ class TestRefusals:
             (config(task={**TASK, "type": "PS"}), "did you mean 'ps'?"),
             (
                 config(task={"type": "evaluator", "index": 1}),
-                "one evaluator, evaluator:0",
+                "the only evaluator is evaluator:0",
             ),
             (config(cluster=[]), "a cluster gives each job its list of addresses"),
             (config(cluster={"master": ["a:1"]}), "did you mean 'chief'?"),

@@ -1,4 +1,4 @@
-"""Who is in the cluster: cluster, tasks and TF_CONFIG. Standard library only."""
+"""Clusters, tasks and TF_CONFIG. Uses only the standard library."""
 
 from tf_config.address import split_address
 from tf_config.cluster import JOBS, Cluster, Task

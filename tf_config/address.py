@@ -7,7 +7,7 @@ from tf_config.errors import ClusterError, show
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Splits `host:port`; the brackets of an IPv6 host are removed.
+    """Splits `host:port`, and removes the brackets around an IPv6 host.
 
     >>> split_address("ps0.example.com:2222"), split_address("[::1]:2222")
     (('ps0.example.com', 2222), ('::1', 2222))
@@ -22,19 +22,19 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def address_problem(address: object) -> str | None:
-    """Says what is wrong with an address, and what to do; None if it is right.
+    """Describes what is wrong with an address and what to do; None if it is valid.
 
     >>> address_problem("ps0")
     "has no port: write host:port, for example 'ps0:2222'"
     """
     if not isinstance(address, str):
-        return "is not text: write it as 'host:port'"
+        return "is not a string: write it as 'host:port'"
     if not address:
         return "is empty: write host:port, or remove the extra comma"
     if any(character.isspace() for character in address):
         return "contains white space: remove it"
     if "," in address:
-        return "contains a comma: write each address as an item of its own"
+        return "contains a comma: write each address as a separate item"
     if "://" in address:
         scheme, rest = address.split("://", 1)
         return f"has the scheme {show(scheme)}: write {show(rest)}"
@@ -43,7 +43,7 @@ def address_problem(address: object) -> str | None:
 
 def _host_or_port_problem(address: str) -> str | None:
     host, colon, port = address.rpartition(":")
-    # The last colon of a bare [::1] is a part of the host.
+    # The last colon of [::1] without a port belongs to the host.
     if not colon or not port or address.endswith("]"):
         example = address.rstrip(":") + ":2222"
         return f"has no port: write host:port, for example {show(example)}"
@@ -64,7 +64,7 @@ def _host_or_port_problem(address: str) -> str | None:
 def _is_host(host: str) -> bool:
     try:
         if host.startswith("["):
-            # A zone (%eth0) has a meaning on one machine only.
+            # A zone (%eth0) is only meaningful on one machine.
             return ipaddress.IPv6Address(host[1:-1]).scope_id is None
         if re.fullmatch("[0-9.]+", host):
             return bool(ipaddress.IPv4Address(host))

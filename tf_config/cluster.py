@@ -1,4 +1,4 @@
-"""Who is in the cluster: `Task` and `Cluster`, two values that are always valid."""
+"""`Task` and `Cluster`: the tasks of a cluster, and their addresses. Always valid."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ JOBS = ("chief", "ps", "worker", "evaluator")
 @functools.total_ordering
 @dataclass(frozen=True)
 class Task:
-    """One process of the cluster: its job, and its index in that job.
+    """One process of a cluster: its job, and its index within that job.
 
     Tasks sort in the order of `JOBS`, then by index.
 
@@ -33,20 +33,20 @@ class Task:
 
     def __post_init__(self) -> None:
         check_name("job", self.job, JOBS)
-        # bool is a kind of int, and TensorFlow would take True for task 1.
+        # bool is a subclass of int, and TensorFlow would read True as task 1.
         if isinstance(self.index, bool) or not isinstance(self.index, int):
             raise ClusterError(
-                "a task index is a whole number, written without quotes or a "
+                "a task index must be an integer, without quotes or a "
                 f"decimal point, for example 0; received {show(self.index)}"
             )
         if self.index < 0:
             raise ClusterError(
-                f"a task index is at least 0; received {show(self.index)}"
+                f"a task index must be at least 0; received {show(self.index)}"
             )
 
     @classmethod
     def parse(cls, text: str) -> "Task":
-        """Reads a task written as `JOB:INDEX`.
+        """Parses a task from `JOB:INDEX`.
 
         Raises:
             ClusterError: If the text does not name a task.
@@ -60,7 +60,7 @@ class Task:
 
     @property
     def device(self) -> str:
-        """The task as TensorFlow writes it at the start of a device name."""
+        """The prefix of the task's device names in TensorFlow."""
         return f"/job:{self.job}/task:{self.index}"
 
     def __str__(self) -> str:
@@ -77,9 +77,9 @@ class Task:
 class Cluster:
     """The address, `host:port`, of every task of every job.
 
-    Three shapes are a cluster: a chief with parameter servers and workers;
-    workers, with or without a chief, that reduce gradients among themselves;
-    a chief alone. An evaluator may stand beside each of them.
+    A cluster has one of three shapes: a chief with parameter servers and workers;
+    workers that reduce gradients among themselves, with or without a chief; or only a
+    chief. Each may have an evaluator in addition.
 
     >>> cluster = Cluster.from_hosts(chief="a:1", ps="b:1", worker="c:1,d:1")
     >>> [str(task) for task in cluster.tasks()]
@@ -88,8 +88,8 @@ class Cluster:
     'd:1'
 
     Raises:
-        ClusterError: If an address is malformed or used twice, or if the jobs
-            do not make one of the three shapes.
+        ClusterError: If an address is malformed or used twice, or the jobs do not have
+            one of the three shapes.
     """
 
     chief: tuple[str, ...] = ()
@@ -128,45 +128,44 @@ class Cluster:
         ps: str | Sequence[str] = (),
         evaluator: str | Sequence[str] = (),
     ) -> "Cluster":
-        """Builds a cluster from a text `a:1,b:1`, or a sequence, for each job.
+        """Builds a cluster from a string `a:1,b:1`, or a sequence, for each job.
 
         Raises:
-            ClusterError: If the hosts do not make a valid cluster.
+            ClusterError: If the hosts are not a valid cluster.
         """
         hosts = {"chief": chief, "ps": ps, "worker": worker, "evaluator": evaluator}
         return cls.from_dict({job: _split_hosts(hosts[job]) for job in hosts})
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether a chief coordinates workers, and variables live on ps."""
+        """Whether the cluster has parameter servers (ps)."""
         return bool(self.ps)
 
     def jobs(self) -> tuple[str, ...]:
-        """The jobs that have a task, in the order of `JOBS`."""
+        """Returns the jobs that have a task, in the order of `JOBS`."""
         return tuple(job for job in JOBS if getattr(self, job))
 
     def as_dict(self) -> dict[str, list[str]]:
-        """The addresses of each job that has a task."""
+        """Returns the addresses of each job that has a task."""
         return {job: list(getattr(self, job)) for job in self.jobs()}
 
     def cluster_spec(self) -> dict[str, list[str]]:
-        """What `tf.train.ClusterSpec` takes: `as_dict()` without the evaluator.
+        """Returns the argument of `tf.train.ClusterSpec`: no evaluator, unlike `as_dict`.
 
-        The evaluator runs no server. Were it listed, a chief would wait for ever
-        for it to answer.
+        The evaluator runs no server, so a chief would wait for it forever.
         """
         return {
             job: hosts for job, hosts in self.as_dict().items() if job != "evaluator"
         }
 
     def tasks(self) -> Iterator[Task]:
-        """Every task: chief, ps, workers, evaluator."""
+        """Yields every task: chief, ps, workers, evaluator."""
         for job, addresses in self.as_dict().items():
             for index in range(len(addresses)):
                 yield Task(job, index)
 
     def address(self, task: Task) -> str:
-        """The `host:port` of a task.
+        """Returns the `host:port` of a task.
 
         Raises:
             ClusterError: If the task is not in the cluster.
@@ -193,7 +192,7 @@ class Cluster:
             if owner != task:
                 raise ClusterError(
                     f"{owner} and {task} have the same address {show(address)}: "
-                    "give each task a port of its own"
+                    "give each task its own port"
                 )
 
     def _check_shape(self) -> None:

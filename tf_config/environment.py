@@ -1,4 +1,4 @@
-"""TF_CONFIG, read strictly: the cluster and this process's task in it."""
+"""Reads TF_CONFIG strictly: the cluster, and this process's task in it."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from tf_config.errors import ClusterError, check_name, show
 _KEYS = ("cluster", "task")
 _TASK_KEYS = ("type", "index")
 
-# Schedulers and older TensorFlow write these beside ours. They say nothing about
-# who is in the cluster, so they are let through and not kept.
+# Schedulers and older versions of TensorFlow add these keys. They do not affect the tasks
+# of the cluster, so they are accepted and dropped.
 _IGNORED_KEYS = (
     "environment",
     "eval_session_master",
@@ -29,9 +29,9 @@ _IGNORED_TASK_KEYS = ("cloud", "trial")
 
 @dataclass(frozen=True)
 class TFConfig:
-    """A cluster, and which of its tasks this process is.
+    """A cluster, and the task of this process.
 
-    The evaluator may be missing from the cluster: TensorFlow keeps it outside.
+    An evaluator need not be in the cluster: TensorFlow keeps it outside.
 
     >>> config = TFConfig(Cluster.from_hosts(worker="a:1,b:1"), Task("worker", 0))
     >>> config.to_json()
@@ -51,22 +51,22 @@ class TFConfig:
             self.cluster.address(self.task)
         elif self.task.index != 0:
             raise ClusterError(
-                f"there is one evaluator, evaluator:0; received {self.task}"
+                f"the only evaluator is evaluator:0; received {self.task}"
             )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "TFConfig":
-        """Reads the variable TF_CONFIG of `environ`, by default `os.environ`.
+        """Reads TF_CONFIG from `environ`, by default `os.environ`.
 
         Raises:
-            ClusterError: If TF_CONFIG is unset, empty or wrong.
+            ClusterError: If TF_CONFIG is unset, empty or invalid.
         """
         text = (os.environ if environ is None else environ).get(contract.TF_CONFIG)
         if text is None or not text.strip():
             raise ClusterError(
                 f"TF_CONFIG is {'not set' if text is None else 'empty'}: start the "
                 "program with python -m launch.task, which sets it, or set it on each "
-                "host, for example by export TF_CONFIG=$(python -m tf_config "
+                "host, for example with export TF_CONFIG=$(python -m tf_config "
                 "--worker_hosts=a:2222,b:2222 --job_name=worker --task_index=0)"
             )
         return cls.from_json(text)
@@ -95,7 +95,7 @@ class TFConfig:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TFConfig":
-        """Reads what TF_CONFIG holds once its JSON is decoded.
+        """Reads the decoded JSON of a TF_CONFIG.
 
         Raises:
             ClusterError: If the value is not a valid TF_CONFIG.
@@ -108,7 +108,7 @@ class TFConfig:
         )
 
     def to_json(self) -> str:
-        """Writes the TF_CONFIG that TensorFlow reads, on one line, without spaces.
+        """Returns the TF_CONFIG that TensorFlow reads, on one line without spaces.
 
         The evaluator is left out of the cluster (see `Cluster.cluster_spec`).
         """
@@ -150,7 +150,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _explain(error: json.JSONDecodeError, width: int = 60) -> str:
-    """Says where the JSON breaks off, with a caret under the place."""
+    """Shows where the JSON is malformed, with a caret under the place."""
     line = error.doc.split("\n")[error.lineno - 1]
     start = max(0, error.colno - 1 - width // 2)
     excerpt = line[start : start + width]
@@ -161,6 +161,6 @@ def _explain(error: json.JSONDecodeError, width: int = 60) -> str:
         f"column {error.colno}\n"
         f"  {visible}\n"
         f"  {' ' * (error.colno - 1 - start)}^\n"
-        "write every name and text in double quotes, with no comma after the last; "
-        "in a shell, put the whole in single quotes"
+        "write every name and string in double quotes, without a trailing comma; in a "
+        "shell, put the whole text in single quotes"
     )

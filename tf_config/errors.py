@@ -1,4 +1,4 @@
-"""What the user is told when a cluster has to be mended."""
+"""Errors about a cluster, and how they show what was received."""
 
 import difflib
 import reprlib
@@ -11,11 +11,11 @@ _repr.maxstring = 100
 
 
 class ClusterError(ValueError):
-    """A cluster, a task or a TF_CONFIG that the user has to mend."""
+    """A cluster, a task or a TF_CONFIG is invalid; the message says how to correct it."""
 
 
 def check_name(kind: str, name: object, allowed: Sequence[str]) -> None:
-    """Refuses a name that is not allowed, and suggests the one that was meant.
+    """Rejects a name that is not allowed, and suggests the closest one that is.
 
     >>> check_name("job", "Master", ["chief", "worker"])
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ did you mean 'chief'?
 
 
 def show(value: object) -> str:
-    """The `repr` of what was received, shortened to fit in an error."""
+    """Returns the `repr` of a value, shortened to fit in an error."""
     return _repr.repr(value)
 
 

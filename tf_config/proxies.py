@@ -1,9 +1,9 @@
-"""A proxy of the environment between two tasks, where TensorFlow hangs in silence.
+"""Finds proxies between tasks, which make TensorFlow hang silently.
 
-TensorFlow's gRPC sends what it says to another task, one of this machine included,
-through the HTTP proxy of the environment, unless the environment excepts its host
-(https://grpc.github.io/grpc/core/md_doc_environment_variables.html). Few proxies let
-it through.
+TensorFlow's gRPC connects to other tasks, even on the same machine, through the HTTP
+proxy of the environment, unless the environment exempts the host
+(https://grpc.github.io/grpc/core/md_doc_environment_variables.html). Few proxies forward
+such connections.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ _EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 
 
 def proxied(hosts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """The hosts that are reached through a proxy, each once.
+    """Returns the hosts that would be reached through a proxy, each once.
 
     >>> proxied(["a.org", "10.0.0.7"], {"http_proxy": "http://p", "no_proxy": ".org"})
     ['10.0.0.7']
@@ -26,15 +26,15 @@ def proxied(hosts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def proxy(environ: Mapping[str, str]) -> str | None:
-    """The variable that names the proxy that gRPC follows, if there is one."""
+    """Returns the name of the variable that sets gRPC's proxy; None if there is none."""
     name = next((name for name in _PROXIES if name in environ), None)
     if name is None or not environ[name].lower().startswith("http://"):
-        return None  # gRPC knows no other kind of proxy.
+        return None  # gRPC does not support any other kind of proxy.
     return name
 
 
 def exception_for(hosts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables to set, so that none of these hosts is reached through a proxy.
+    """Returns the variables to set so that no proxy is used for these hosts.
 
     >>> exception_for(["a"], {"http_proxy": "http://p", "no_proxy": "b"})
     {'no_grpc_proxy': 'b,a'}

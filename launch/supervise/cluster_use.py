@@ -1,9 +1,10 @@
-"""Whether a program uses the cluster that was started for it: pure decisions.
+"""Whether a script uses the cluster that was started for it: pure decisions.
 
-A script that knows of no cluster, such as one with `tf.distribute.MirroredStrategy` or
-without any strategy, trains in each process that runs it, and all else stays idle.
-Nothing fails, so nobody would notice. But every program that does use its cluster
-connects to another task, or listens on its own port, before it trains.
+A script that does not know about the cluster, such as one with
+`tf.distribute.MirroredStrategy` or without any strategy, trains separately in each process
+that runs it, while the other tasks stay idle. Nothing fails, so nobody would notice. But
+a script that does use its cluster connects to another task, or listens on its own port,
+before it trains.
 """
 
 from collections import Counter
@@ -15,15 +16,18 @@ from launch.plan import TaskPlan, task_name
 from tf_config import Task
 
 PATIENCE_SECONDS, PATIENCE_CPU_SECONDS = 60.0, 30.0
-"""How long TensorFlow computes without the cluster until that is worth a word."""
+"""How long TensorFlow must compute without the cluster before a warning."""
 
 _MOST_NAMES = 4
 
 
 class Socket(NamedTuple):
-    """A TCP socket of this machine, in any state: also one that is closed already.
+    """A TCP socket on this machine, in any state, including closed ones.
 
-    `remote` is None if it listens; `pid` if nobody has it any longer.
+    Attributes:
+        pid: The process that has it open; None if there is none.
+        local: Its local port.
+        remote: The port at the other end; None if it listens.
     """
 
     pid: int | None
@@ -34,16 +38,16 @@ class Socket(NamedTuple):
 def is_used(
     sockets: Iterable[Socket], plans: Sequence[TaskPlan], pids: Collection[int]
 ) -> bool:
-    """Whether some task has joined the cluster, or another task.
+    """Returns whether a task has connected to the cluster, or to another task.
 
-    That is a connection with a port of the cluster, a task that runs the script and
-    listens on one, or a connection between two tasks on any port. A server listens
+    Evidence is a connection to a port of the cluster, a task that runs the script and
+    listens on its port, or a connection between two tasks on any port. A server listens
     whether or not it is used.
 
     Args:
-        sockets: All of this machine.
+        sockets: All sockets on this machine.
         plans: Every task of the job, on this machine.
-        pids: Those of the tasks.
+        pids: The process ids of the tasks.
     """
     ports = {plan.port for plan in plans}
     servers = {plan.port for plan in plans if plan.is_server}
@@ -63,11 +67,11 @@ def is_used(
 
 
 class ClusterUse:
-    """Finds out whether the tasks that run the script train without the cluster.
+    """Detects tasks that run the script and train without the cluster.
 
-    One task is enough where the others are servers, for they wait for it. Where every
-    task runs the script, it takes two: one model trained twice. An evaluator does not
-    count, since it works alone.
+    If the other tasks are servers, one such task is enough, since the servers wait for
+    it. If every task runs the script, it takes two: the same model is trained twice. An
+    evaluator does not count, since it always works alone.
 
     Args:
         plans: Every task of the job.
@@ -89,22 +93,22 @@ class ClusterUse:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to find out, still."""
+        """Whether it is still unknown if the cluster is used."""
         return not self._used and len(self._scripts) >= self._least
 
     def hear(self, task: Task, line: str) -> None:
-        """Takes a line that a task has printed."""
+        """Takes a line of a task's output."""
         if self.is_open and task in self._scripts and is_training(line):
             self._training.add(task)
 
     def see(self, used: bool, computing: Mapping[Task, float], now: float) -> str:
-        """Takes what a look at the tasks showed; returns what to tell the user.
+        """Takes an observation of the tasks; returns what to tell the user, or ''.
 
         Args:
-            used: See `is_used`.
-            computing: The tasks in which TensorFlow has computed something, with the
-                processor time that they have used, in seconds.
-            now: In seconds of a steady clock.
+            used: The result of `is_used`.
+            computing: The CPU seconds of each task in which TensorFlow has run an
+                operation.
+            now: The time, in seconds on a steady clock.
         """
         if not self.is_open:
             return ""
@@ -126,22 +130,22 @@ class ClusterUse:
         return f"WARNING: {self._describe(over=False)}"
 
     def finish(self, used: bool) -> None:
-        """Takes what the last look showed, after the end of the program."""
+        """Takes the last observation, after the end of the script."""
         self._used |= used
 
     def conclusion(self, status: int) -> str:
-        """What the closing table says of it; "" if there is nothing to say.
+        """Returns the conclusion for the closing table, or ''.
 
         Args:
-            status: The exit status of the job. A program that failed early has shown
-                little of what it was going to do.
+            status: The exit status of the job. A script that failed may have failed
+                before it could use the cluster.
         """
         if not self.is_open or len(self._alone) < self._least:
             return ""
         return self._describe(over=True) if status == 0 or self._warned else ""
 
     def note(self, task: Task, status: int) -> str:
-        """The same in one word, of one task."""
+        """Returns the conclusion about one task as a word, or ''."""
         if not self.conclusion(status):
             return ""
         if task in self._servers:
@@ -197,7 +201,7 @@ def _names(tasks: Sequence[Task]) -> str:
 
 
 def _count(tasks: Sequence[Task]) -> str:
-    """Tasks as `2 ps and 1 worker`."""
+    """Counts tasks, for example as `2 ps and 1 worker`."""
     counts = Counter(task.job for task in tasks)
     return _join(
         [

@@ -1,7 +1,7 @@
-"""Which lines of the tasks the console shows, where all do the same.
+"""Which lines the console shows when all tasks print the same.
 
 In synchronous training every task prints the same summary and the same progress. The
-console shows the first task's; of the others, only what they warn of, and errors.
+console shows those of the first task, and only the warnings and errors of the others.
 """
 
 import re
@@ -16,10 +16,10 @@ _TRACEBACK = re.compile(
     r"[\s+|]*(Exception Group )?Traceback \(most recent call last\):"
 )
 _TROUBLE = re.compile(
-    # Of logging, as Python, absl and TensorFlow's C++ code write it.
+    # Log lines of Python, absl and TensorFlow's C++ code.
     r"(WARNING|ERROR|CRITICAL|FATAL)\b"
     r"|[WEF][0-9]{4} [0-9:.]+ +[0-9]+ \S+:[0-9]+\] "
-    # Of the module `warnings`.
+    # Lines of the module `warnings`.
     r"|\S.*:[0-9]+: \w*Warning: "
 )
 _STAMP = re.compile(r"[WEF][0-9]{4} [0-9:.]+ +[0-9]+ ")
@@ -28,11 +28,11 @@ _MOST_KNOWN = 1000
 
 
 def quiet_tasks(kind: str, plans: Sequence[TaskPlan]) -> frozenset[str]:
-    """The names of the tasks whose output is another's over again.
+    """Returns the names of the tasks that print the same as the leader.
 
-    These are those of a job without ps in which every task runs the script, but for the
-    leader. With ps, workers of TF1 and of Estimator train apart, and servers print
-    what nobody else does. An evaluator does other work, too.
+    That is every other task of a job without ps in which every task runs the script.
+    With ps, the workers of TF1 and Estimator programs train separately, and servers
+    print other things. So does an evaluator.
     """
     first = leader(plans)
     if kind != EVERY_TASK or any(plan.task.job == "ps" for plan in plans):
@@ -45,15 +45,15 @@ def quiet_tasks(kind: str, plans: Sequence[TaskPlan]) -> frozenset[str]:
 
 
 class Echo:
-    """Passes on the lines of tasks, and of the quiet ones only what nobody else says.
+    """Passes on lines; from quiet tasks, only warnings and errors that no other prints.
 
-    A warning or a traceback waits a moment, for it may be the first task's too. It is
-    shown once, whoever says it: in full in the log of each.
+    A warning or traceback of a quiet task waits a moment, since the first task may print
+    it too. Each is shown once; the log files have all of them.
 
     Args:
-        show: Shows a line of a task, by its name.
+        show: Shows a line of a task, given the task's name.
         quiet: The names of the quiet tasks.
-        clock: In seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Echo:
 
     @property
     def waiting(self) -> bool:
-        """Whether `tick` has to be called in a while."""
+        """Whether `tick` must be called soon."""
         return bool(self._waiting)
 
     def line(self, name: str, text: str) -> None:
@@ -92,19 +92,19 @@ class Echo:
             self._waiting.setdefault(key, (self._clock(), name, trouble))
 
     def tick(self) -> None:
-        """Shows what has waited for a moment."""
+        """Shows what has waited long enough."""
         now = self._clock()
         for key, (since, _, _) in list(self._waiting.items()):
             if now - since >= _MOMENT:
                 self._release(key)
 
     def drop(self, name: str) -> None:
-        """Forgets what a task has said that is not shown yet: its log will be."""
+        """Forgets the lines of a task that wait: the end of its log is shown instead."""
         self._reading.pop(name, None)
         self._waiting = {k: v for k, v in self._waiting.items() if v[1] != name}
 
     def close(self) -> None:
-        """Shows what still waits, at the end of the job."""
+        """Shows what is still waiting, at the end of the job."""
         for key in list(self._waiting):
             self._release(key)
         for name in self._quiet & self._reading.keys():
@@ -124,7 +124,7 @@ class Echo:
 
 
 class _Reader:
-    """Finds warnings and tracebacks in what a task prints."""
+    """Finds warnings and tracebacks in the output of a task."""
 
     def __init__(self) -> None:
         self._traceback: list[str] = []
@@ -134,8 +134,8 @@ class _Reader:
         """Takes a line.
 
         Returns:
-            A traceback that it ends, or a warning that it begins: the lines indented
-            below that will be in the same list.
+            A traceback that the line ends, or a warning that it begins: indented lines
+            that follow are added to the same list.
         """
         _, line = split_progress(line)
         indented = line[:1].isspace()
@@ -154,9 +154,9 @@ class _Reader:
         return None
 
     def rest(self) -> list[str]:
-        """Takes out the traceback that has not ended."""
+        """Removes and returns the unfinished traceback."""
         traceback, self._traceback = self._traceback, []
-        # Of a task that was told to end, and did.
+        # Ctrl-C ends a task with this traceback, which is not an error.
         return [] if traceback[-1:] == ["KeyboardInterrupt"] else traceback
 
 
