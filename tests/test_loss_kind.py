@@ -4,8 +4,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tfdist.synchronous.fit.indivisible import IndivisibleLossError
 from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.loss_kind import IndivisibleLossError, KindReader
+from tfdist.synchronous.fit.loss_kind import KindReader
 
 WEIGHT = tf.Variable(tf.ones([3, 3]))
 CASES = {}

@@ -30,7 +30,7 @@ REFUSED = {
     "gradients_by_other_means": "IndivisibleLossError: .*tf.GradientTape.gradient",
     "metric_of_a_maximum": "NotAdditiveError: .*greatest.*assign_add",
     "scalar_metric_of_a_maximum": r"IndivisibleLossError: .*metric.*Max.*cases\.py, line",
-    "first_half_of_the_batch": r"IndivisibleLossError: .*StridedSlice.*by their place",
+    "first_half_of_the_batch": r"IndivisibleLossError: .*StridedSlice.*by their position",
     "rows_over_their_number": "IndivisibleLossError: .*RealDiv.*Divide a sum",
     "queue_of_examples": "NotAdditiveError: .*kept is set to .*it holds examples",
     "variance": r"Sub, made in .*whole_batch_cases\.py, line",

@@ -53,9 +53,9 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.planning.receipt import Receipt
     from tfdist.planning.suggest import ClusterSuggestion, suggest_cluster
     from tfdist.synchronous.extended import UnequalDevicesError, UnequalModelError
-    from tfdist.synchronous.fit.input import UnequalDataError
-    from tfdist.synchronous.fit.loss_kind import IndivisibleLossError
+    from tfdist.synchronous.fit.indivisible import IndivisibleLossError
     from tfdist.synchronous.fit.refusals import ScopeError, SynchronousTrainingError
+    from tfdist.synchronous.fit.shares import UnequalDataError
     from tfdist.synchronous.multi_worker import MultiWorkerMirroredStrategy
     from tfdist.synchronous.ring import RingStrategy
     from tfdist.variables.creation import partition_variables
@@ -141,8 +141,8 @@ _ON_TENSORFLOW = {
         "UnequalDevicesError",
         "UnequalModelError",
     ),
-    "tfdist.synchronous.fit.input": ("UnequalDataError",),
-    "tfdist.synchronous.fit.loss_kind": ("IndivisibleLossError",),
+    "tfdist.synchronous.fit.shares": ("UnequalDataError",),
+    "tfdist.synchronous.fit.indivisible": ("IndivisibleLossError",),
     "tfdist.synchronous.fit.refusals": (
         "ScopeError",
         "SynchronousTrainingError",

@@ -19,7 +19,7 @@ from tfdist import _tf
 from tfdist.synchronous.extended import UnequalModelError
 from tfdist.synchronous.fit import checksums
 from tfdist.synchronous.fit.checksums import Checksums
-from tfdist.synchronous.fit.input import UnequalDataError, is_own_data
+from tfdist.synchronous.fit.shares import UnequalDataError, is_own_data
 from tfdist.synchronous.fit.shuffle import with_agreed_shuffles
 
 _log = logging.getLogger("tfdist")

@@ -1,4 +1,4 @@
-"""What one replica computes of a step that needs all of them."""
+"""One replica's part of a step: gradients, optimizers, variables, seeds and masks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,12 @@ import tensorflow as tf
 from tfdist.keras.computation import computing, current_computation
 from tfdist.liveness.step_error import is_by_user
 from tfdist.synchronous.fit import gradients
-from tfdist.synchronous.fit.exchange import of_last_replica
+from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
+from tfdist.synchronous.fit.indivisible import IndivisibleLossError
 from tfdist.synchronous.fit.kind import ADDED_UP, CONSTANTS, INDIVISIBLE, Kind
-from tfdist.synchronous.fit.loss_kind import IndivisibleLossError
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.whole_batch import exchanged, part_of, settled_at_once
+from tfdist.synchronous.fit.whole_batch import part_of
+from tfdist.synchronous.fit.written import settled_at_once
 from tfdist.variables.increment import NotAdditiveError
 
 _MEANS = ("mean", "sum_over_batch_size")
@@ -37,6 +38,8 @@ class ReplicaComputation:
         unconnected: Any,
     ) -> Any:
         """Returns the gradient of the whole batch's loss."""
+        # A layer that recomputes its outputs calls a tape within the outer tape's call;
+        # the outer one corrects for the batch, and once is enough.
         if self.step.is_differentiating or target is None:
             return tape_gradient(target, sources, output_gradients, unconnected)
         return gradients.of_whole_batch(
@@ -46,7 +49,7 @@ class ReplicaComputation:
     def apply(
         self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
     ) -> Any:
-        """Applies gradients that have been added up already."""
+        """Applies gradients that the tape has added up already."""
         if self.step.is_updating:
             return keras_apply(optimizer, grads, given)
         names = [each.path for each in given or ()]
@@ -58,7 +61,9 @@ class ReplicaComputation:
             return keras_apply(optimizer, grads, given)
 
     def _checked(self, gradient: Any, name: str) -> Any:
-        """The gradient, which has to be the same on every replica.
+        """Returns a gradient after checking that it is equal on every replica.
+
+        Otherwise the copies of the variables would drift apart without an error.
 
         Raises:
             IndivisibleLossError: If it depends on this replica's examples and was not
@@ -71,17 +76,17 @@ class ReplicaComputation:
         if kinds <= {Kind.SAME}:
             return gradient
         if kinds <= CONSTANTS:
-            # Noise: all replicas take that of one of them.
+            # Random noise: all replicas take the same one's.
             dense = tf.convert_to_tensor(gradient)
             return exchanged(self.step, [of_last_replica(self.step, dense)])[0]
         raise IndivisibleLossError(
-            f"{name} was given a gradient that depends on one replica's part "
-            "of the batch. Compute gradients with tf.GradientTape.gradient, which adds "
-            "up those of all replicas; tf.gradients and jacobians do not"
+            f"{name} received a gradient that depends on one replica's part of the "
+            "batch. Compute gradients with tf.GradientTape.gradient, which adds up those "
+            "of all replicas; tf.gradients and jacobians do not"
         )
 
     def assign(self, variable: Any, value: Any) -> Any:
-        """Returns what to set a variable to on this replica."""
+        """Returns the value to assign to a variable on this replica."""
         step = self.step
         if step.is_updating:
             return value
@@ -95,20 +100,20 @@ class ReplicaComputation:
         return settled
 
     def _state_to_sum(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
-        """What to set a replica's state of a metric to, so that the sum is the batch's.
+        """Returns this replica's metric state: all states add up to the batch's.
 
         Raises:
-            NotAdditiveError: If no sum over the replicas is.
+            NotAdditiveError: If the value is not a sum over examples.
         """
         kind = self.step.kind_of(value)
         if kind in INDIVISIBLE:
             raise NotAdditiveError(
-                f"{variable.path} sums over the replicas, and this step sets it to a "
-                "value that is not a sum over examples (a maximum, say). Write what "
-                "the step adds, as variable.assign_add(...), or compute the value from "
-                "such sums"
+                f"{variable.path} is summed over the replicas, but this step sets it to "
+                "a value that is not a sum over examples, such as a maximum. Add the "
+                "step's part with variable.assign_add(...), or compute the value from "
+                "sums over examples"
             )
-        # A constant resets the state. What is neither is the state plus a mean.
+        # A constant resets the state. Any other value is the state plus a mean.
         is_sum = kind in ADDED_UP | CONSTANTS
         return value if is_sum else part_of(self.step, value)
 
@@ -129,7 +134,11 @@ class ReplicaComputation:
             return keras_add(variable, value)
 
     def next_seed(self, keras_next: Callable[[], Any]) -> Any:
-        """Returns a seed of this replica's own, and advances the state equally on all."""
+        """Returns a seed for this replica, and advances the state equally on all.
+
+        The state is a variable with a copy per replica, and copies must stay equal. Only
+        the seed drawn from it differs, so that replicas drop different units.
+        """
         with self.step.updating():
             seed = keras_next()
         return seed + tf.cast(tf.stack([self.step.replica, 0]), seed.dtype)
@@ -142,7 +151,11 @@ class ReplicaComputation:
         dtype: Any,
         reduction: Any,
     ) -> Any:
-        """Returns weights whose mean is over what no replica has masked."""
+        """Returns weights that make a mean one over the unmasked steps of all replicas.
+
+        Keras divides by its own replica's number of unmasked elements. Replicas have
+        different numbers, so that shares of rows would be the wrong weights.
+        """
         if mask is None or reduction not in _MEANS:
             return keras_mask(sample_weight, mask, dtype, reduction)
         weights = keras_mask(sample_weight, mask, dtype, "sum")
@@ -153,11 +166,11 @@ class ReplicaComputation:
 
 
 def tracing(step: ReplicaStep) -> Any:
-    """Makes a replica's step the one that this thread traces, in a `with` statement."""
+    """Returns a context in which this thread traces a replica's step."""
     return computing(ReplicaComputation(step))
 
 
 def traced_step() -> ReplicaStep | None:
-    """Returns the step that is being traced in this thread, or None."""
+    """Returns the step that this thread traces, or None."""
     computation = current_computation()
     return computation.step if isinstance(computation, ReplicaComputation) else None

@@ -1,4 +1,4 @@
-"""What the replicas of a step tell each other: gradients, statistics, metrics."""
+"""Exchanges between the replicas of a step: gradients, statistics, metrics."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdist.synchronous.fit.replica import ReplicaStep
 
-# What TensorFlow's collectives add up; others travel as one of these.
+# TensorFlow's collectives cannot add these dtypes up: they travel as a wider one.
 _CARRIED_AS = {
     tf.bool: tf.int32,
     tf.int8: tf.int32,
@@ -22,7 +22,8 @@ _CARRIED_AS = {
 def reduce_gradients(gradients: Sequence[Any], options: Any) -> list[Any]:
     """Adds up each gradient over all replicas.
 
-    Here is the place to decide in what order, and in what buckets, gradients travel.
+    The place to decide in what order, and in what buckets, gradients travel.
+
     Cost: about 2 (R - 1) / R times the gradients' bytes on every worker's link with R
     replicas; the values and indices of all replicas for an `IndexedSlices`.
 
@@ -39,14 +40,24 @@ def reduce_gradients(gradients: Sequence[Any], options: Any) -> list[Any]:
 
 
 def sum_tensors(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Adds up each tensor over all replicas, in one message for each dtype."""
+    """Adds up each tensor over all replicas, in one message per dtype."""
     carried = [tf.cast(t, _CARRIED_AS.get(t.dtype, t.dtype)) for t in tensors]
     sums = _sum_by_dtype(carried, None)
     return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
 
 
+def exchanged(step: ReplicaStep, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds up parts over all replicas, and marks the sums as equal on all of them."""
+    # A rehearsal traces one replica outside `strategy.run`: nobody else to add up with.
+    sums = list(parts) if step.is_rehearsal else sum_tensors(parts)
+    step.is_same(sums)
+    return sums
+
+
 def _sum_by_dtype(values: Sequence[Any], options: Any) -> list[Any]:
-    # TensorFlow packs tensors together, and fails where they have several dtypes.
+    # TensorFlow concatenates tensors into packs, which fails for mixed dtypes. The order
+    # of the dtypes is that of `values`, the same on all replicas: collectives match by
+    # their order.
     extended = tf.distribute.get_strategy().extended
     sums: list[Any] = [None] * len(values)
     for dtype in dict.fromkeys(each.dtype for each in values):
@@ -58,26 +69,33 @@ def _sum_by_dtype(values: Sequence[Any], options: Any) -> list[Any]:
 
 
 def of_first_replica(value: tf.Tensor) -> tf.Tensor:
-    """The value on the first replica, zeros on the others: their sum is the value."""
+    """Returns the first replica's value there and zeros elsewhere: their sum is it."""
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return tf.where(replica == 0, value, tf.zeros_like(value))
 
 
 def of_last_replica(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
-    """The same of the last one, which has examples of a batch if any has."""
+    """Returns the last replica's value there and zeros elsewhere.
+
+    Of a batch that is smaller than the number of replicas, `row_range` gives the first
+    replicas nothing, but the last one always a row.
+    """
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
     return tf.where(step.replica == replicas - 1, value, tf.zeros_like(value))
 
 
 def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], None]:
-    """Prepares to take back what a replica without examples adds to variables.
+    """Prepares to undo what a replica without examples adds to variables.
+
+    Such a replica runs the step all the same, on a row that does not count: the others
+    wait in collectives until all replicas take part.
 
     Args:
         step: The step, before it runs.
         variables: The Keras variables, such as those of metrics.
 
     Returns:
-        What to call after the step.
+        A function to call after the step.
     """
     if step.is_rehearsal:
         return lambda: None
@@ -98,10 +116,11 @@ def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], No
 def gather_rows(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
     """Concatenates the rows of all replicas, in the order of the replicas.
 
-    Cost: the rows of all, each replica's padded to the most that one has.
+    Cost: one all-reduce of as many rows as all replicas have, each replica's padded to
+    the largest number.
 
     Args:
-        step: Rows beyond its `count` stand in for none, and are left out.
+        step: The replica's step. Rows beyond its `count` do not count: they are dropped.
         value: This replica's rows, of shape [rows, ...].
     """
     context = tf.distribute.get_replica_context()
@@ -109,8 +128,9 @@ def gather_rows(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
     count, here = step.count, step.replica
     counts = sum_tensors([tf.one_hot(here, replicas, dtype=tf.int64) * count])[0]
     most = tf.reduce_max(counts)
-    # Zeros at the places of the others: the sum is the gather, in an order that is
-    # certain on several devices as well.
+    # Each replica pads its rows with zeros where the others' belong, so that the sum is
+    # the concatenation. TensorFlow's own gather does not guarantee the order of the
+    # replicas when a worker has several devices.
     around = [[here * most, (replicas - here) * most - count]]
     carried = tf.cast(value[:count], _CARRIED_AS.get(value.dtype, value.dtype))
     placed = tf.pad(carried, around + [[0, 0]] * (value.shape.rank - 1))

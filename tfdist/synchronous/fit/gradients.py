@@ -23,24 +23,25 @@ def of_whole_batch(
 ) -> Any:
     """Returns the gradient of the whole batch's loss.
 
-    Whatever a `train_step` does with it next, such as clipping it or measuring its
-    norm, gives what one process would get.
+    Gradients are added up here and not in the optimizer, so that whatever a `train_step`
+    does with them in between, such as clipping or measuring the norm, gives the same
+    result as in one process.
 
     Args:
         step: This replica's part of the step.
-        tape_gradient: Computes a gradient of this replica's own, as
+        tape_gradient: Computes this replica's own gradient, as
             `tf.GradientTape.gradient` does.
-        target: As of `tf.GradientTape.gradient`.
-        sources: As of `tf.GradientTape.gradient`.
-        output_gradients: As of `tf.GradientTape.gradient`.
-        unconnected: As of `tf.GradientTape.gradient`.
+        target: As in `tf.GradientTape.gradient`.
+        sources: As in `tf.GradientTape.gradient`.
+        output_gradients: As in `tf.GradientTape.gradient`.
+        unconnected: As in `tf.GradientTape.gradient`.
     """
     targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
     given = [None] * len(targets)
     if output_gradients is not None:
         given = tf.nest.flatten(output_gradients)
     tensors, weights = weighed_targets(step, targets, given)
-    # Layers that recompute their outputs differentiate parts of themselves meanwhile.
+    # Layers that recompute their outputs call a tape of their own within this call.
     step.is_differentiating = True
     try:
         own = tape_gradient(
@@ -61,14 +62,14 @@ def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
 
 
 def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
-    """Adds up the gradients of variables; those of a replica's tensors are its own."""
+    """Adds up gradients of variables. Those of a replica's tensors stay its own."""
     flat = tf.nest.flatten(gradients)
     places = [
         i for i, each in enumerate(tf.nest.flatten(sources)) if _is_variable(each)
     ]
     parts = [flat[i] for i in places]
     rows = [_rows_of_all(step, each) for each in parts]
-    # The same rows on every replica: what each has for a row is added up.
+    # Where every replica has the same rows, their values are added up row by row.
     values = [
         part if indices is None else part.values
         for part, indices in zip(parts, rows, strict=True)
@@ -91,10 +92,11 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
 
 
 def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
-    """The rows that a sparse gradient is of, if they do not depend on the examples.
+    """Returns a sparse gradient's rows if they do not depend on the examples, else None.
 
-    Those of positions in a sequence, say, are the same on every replica. One process has
-    one gradient for each, and an optimizer that squares it needs their sum.
+    The rows of a position embedding, for example, are equal on every replica. Concatenated,
+    each row would occur once per replica. One process has one gradient per row, and an
+    optimizer that squares gradients needs the sum.
     """
     is_sparse = isinstance(gradient, tf.IndexedSlices)
     if is_sparse and step.kind_of(gradient.indices) is Kind.SAME:
@@ -108,10 +110,10 @@ def _reduced(gradients: list[Any]) -> list[Any]:
 
 
 def _differentiably_reduced(gradients: list[Any]) -> list[Any]:
-    """Adds up gradients that another tape may differentiate, as of a penalty on them.
+    """Adds up gradients that an outer tape may differentiate, such as for a penalty.
 
-    Every replica's loss depends on each sum: the gradient of a replica's own part is the
-    sum of what all of them ask for.
+    Every replica's loss depends on each sum. The gradient of one replica's part is
+    therefore the sum of the upstream gradients of all replicas.
     """
 
     @tf.custom_gradient

@@ -1,6 +1,6 @@
-"""What a number of one replica is to that of the whole batch, and how kinds combine.
+"""How a replica's number relates to the whole batch's, and how such kinds combine.
 
-The names are those of TensorFlow's operations.
+Strings are the types of TensorFlow's operations.
 """
 
 import enum
@@ -8,20 +8,20 @@ from collections.abc import Iterable
 
 
 class Kind(enum.Enum):
-    """What a replica's number is to the whole batch's.
+    """The relation of a replica's number to the whole batch's.
 
     Attributes:
         SAME: The same on every replica: a constant, a weight, a reduced gradient.
-        DRAWN: Random and independent of the examples; each replica draws its own.
+        DRAWN: Random and independent of the examples. Each replica draws its own.
         ROWS: Still has the dimension of the examples.
-        MEAN: A mean over examples: the batch's is the mean, weighed by the shares.
-        SELECTED: A mean over some of the examples, whose number differs by replica.
-        SUM: A sum over examples: the batch's is the sum of all.
-        COUNT: The number of examples, or a multiple of it: proportional to the share.
-        SHAPE: A shape, whose first element is a COUNT.
-        OTHER: A function of these that is none of them.
-        UNKNOWN: Computed from the examples by something that is no sum over them.
-        TAKEN: Of examples that were taken out of the batch by their place in it.
+        MEAN: A mean over examples. The batch's is the mean weighted by the shares.
+        SELECTED: A mean over selected examples, whose number varies by replica.
+        SUM: A sum over examples. The batch's is the sum of all.
+        COUNT: The number of examples or a multiple of it, proportional to the share.
+        SHAPE: A shape whose first element is a COUNT.
+        OTHER: A function of these kinds that is none of them itself.
+        UNKNOWN: Computed from the examples by an operation that is not a sum over them.
+        TAKEN: Computed from examples selected by their position in the batch.
     """
 
     SAME = enum.auto()
@@ -39,13 +39,14 @@ class Kind(enum.Enum):
 
 CONSTANTS = frozenset({Kind.SAME, Kind.DRAWN})
 WEIGHED = CONSTANTS | {Kind.MEAN}
-"""The kinds whose value for the batch is the mean of the replicas', by their shares."""
+"""The kinds whose value for the batch is the replicas' mean, weighted by shares."""
 
 INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN})
 ADDED_UP = frozenset({Kind.ROWS, Kind.SUM, Kind.COUNT})
 """The kinds whose value for the batch is the sum of the replicas'."""
 
-# Of one tensor, by parameters that are the same everywhere.
+# Functions of their first input, linear in it while all others are constants: the mean
+# or sum of their results is the result for the mean or sum.
 UNARY = frozenset(
     [
         "Identity",
@@ -74,6 +75,8 @@ ADDITIVE = frozenset(["Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2"])
 PRODUCTS = frozenset(["Mul", "MatMul", "BatchMatMulV2", "Einsum"])
 QUOTIENTS = frozenset(["RealDiv", "Div", "DivNoNan", "FloorDiv"])
 CHOICES = frozenset(["Select", "SelectV2"])
+# Operations that may contract the dimension of the examples. `has_rows` tells whether
+# it is still there.
 SUMS_OVER_ROWS = frozenset(
     [
         "Sum",
@@ -92,8 +95,10 @@ SUMS_OVER_ROWS = frozenset(
 
 
 def of_sum(kinds: Iterable[Kind]) -> Kind:
-    """The kind of the sum of some numbers, not all of which are constants."""
+    """Returns the kind of a sum of numbers that are not all constants."""
     distinct = set(kinds)
+    # A constant counts once in a mean. In a sum over replicas it would count once per
+    # replica, which is why SUM + SAME is OTHER.
     if distinct <= WEIGHED:
         return Kind.MEAN
     if distinct <= {Kind.SUM, Kind.COUNT}:
@@ -102,7 +107,7 @@ def of_sum(kinds: Iterable[Kind]) -> Kind:
 
 
 def of_product(kinds: Iterable[Kind]) -> Kind:
-    """The kind of the product of some numbers, not all of which are constants."""
+    """Returns the kind of a product of numbers that are not all constants."""
     factors = [kind for kind in kinds if kind not in CONSTANTS]
     if len(factors) == 1:
         return factors[0]
@@ -111,7 +116,7 @@ def of_product(kinds: Iterable[Kind]) -> Kind:
 
 
 def of_quotient(numerator: Kind, denominator: Kind) -> Kind:
-    """The kind of one number divided by another, not both of which are constants."""
+    """Returns the kind of a quotient of two numbers that are not both constants."""
     if denominator in CONSTANTS:
         return numerator
     if denominator is Kind.COUNT and numerator in (Kind.SUM, Kind.COUNT):

@@ -1,9 +1,10 @@
-"""How a number that one replica computes relates to the one of the whole batch.
+"""Reads from a traced graph how a replica's number relates to the whole batch's.
 
 A loss, a metric's increment or a log is a function of the examples. One process computes
-it from all of them, and a replica from its own. What makes both the same follows from the
-operations: a mean over examples is weighed by the replica's share of them, a sum is added
-up. `KindReader` reads that from a traced graph; nothing is executed.
+it from all of them, a replica from its own. Which correction makes both equal follows from
+the operations: a mean over examples is weighted by the replica's share, a sum is added up.
+The numbers themselves do not tell one from the other, and a `train_step` may compute its
+loss with any function, so `KindReader` reads the graph. It executes nothing.
 """
 
 import re
@@ -14,7 +15,11 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
-from tfdist.liveness.step_error import user_line
+from tfdist.synchronous.fit.indivisible import (
+    FUNCTIONS,
+    IndivisibleLossError,
+    indivisible,
+)
 from tfdist.synchronous.fit.kind import (
     ADDITIVE,
     CHOICES,
@@ -29,27 +34,22 @@ from tfdist.synchronous.fit.kind import (
     of_quotient,
     of_sum,
 )
-from tfdist.synchronous.fit.rows import TAKING, has_rows, mixes_rows, takes_rows
+from tfdist.synchronous.fit.rows import has_rows, mixes_rows, takes_rows
 
-# How many rows these return depends on the values of the examples.
+# The number of rows that these return depends on the values of the examples.
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
 _COLLECTIVE = re.compile("^Collective")
-_FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
-
-
-class IndivisibleLossError(ValueError):
-    """A loss cannot be computed by replicas that have a part of the batch each."""
 
 
 class KindReader:
     """Reads kinds from the graph of one replica's step.
 
     Args:
-        is_same: Whether a tensor is known to be the same on every replica.
-        kind_of_variable: Given the handle of a variable, the kind of its value.
-        has_varying_rows: Whether a batch holds ragged or sparse values, whose number is
-            not proportional to that of the examples.
+        is_same: Returns whether a tensor is known to be equal on every replica.
+        kind_of_variable: Returns the kind of a variable's value, given its handle.
+        has_varying_rows: Whether a batch holds ragged or sparse values. Their number is
+            not proportional to the number of examples.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class KindReader:
         self.kinds: dict[Any, Kind] = {}
         self._batch: set[Any] = set()
         self.mixing: dict[tf.Operation, None] = {}
-        """What the program computes for an example from other examples."""
+        """The operations that compute an example's value from other examples."""
         self._selects: dict[tf.Operation, bool] = {}
 
     def kind_of(self, tensor: Any) -> Kind:
-        """Returns the kind of a tensor of the graph, or of an eager one."""
-        # Not recursive: a graph may be deeper than Python's stack.
+        """Returns the kind of a tensor, symbolic or eager."""
+        # Iterative: a graph may be deeper than Python's stack.
         pending = [tensor]
         while pending:
             each = pending[-1]
@@ -87,7 +87,7 @@ class KindReader:
         return self.kinds[tensor.ref()]
 
     def begin_with(self, batch: Sequence[Any]) -> None:
-        """Takes tensors for rows, whatever they were computed from."""
+        """Marks tensors as rows, whatever they were computed from."""
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
                 self.kinds[each.ref()] = Kind.ROWS
@@ -95,11 +95,11 @@ class KindReader:
                     self._batch.add(each.ref())
 
     def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
-        """Takes apart a tensor of kind OTHER.
+        """Decomposes a tensor of kind OTHER.
 
         Returns:
-            The tensors of other kinds that it is a function of, and the operations of
-            that function.
+            The tensors of other kinds from which it is computed, and the operations that
+            compute it.
 
         Raises:
             IndivisibleLossError: If a part is of kind UNKNOWN or TAKEN.
@@ -111,7 +111,7 @@ class KindReader:
             each = pending.pop()
             kind = self.kind_of(each)
             if kind in INDIVISIBLE or (
-                kind is Kind.OTHER and _FUNCTIONS.search(each.op.type)
+                kind is Kind.OTHER and FUNCTIONS.search(each.op.type)
             ):
                 raise self.error_of(each)
             if kind is not Kind.OTHER:
@@ -122,11 +122,11 @@ class KindReader:
         return list(parts.values()), list(operations)
 
     def error_of(self, tensor: Any) -> IndivisibleLossError:
-        """The error of a tensor that cannot be put together from the replicas' own."""
-        return _indivisible(self.origin(tensor).op)
+        """Returns the error for a tensor that cannot be combined from the replicas' own."""
+        return indivisible(self.origin(tensor).op)
 
     def origin(self, tensor: Any) -> Any:
-        """The first tensor on the way to this one that is of its kind."""
+        """Returns the first tensor of the same kind on the path to this one."""
         kind = self.kind_of(tensor)
         while True:
             unknown = [each for each in inputs_of(tensor) if self.kind_of(each) is kind]
@@ -135,7 +135,7 @@ class KindReader:
             tensor = unknown[0]
 
     def selection_of(self, tensor: Any) -> Any:
-        """The rows that a tensor of kind SELECTED is the mean of, times a constant."""
+        """Returns the rows whose mean, times a constant, a SELECTED tensor is."""
         while True:
             inputs = inputs_of(tensor)
             selected = [i for i in inputs if self.kind_of(i) is Kind.SELECTED]
@@ -144,12 +144,13 @@ class KindReader:
             tensor = selected[0]
 
     def _at_once(self, tensor: Any) -> Kind | None:
-        """The kind, where it does not follow from the kinds of the inputs."""
+        """Returns the kind if it does not depend on the kinds of the inputs."""
         if not is_symbolic(tensor) or self._is_same(tensor):
             return Kind.SAME
         op = tensor.op
         if op.type == "ReadVariableOp":
             return self._kind_of_variable(handle_of(op))
+        # A collective has exchanged its result already.
         is_same = op.type == "Const" or tensor.dtype == tf.resource
         return Kind.SAME if is_same or _COLLECTIVE.match(op.type) else None
 
@@ -163,7 +164,7 @@ class KindReader:
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
             return Kind.ROWS
         if op.type == "Placeholder":
-            # Without an input, it is an argument of a nested tf.function.
+            # A placeholder without an input is an argument of a nested tf.function.
             return kinds[0] if inputs else Kind.UNKNOWN
         of_batch = any(each.ref() in self._batch for each in inputs)
         if Kind.TAKEN in kinds or takes_rows(op, kinds, of_batch):
@@ -188,7 +189,7 @@ class KindReader:
         return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
 
     def _of_call(self, tensor: Any, kinds: Sequence[Kind]) -> Kind:
-        """The kind of what a nested tf.function returns, by its own graph."""
+        """Returns the kind of a nested tf.function's result, from its own graph."""
         graph = _tf.function_graph(tensor.op)
         if graph is None:
             return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
@@ -210,6 +211,7 @@ class KindReader:
             if begin is not None and shape.shape.rank == 1:
                 is_masked = op.get_attr("begin_mask") & 1
                 first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
+                # The sizes after the first are those of an example, equal everywhere.
                 if first:
                     return Kind.SAME
                 is_scalar = tensor.shape.rank == 0
@@ -232,18 +234,18 @@ class KindReader:
         if op.type in PRODUCTS:
             return of_product(kinds)
         if op.type == "Prod" and pairs[0][0].op.type == "Pack":
-            # A shape of some sizes that are known and one that is not.
+            # The size of a shape with one unknown dimension.
             return of_product([self.kind_of(each) for each in pairs[0][0].op.inputs])
         if op.type in QUOTIENTS:
             return of_quotient(*kinds)
         if op.type == "Maximum" and Kind.COUNT in kinds:
-            # max(n, 1) is n, since no batch is empty.
+            # max(n, 1) is n: no batch is empty. Keras guards its divisions this way.
             others = [each for each, kind in pairs if kind is not Kind.COUNT]
             return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
         return Kind.OTHER
 
     def _rows_vary(self, tensor: Any) -> bool:
-        """Whether the number of rows may depend on the values of the examples."""
+        """Returns whether the number of rows may depend on the examples' values."""
         if self._has_varying_rows:
             return True
         visited: list[tf.Operation] = []
@@ -258,20 +260,20 @@ class KindReader:
                 pending += inputs_of(each)
             found = self._selects[each.op]
         if found:
-            # Of some of these it is not known; to exchange a count is never wrong.
+            # True for some of these only. Exchanging a count is never wrong, just slower.
             self._selects.update(dict.fromkeys(visited, True))
         return found
 
 
 def _measured(shape: Any) -> Any:
-    """The tensor that a shape is of."""
+    """Returns the tensor whose shape this is."""
     while shape.op.type != "Shape":
         shape = shape.op.inputs[0]
     return shape.op.inputs[0]
 
 
 def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:
-    # The 0 that Python's `sum` begins with is of every kind.
+    # Python's `sum` starts with 0, which changes no kind.
     return of_sum(
         kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)
     )
@@ -285,29 +287,3 @@ def _is_zero(tensor: Any) -> bool:
 def _is_at_most_one(tensor: Any) -> bool:
     value = tf.get_static_value(tensor)
     return value is not None and bool((value <= 1).all())
-
-
-def _indivisible(op: tf.Operation) -> IndivisibleLossError:
-    if _FUNCTIONS.search(op.type) or op.type == "Placeholder":
-        advice = (
-            "What a condition, a loop or a Python function computes cannot be taken "
-            "apart: choose by tf.where, and compute the loss in train_step itself"
-        )
-    elif op.type in TAKING:
-        advice = (
-            "It takes examples out of the batch by their place, or divides each by "
-            "their number, and each replica has a part of them. Divide a sum over all "
-            "examples instead. Give what belongs together, pairs for example, as "
-            "several inputs: (anchors, positives) in place of an array of both"
-        )
-    else:
-        advice = (
-            "Each replica has a part of the batch, and only sums and means over "
-            "examples can be put together from parts. Write the loss with these "
-            "(tf.reduce_mean, tf.reduce_sum, Keras's losses), or train it under "
-            "tfdist.ParameterServerStrategy, where a step has the whole batch"
-        )
-    return IndivisibleLossError(
-        f"the loss or a metric depends on the examples through {op.type} ({op.name})"
-        f"{user_line(op)}. {advice}"
-    )

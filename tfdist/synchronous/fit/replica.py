@@ -1,4 +1,4 @@
-"""One replica's part of one step: its share of the batch, and what it has written."""
+"""One replica's part of one step: its share of the batch and the variables it wrote."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -17,17 +17,16 @@ class ReplicaStep:
 
     Attributes:
         replica: The index of the replica in the cluster, from 0, a scalar.
-        count: The number of examples of this replica, a scalar; 0 if those that it
-            has stand in for none.
+        count: The number of examples of this replica, a scalar. 0 if its one row is a
+            stand-in that does not count.
         total: The number of examples of all replicas, a scalar.
         has_varying_rows: Whether the batch holds ragged or sparse values.
-        known_kinds: The kinds that `kind_of` finds, in the order in which it is asked,
-            where the step is not traced but run eagerly.
-        is_rehearsal: Whether there are no other replicas to exchange anything with.
-        written: The Keras variables that the replica has set to a value of its own,
-            and that value.
-        kinds: The kinds that `kind_of` has found.
-        is_updating: Whether what is written is the same on every replica anyhow.
+        known_kinds: The results of `kind_of`, in the order of its calls, if the step
+            runs eagerly: without a graph, they come from a rehearsal.
+        is_rehearsal: Whether one replica is traced alone, with none to exchange with.
+        written: The Keras variables that this replica has assigned, with their values.
+        kinds: The kinds that `kind_of` has returned.
+        is_updating: Whether current writes are equal on all replicas already.
         is_differentiating: Whether a gradient is being computed.
     """
 
@@ -53,32 +52,32 @@ class ReplicaStep:
 
     @property
     def share(self) -> tf.Tensor:
-        """The replica's part of the examples, from 0 to 1."""
+        """The fraction of the batch's examples that this replica has, from 0 to 1."""
         return tf.cast(self.count, tf.float32) / tf.cast(self.total, tf.float32)
 
     def scaled(self, value: tf.Tensor) -> tf.Tensor:
-        """The replica's part of a mean over all examples, from its own mean."""
+        """Returns the replica's part of the batch's mean, from its own mean."""
         return value * tf.cast(self.share, value.dtype)
 
     def unscaled(self, value: tf.Tensor) -> tf.Tensor:
-        """The replica's own mean, from its part of the mean over all examples."""
+        """Returns the replica's own mean, from its part of the batch's mean."""
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
     def counted(self, gradient: Any) -> Any:
-        """The replica's gradient, or zeros if its examples stand in for none.
+        """Returns the replica's gradient, or zeros if its row does not count.
 
-        The mean of a loss weighs those with 0 already; its sum does not.
+        A mean gives that row the weight 0 already; a sum does not.
         """
         if isinstance(gradient, tf.IndexedSlices):
             values = self.counted(gradient.values)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        # A choice and not a product, which would read and write the whole gradient.
+        # A condition, because a product would read and write the whole gradient.
         return tf.cond(
             self.count > 0, lambda: gradient, lambda: tf.zeros_like(gradient)
         )
 
     def kind_of(self, tensor: tf.Tensor) -> Kind:
-        """What a number of this replica is to that of the whole batch."""
+        """Returns how a number of this replica relates to the whole batch's."""
         if self.known_kinds is None:
             kind = self.reader.kind_of(tensor)
         elif len(self.kinds) < len(self.known_kinds):
@@ -89,37 +88,37 @@ class ReplicaStep:
         return kind
 
     def is_given(self, batch: Any) -> None:
-        """Notes the rows that the replica begins with, however it came by them."""
+        """Marks the tensors of a batch as rows, whatever they were computed from."""
         self.reader.begin_with(tf.nest.flatten(batch, expand_composites=True))
 
     def is_same(self, values: Any) -> None:
-        """Notes that tensors are the same on every replica."""
+        """Marks tensors as equal on every replica."""
         for each in tf.nest.flatten(values, expand_composites=True):
             if tf.is_tensor(each):
                 self._same.add(each.ref())
 
     def sums(self, variables: Sequence[Any]) -> None:
-        """Notes that the value of each variable is a part: metrics are added up."""
+        """Marks each variable's value as a part: replicas' metric states are added up."""
         if not self.is_rehearsal:
             for each in variables:
                 if each.aggregation == "sum":
                     self._kinds_of_variables[id(each.value.handle)] = Kind.SUM
 
     def wrote(self, variable: Any, value: Any) -> None:
-        """Notes that the replica has set a Keras variable to a value of its own."""
+        """Records that the replica has assigned a Keras variable."""
         if self.is_updating:
             return
-        # Run eagerly, it is not known; most such values are means, as moving ones are.
+        # In eager mode the kind is unknown. Most such values are means: moving averages.
         is_eager = self.known_kinds is not None
         kind = Kind.MEAN if is_eager else self.kind_of(value)
         if kind is not Kind.SAME or id(variable) in self.written:
             self.written[id(variable)] = variable, value
-            # What is read of it from now on is this replica's own too.
+            # Later reads of the variable in this step return this replica's own value.
             self._kinds_of_variables[id(variable.value.handle)] = kind
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        """Notes nothing of what is written meanwhile."""
+        """Records no writes within this context."""
         before, self.is_updating = self.is_updating, True
         try:
             yield

@@ -1,7 +1,7 @@
-"""What an operation of a traced step does with the rows of a batch: its examples.
+"""Operations of a traced step that depend on how a batch is divided into rows.
 
-Replicas divide the rows among them. An operation that takes rows by their place, or that
-computes one row from others, does something else on a part of the batch.
+A row is one example. Each replica has some of the rows, so an operation that selects rows
+by position, or computes one row from others, has a different result on each part.
 """
 
 from collections.abc import Sequence
@@ -17,25 +17,27 @@ TAKING = frozenset(["StridedSlice", "Unpack", "GatherV2", "Split", "SplitV", *_S
 """The operations that `takes_rows` looks at."""
 
 _STATISTICS = frozenset([Kind.MEAN, Kind.SUM, Kind.SELECTED, Kind.OTHER, Kind.UNKNOWN])
-# Which of their inputs is the axis.
+# The index of the input that is the axis.
 _ALONG_AN_AXIS = {"ReverseV2": 1, "Roll": 2, "Cumsum": 1, "Cumprod": 1}
 
 
 def takes_rows(op: tf.Operation, kinds: Sequence[Kind], of_batch: bool = False) -> bool:
-    """Whether a program takes rows by their place, or scales them by their number.
+    """Returns whether a program selects rows by position, or scales them by their number.
 
-    Of integers, TensorFlow does so itself as it computes with ragged values.
+    Integers are ignored unless they come from the batch: TensorFlow itself slices row
+    partitions when it computes with ragged values.
 
     Args:
         op: The operation.
-        kinds: Of its inputs.
-        of_batch: Whether an input is of the batch itself, and that of a fixed layout.
+        kinds: The kinds of its inputs.
+        of_batch: Whether an input is a dense component of the batch.
     """
     is_looked_at = op.type in TAKING and Kind.ROWS in kinds
     if not is_looked_at or not (op.outputs[0].dtype.is_floating or of_batch):
         return False
     if op.type in _SCALED:
-        # Added up, such rows are a mean on one process, and several on replicas.
+        # Rows divided by their number add up to a mean in one process. On replicas, each
+        # divides by its own number, and the sum is as many means as there are replicas.
         is_taken = Kind.COUNT in kinds
     else:
         rows = op.inputs[1 if op.type == "Split" else 0]
@@ -58,12 +60,12 @@ def _takes_along_first_axis(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
 
 
 def mixes_rows(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
-    """Whether a program computes rows from other rows of the batch.
+    """Returns whether a program computes rows from other rows of the batch.
 
     Args:
         tensor: A result of the operation.
-        inputs: Of the operation.
-        kinds: Of the inputs.
+        inputs: The inputs of the operation.
+        kinds: The kinds of the inputs.
     """
     op = tensor.op
     is_looked_at = Kind.ROWS in kinds and has_rows(tensor)
@@ -87,7 +89,7 @@ def _has_statistic(inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
 
 
 def _is_of_pairs(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
-    """Whether rows meet those of another axis: [n, 1, d] and [1, n, d], or [n, n]."""
+    """Returns whether all pairs of rows meet: [n, 1, d] and [1, n, d], or [n, n]."""
     shapes = [
         each.shape.as_list()
         for each, kind in zip(inputs, kinds, strict=True)
@@ -105,13 +107,16 @@ def _gathers_rows(op: tf.Operation) -> bool:
 
 
 def _selects(indices: Any) -> bool:
-    """Whether indices are those of a mask, as in `tf.boolean_mask`."""
+    """Returns whether indices are those of a mask, as in `tf.boolean_mask`.
+
+    A mask keeps or drops each example by itself, wherever it is in the batch.
+    """
     while indices.op.type in ("Squeeze", "Reshape", "Cast", "Identity"):
         indices = indices.op.inputs[0]
     return bool(indices.op.type == "Where")
 
 
 def has_rows(tensor: Any) -> bool:
-    """Whether a tensor has a dimension of unknown size, which is that of examples."""
+    """Returns whether a tensor has an unknown dimension: that of the examples."""
     rank = tensor.shape.rank
     return rank is None or None in tensor.shape.as_list()

@@ -1,4 +1,4 @@
-"""Running a replica's step on its rows: of the next batch of an iterator, or of one."""
+"""Functions that run a step on every replica's rows of a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,26 +7,26 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.input import row_count, slice_rows
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.fit.shares import row_count, slice_rows
 
 Kinds = tuple[Kind, ...] | None
-"""What a rehearsal has found; None if the step is traced and tells itself."""
+"""The kinds that a rehearsal found, or None where the step's own trace tells them."""
 
 _as_written = tf.autograph.experimental.do_not_convert
 
 
 class ShareFunction:
-    """Runs a step on each replica's next share, unless the data is at its end.
+    """Runs a step on each replica's next share, unless the data has ended.
 
     Args:
         model: The Keras model.
-        strategy: Its `MultiWorkerMirroredStrategy`.
-        structure: Of the batches.
-        knows_totals: As of `ShardedIterator`.
+        strategy: The model's `SynchronousStrategy`.
+        structure: The structure of the batches.
+        knows_totals: As in `ShardedIterator`.
         run: A replica's step.
-        kinds: Of what it computes, if it is run eagerly.
+        kinds: The kinds of what the step computes, if it runs eagerly.
     """
 
     def __init__(
@@ -46,13 +46,15 @@ class ShareFunction:
 
     @_as_written
     def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
-        """Returns whether there was data, and what the step returned on each replica.
+        """Returns whether there was data, and the step's result on each replica.
 
         Args:
             values: The iterator over the shares.
-            otherwise: What to return where there was none; zeros, unless given.
+            otherwise: The result if there was no data. Zeros by default.
         """
         count, total, present = values.get_next()
+        # All replicas decide from one total whether to run, or some would wait in the
+        # step's collectives for others that have skipped it.
         if self._knows_totals:
             total = self._strategy.experimental_local_results(total)[0]
         else:
@@ -67,6 +69,7 @@ class ShareFunction:
             outputs = self._on_replicas(count, total, present)
             return tf.nest.flatten(outputs, expand_composites=True)
 
+        # TensorFlow traces the true branch first, so `outputs` is set.
         def pass_by() -> list[tf.Tensor]:
             flat = tf.nest.flatten(outputs, expand_composites=True)
             if otherwise is not None:
@@ -96,7 +99,7 @@ def on_batch(
     run: Callable[[ReplicaStep, Any], Any],
     kinds: Kinds = None,
 ) -> Any:
-    """Runs a step on a batch that every worker was given in full."""
+    """Runs a step on a batch that every worker has in full."""
 
     @_as_written
     def on_replica(present: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A model's steps on replicas that take each of them together."""
+"""A model's train, test and predict steps, run on all replicas together."""
 
 import weakref
 from collections.abc import Callable
@@ -19,25 +19,30 @@ from tfdist.synchronous.fit.exchange import (
     sum_tensors,
     undo_if_idle,
 )
-from tfdist.synchronous.fit.input import ShardedIterator, row_count
+from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.refusals import check_copies, warn_of_mixing
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
-from tfdist.synchronous.fit.whole_batch import part_of, settle_written
+from tfdist.synchronous.fit.shares import row_count
+from tfdist.synchronous.fit.whole_batch import part_of
+from tfdist.synchronous.fit.written import settle_written
 
 _as_written = tf.autograph.experimental.do_not_convert
 _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Kinds]]" = (
     weakref.WeakKeyDictionary()
 )
-"""The kinds of what the steps of a model compute, by the name of the step."""
+"""The kinds of the numbers that each model's steps compute, by the step's name."""
 
 
 class _Functions:
-    """The functions of one model, each traced once for a structure of batches.
+    """The functions of one model, each traced once per structure of batches.
 
-    All workers trace the same functions the same number of times, whatever the sizes
-    of their shares: TensorFlow numbers the collectives as it traces them.
+    All workers trace the same functions the same number of times, whatever the sizes of
+    their shares. TensorFlow matches collectives between workers by their number: each call
+    of a function draws the next numbers for its collectives in the order in which they
+    were traced. Workers that call differently traced functions would wait for each other
+    in different collectives.
 
     Args:
         model: The Keras model, under a `SynchronousStrategy`.
@@ -76,11 +81,11 @@ class ReplicaSteps(_Functions):
         self._step = step
 
     def on_data(self, data: ShardedIterator) -> Any:
-        """Runs the next steps, and returns their logs: the same on every worker.
+        """Runs the next steps and returns their logs, equal on every worker.
 
         Raises:
-            StopIteration: If the data of all workers is at its end.
-            PeerLostError: If another task ended or does not answer.
+            StopIteration: If the data of all workers has ended.
+            PeerLostError: If another task ended or does not respond.
         """
         with self._explained():
             try:
@@ -93,7 +98,7 @@ class ReplicaSteps(_Functions):
             return logs
 
     def on_batch(self, batch: Any) -> Any:
-        """Runs one step on a batch that every worker was given in full."""
+        """Runs one step on a batch that every worker has in full."""
         structure = BatchStructure.of_batch(batch)
 
         def execute(*present: Any) -> Any:
@@ -108,10 +113,10 @@ class ReplicaSteps(_Functions):
             return function(*structure.flatten(batch))
 
     def rehearse(self, structure: BatchStructure, batch: Any) -> None:
-        """Traces one replica's step on a symbolic batch, as if there were no other.
+        """Traces one replica's step on a symbolic batch, as the only replica.
 
         Raises:
-            Exception: What the step raises.
+            Exception: Whatever the step raises.
         """
         rows = row_count(structure.flatten(batch)[0])
         step = ReplicaStep(
@@ -127,7 +132,7 @@ class ReplicaSteps(_Functions):
 
     @property
     def _kinds(self) -> Kinds:
-        """What a rehearsal found; None if the step is traced and tells itself."""
+        """The kinds that a rehearsal found, or None if the step itself is traced."""
         if not self._model.run_eagerly:
             return None
         return _rehearsed[self._model][self._step.__name__]
@@ -154,7 +159,11 @@ class ReplicaSteps(_Functions):
     def _repeat(
         self, attempt: "ShareFunction", values: Any, ran: tf.Tensor, outputs: Any
     ) -> tuple[tf.Tensor, Any]:
-        """Runs the steps behind the first one, for as long as there is data."""
+        """Runs the steps after the first one, as long as there is data.
+
+        The first step runs outside the loop: it tells the structure of the logs, which
+        `tf.while_loop` needs before it traces its body.
+        """
 
         def proceed(step: tf.Tensor, goes_on: tf.Tensor, _: Any) -> tf.Tensor:
             return (step < self._model.steps_per_execution) & goes_on
@@ -169,7 +178,7 @@ class ReplicaSteps(_Functions):
         return ran, outputs
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
-        """One replica's step; returns its parts of the logs that are not of metrics."""
+        """Runs one replica's step. Returns its parts of the logs that no metric made."""
         undo = undo_if_idle(step, self._model.metrics_variables)
         step.is_given(batch)
         step.sums(self._model.metrics_variables)
@@ -177,6 +186,7 @@ class ReplicaSteps(_Functions):
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
         if is_traced:
             graph = tf.compat.v1.get_default_graph()
+            # Only here: on several processes, each has a copy of such a variable.
             if self._strategy.has_one_script:
                 check_copies(graph, self._model)
         settle_written(step)
@@ -192,7 +202,7 @@ class ReplicaSteps(_Functions):
 
     @_as_written
     def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
-        """The logs of all replicas: metrics of all examples, and sums of parts."""
+        """Returns the logs of all replicas: metrics of all examples, and sums of parts."""
         variables = self._model.metrics_variables
         others = sorted(outputs)
 
@@ -204,6 +214,9 @@ class ReplicaSteps(_Functions):
         sums = [self._strategy.experimental_local_results(each)[0] for each in sums]
         states = sums[: len(variables)]
         totals = dict(zip(others, sums[len(variables) :], strict=True))
+        # A metric's result is not additive in general (AUC, a ratio), its state is. The
+        # scope computes the result from the summed states and leaves each replica's own
+        # state alone, to which the next step adds.
         with keras.StatelessScope(
             state_mapping=list(zip(variables, states, strict=True))
         ):
@@ -214,14 +227,14 @@ class ReplicaSteps(_Functions):
 
 
 class ReplicaPredictions(_Functions):
-    """Predicts on all replicas; every worker gets the outputs of all."""
+    """Predicts on all replicas. Every worker gets the outputs of all of them."""
 
     def on_data(self, data: ShardedIterator) -> Any:
         """Returns the outputs of the next batch.
 
         Raises:
-            StopIteration: If the data of all workers is at its end.
-            PeerLostError: If another task ended or does not answer.
+            StopIteration: If the data of all workers has ended.
+            PeerLostError: If another task ended or does not respond.
         """
         with self._explained():
             ran, outputs = self._on_shares(data)(data.values)
@@ -240,7 +253,7 @@ class ReplicaPredictions(_Functions):
         return self._function(_key(shares), lambda values: self._local(attempt(values)))
 
     def on_batch(self, batch: Any) -> Any:
-        """Returns the outputs of a batch that every worker was given in full."""
+        """Returns the outputs of a batch that every worker has in full."""
         structure = BatchStructure.of_batch(batch)
 
         def execute(*present: Any) -> Any:
@@ -261,7 +274,7 @@ class ReplicaPredictions(_Functions):
 
 
 def _state(variable: Any) -> tf.Tensor:
-    """What one replica adds to the value of a metric's variable."""
+    """Returns what this replica contributes to the value of a metric's variable."""
     value = tf.convert_to_tensor(variable.value)
     context = tf.distribute.get_replica_context()
     if variable.aggregation == "sum":
@@ -272,10 +285,10 @@ def _state(variable: Any) -> tf.Tensor:
 
 
 def _as_float(value: Any) -> tf.Tensor:
-    """A log, to be added up over the replicas.
+    """Returns a log as a float tensor, which replicas can add up.
 
     Raises:
-        ValueError: If it is no number, or has no fixed shape.
+        ValueError: If it is not a number, or has no fixed shape.
     """
     value = tf.convert_to_tensor(value)
     check_is_a_log(value)

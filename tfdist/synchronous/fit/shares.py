@@ -1,0 +1,153 @@
+"""Datasets of one worker's shares: its rows of each batch, or batches of its own."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure, as_element
+from tfdist.synchronous.fit.row_range import row_range
+
+_POLICY = tf.data.experimental.AutoShardPolicy
+# Stands for the total of a batch that no worker knows alone.
+TO_BE_SUMMED = -1
+
+
+class UnequalDataError(ValueError):
+    """The workers have data that cannot be parts of the same batches."""
+
+
+def is_own_data(source: Any) -> bool:
+    """Returns whether each worker has its own data: a dataset, or a dataset function."""
+    own = (_POLICY.OFF, _POLICY.FILE, _POLICY.HINT)
+    return callable(source) or _policy(source) in own
+
+
+def _policy(dataset: tf.data.Dataset) -> Any:
+    return dataset.options().experimental_distribute.auto_shard_policy
+
+
+def own_batches(
+    source: Any, workers: int, index: int, replicas: int
+) -> tf.data.Dataset:
+    """Returns batches of one replica's size from a worker's own data."""
+    if callable(source):
+        return source(tf.distribute.InputContext(workers, index, replicas))
+    batch_size = _tf.batch_size_of(source)
+    if batch_size is None:
+        raise UnequalDataError(
+            "the batch size of this dataset is unknown, but has to be divided among "
+            "the workers. Call `batch` last; only `map`, `prefetch` and `repeat` may "
+            "follow it"
+        )
+    if _policy(source) != _POLICY.OFF:
+        source = _tf.shard_files(source, workers, index)
+    return source.rebatch(max(1, batch_size // replicas))
+
+
+def rows_of_replicas(
+    dataset: tf.data.Dataset, structure: BatchStructure, mine: range, replicas: int
+) -> tf.data.Dataset:
+    """Returns this worker's rows of each batch: one element per local replica."""
+
+    def split(*batch: Any) -> tuple[Any, ...]:
+        present = structure.flatten(as_element(batch))
+        total = row_count(present[0])
+        return tuple(slice_rows(present, total, replicas, each) for each in mine)
+
+    parts = dataset.map(split, num_parallel_calls=tf.data.AUTOTUNE)
+    if len(mine) == 1:
+        # Only unpacks the tuple of one part.
+        return parts.map(lambda part: part)
+
+    def one_by_one(*parts: Any) -> tf.data.Dataset:
+        elements = [tf.data.Dataset.from_tensors(part) for part in parts]
+        for each in elements[1:]:
+            elements[0] = elements[0].concatenate(each)
+        return elements[0]
+
+    return parts.flat_map(one_by_one)
+
+
+def slice_rows(
+    present: tuple[Any, ...], total: tf.Tensor, replicas: int, replica: Any
+) -> tuple[tf.Tensor, tf.Tensor, tuple[Any, ...]]:
+    """Returns one replica's rows of a batch: `(count, total, rows)`.
+
+    A replica without rows gets another's row and a count of 0. It must run the step, or
+    the others wait for it in their collectives; and a model may fail on a batch of no
+    rows, or return NaN for it.
+    """
+    begin, end = row_range(total, replicas, replica)
+    count = end - begin
+    begin = tf.minimum(begin, tf.maximum(total - 1, 0))
+    end = tf.maximum(end, tf.minimum(begin + 1, total))
+    return count, total, tuple(_slice(value, begin, end) for value in present)
+
+
+def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
+    if isinstance(value, tf.SparseTensor):
+        rank = value.shape.rank
+        start = tf.concat([[begin], tf.zeros([rank - 1], tf.int64)], 0)
+        size = tf.concat([[end - begin], value.dense_shape[1:]], 0)
+        return tf.sparse.slice(value, start, size)
+    return value[begin:end]
+
+
+def whole_batch(
+    present: tuple[Any, ...],
+) -> tuple[tf.Tensor, tf.Tensor, tuple[Any, ...]]:
+    """Returns all rows of a batch of a worker's own, with a total still unknown."""
+    # Slicing makes a static number of rows unknown. The kinds of numbers are read from
+    # the unknown dimension, and one signature fits the batches of all workers.
+    count = row_count(present[0])
+    rows = tuple(_slice(value, int64(0), count) for value in present)
+    return count, int64(TO_BE_SUMMED), rows
+
+
+def without_end(shares: tf.data.Dataset, repeat_last: bool) -> tf.data.Dataset:
+    """Appends endless shares without examples.
+
+    A worker whose own data has ended still takes part in the steps of the others, which
+    would wait for it. It repeats its last batch with a count of 0: a batch of zeros may
+    not be valid input for its model.
+    """
+    none = (int64(0), int64(0), tuple(map(_one_row, shares.element_spec[2])))
+    endless = shares.concatenate(tf.data.Dataset.from_tensors(none).repeat())
+    if repeat_last:
+
+        def keep(last: Any, share: Any) -> tuple[Any, Any]:
+            count, total, batch = share
+            batch = tf.cond(count > 0, lambda: batch, lambda: last)
+            return batch, (count, total, batch)
+
+        endless = endless.scan(none[2], keep)
+    infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return endless.apply(infinite).prefetch(tf.data.AUTOTUNE)
+
+
+def _one_row(spec: Any) -> Any:
+    shape = [1, *(size or 1 for size in (spec.shape[1:] if spec.shape.rank else []))]
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensor.from_tensor(
+            tf.zeros(shape, spec.dtype),
+            ragged_rank=spec.ragged_rank,
+            row_splits_dtype=spec.row_splits_dtype,
+        )
+    return tf.zeros(shape, spec.dtype)
+
+
+def row_count(value: Any) -> tf.Tensor:
+    """Returns the number of examples in a component of a batch, a scalar int64."""
+    if isinstance(value, tf.SparseTensor):
+        return value.dense_shape[0]
+    if isinstance(value, tf.RaggedTensor):
+        return tf.cast(value.nrows(), tf.int64)
+    return tf.shape(value, tf.int64)[0]
+
+
+def int64(number: int) -> tf.Tensor:
+    """Returns a scalar int64."""
+    return tf.constant(number, tf.int64)

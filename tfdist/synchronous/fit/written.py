@@ -1,0 +1,72 @@
+"""One value, on every replica, for the variables that a step assigns."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.liveness.step_error import is_by_user, user_line
+from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
+from tfdist.synchronous.fit.kind import INDIVISIBLE, WEIGHED, Kind
+from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.fit.whole_batch import part_of
+from tfdist.variables.increment import NotAdditiveError
+
+
+def settle_written(step: ReplicaStep) -> None:
+    """Gives every replica the same value of each variable that a step has written.
+
+    Replicas write different values: in batch normalization, for example, each computes
+    the statistics of its own examples. A float variable becomes what it would be for all
+    examples of the step if that needs no extra message, else the mean of the replicas'
+    values. Any other variable takes the first replica's value.
+    """
+    if not step.written or step.is_rehearsal:
+        return
+    # All variables in one exchange at the end of the step, and not one per assignment:
+    # a model may have dozens of batch normalizations.
+    parts = []
+    for variable, value in step.written.values():
+        read = tf.convert_to_tensor(variable.value)
+        if not read.dtype.is_floating:
+            parts.append(of_first_replica(read))
+        elif _is_of_this_graph(value):
+            parts.append(part_of(step, value, may_exchange=False))
+        else:
+            parts.append(step.scaled(read))
+    variables = [variable for variable, _ in step.written.values()]
+    with step.updating():
+        for variable, total in zip(variables, sum_tensors(parts), strict=True):
+            variable.assign(total)
+
+
+def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
+    """Returns the whole batch's value of a variable, or None for a mean over examples.
+
+    Sums, and functions of sums and means, become those of the whole batch immediately:
+    what the step computes from the variable next then covers the whole batch too. Means
+    can wait for `settle_written`.
+
+    Cost: one message per such variable.
+
+    Raises:
+        NotAdditiveError: If the value is not a function of sums and means over examples.
+    """
+    if step.known_kinds is not None or step.is_rehearsal:
+        return None
+    kind = step.kind_of(value)
+    is_simple = kind in WEIGHED or not value.dtype.is_floating
+    if is_simple or not (_is_of_this_graph(value) and is_by_user(value.op)):
+        return None
+    if kind in INDIVISIBLE or kind is Kind.ROWS:
+        raise NotAdditiveError(
+            f"{variable.path} is set to a value that each replica computes from its own "
+            f"part of the batch{user_line(value.op)}. The value is not a sum or mean over "
+            "examples (it holds examples, or is a maximum), so the replicas cannot agree "
+            "on one. Assign only sums and means over examples in a step"
+        )
+    return exchanged(step, [part_of(step, value)])[0]
+
+
+def _is_of_this_graph(value: tf.Tensor) -> bool:
+    graph = tf.compat.v1.get_default_graph()
+    return not tf.executing_eagerly() and getattr(value, "graph", None) is graph
