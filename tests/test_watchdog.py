@@ -160,7 +160,9 @@ def test_a_task_that_does_not_answer_ends_the_wait_by_name(watch, server):
     server.silent.set()
     with activity.call(), pytest.raises(StalledError) as error:
         check_until_it_raises(dog)
-    assert f"a task does not answer: ps:0 at {server.address}" in str(error.value)
+    assert f"no answer from a task for 0.5 s: ps:0 at {server.address}" in str(
+        error.value
+    )
     assert "  ps:0: does not answer" in str(error.value)
     assert watch.statuses == []
 

@@ -1,4 +1,4 @@
-"""Whether the other tasks are there: at the start, and until the end."""
+"""Watch the peers of a synchronous task, and name those that are lost."""
 
 import contextlib
 import functools
@@ -14,9 +14,9 @@ from tfdist.liveness.step_error import shortened
 
 _PAUSE_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
-# Once something has failed there is time, and who is only slow is not to blame.
+# After a failure there is time, and a peer that is only slow must not be blamed.
 _LAST_PROBE_SECONDS = 10.0
-# A server that refuses connections this often, a pause apart, has ended.
+# A server that refuses connections this many times, a pause apart, has exited.
 _REFUSALS = 3
 
 
@@ -27,29 +27,30 @@ WHAT_TO_DO = (
 
 
 def _abort_collectives(message: str, is_back: Callable[[], bool]) -> bool:
-    # They stay aborted, whoever comes back.
+    # Collectives stay aborted even if the peer comes back.
     _tf.abort_collectives(message)
     return False
 
 
 class PeerLostError(RuntimeError):
-    """Another task ended, or stopped answering, and no step is possible without it."""
+    """Another task exited or stopped responding, and no step is possible without it."""
 
 
 class PeerWatch:
-    """Asks every peer, again and again, whether it is alive.
+    """Probes every peer regularly.
 
-    A collective waits for ever for a peer that is stopped or cut off. When one does
-    not answer for `timeout`, all collectives of this process are aborted, and the
-    step that waits for it fails.
+    A collective waits forever for a peer that is stopped or cut off. When a peer does
+    not respond for `timeout`, all collectives of this process are aborted, and the step
+    that waits for the peer fails.
 
     Args:
         peers: The address of each other task of the cluster.
-        timeout: How long a peer may not answer, in seconds.
-        check: Raises an `OpError` if a task does not answer within a time, in seconds.
-        give_up: What to do without a peer instead. It is given a message, and a
-            function that says whether the peer answers again; one that has ended never
-            does, whoever listens at its address since. It returns whether to watch on.
+        timeout: How long a peer may be silent, in seconds.
+        check: Raises an `OpError` if a task does not respond within a time, in seconds.
+        give_up: Called when a peer is lost, in place of aborting. It receives a message
+            and a function that returns whether the peer responds again; for a peer that
+            has exited it returns False, even if another process took its address. It
+            returns whether to continue watching.
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class PeerWatch:
             thread.start()
 
     def stop(self) -> None:
-        """Watches no longer."""
+        """Stops the watch."""
         self._stopped.set()
 
     def lost(self) -> list[str]:
-        """Asks every peer once, and returns those that do not answer."""
+        """Probes every peer once, and returns those that do not respond."""
         return unanswered(self._peers, self._check)
 
     def _watch(self, task: tf_config.Task) -> None:
@@ -102,13 +103,13 @@ class PeerWatch:
 
 @contextlib.contextmanager
 def explained(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
-    """Says in a few lines why a collective failed, and names a task that is gone.
+    """Turns TensorFlow's error of a collective into one that names the lost task.
 
     Args:
-        lost_peers: Returns the tasks that do not answer.
+        lost_peers: Returns the tasks that do not respond.
 
     Raises:
-        PeerLostError: If one is gone, instead of TensorFlow's error.
+        PeerLostError: If a task is lost, in place of TensorFlow's error.
     """
     try:
         yield
@@ -119,7 +120,7 @@ def explained(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
             )
         else:
             problem = shortened(error)
-        # With the user's own frames: a callback may have failed.
+        # Keep the user's frames: a callback may have failed.
         raise problem.with_traceback(error.__traceback__) from None
 
 
@@ -127,7 +128,7 @@ def unanswered(
     peers: Mapping[tf_config.Task, str],
     check: Callable[[tf_config.Task, float], None] = _tf.check_peer,
 ) -> list[str]:
-    """Asks every peer once, and returns those that do not answer, with their address."""
+    """Probes every peer once, and returns those that do not respond, with addresses."""
     answers = {task: _Answer(check, task) for task in peers}
     return [
         f"{task} at {peers[task]}"
@@ -137,7 +138,7 @@ def unanswered(
 
 
 class _Answer:
-    """What a peer answers, asked in a thread of its own."""
+    """A probe of one peer, in its own thread, so that several probes run at once."""
 
     def __init__(
         self, check: Callable[[tf_config.Task, float], None], task: tf_config.Task

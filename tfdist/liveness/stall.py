@@ -24,9 +24,9 @@ def check_on_stall(on_stall: str | None) -> None:
 class Kind(Enum):
     """What training waits for."""
 
-    TASK = "a task does not answer"
-    STEPS = "no step has finished, though every task answers"
-    DATA = "the data pipeline has given no batch, and every task answers"
+    TASK = "no answer from a task"
+    STEPS = "every task answers, and no step has finished"
+    DATA = "every task answers, and the data pipeline has returned no batch"
 
 
 @dataclass(frozen=True)

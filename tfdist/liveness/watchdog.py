@@ -1,9 +1,10 @@
-"""A thread of the chief that notices when training stalls, and says for whom it waits.
+"""A thread of the chief that detects stalled training and names the tasks it waits for.
 
 TensorFlow waits without a deadline, and mostly where Python cannot interrupt it. So the
-main thread waits for steps in slices, and raises what the watchdog has found. Where it
-is out of reach, in a read of a variable or of the dataset, the watchdog ends the process.
-Where it holds Python's lock, the watchdog cannot run either, and its sentinel does.
+main thread waits for steps in slices, and raises the watchdog's error between them. If
+the main thread is blocked inside TensorFlow, in a read of a variable or of the dataset,
+the watchdog exits the process. If TensorFlow blocks while it holds the GIL, the watchdog
+cannot run either, and its sentinel kills the process.
 """
 
 import atexit
@@ -27,27 +28,27 @@ from tfdist.liveness.stall import Seen, Stall
 _log = logging.getLogger("tfdist")
 
 _LONGEST_INTERVAL = 5.0
-# How long the main thread has to raise an error, before the process is ended.
+# How long the main thread may take to raise an error before the process exits.
 _SECONDS_TO_RAISE = 5.0
-# How much longer than training may stall the watchdog itself may, at least.
+# Added to twice the timeout: how long the watchdog may be silent to its sentinel.
 _SECONDS_FOR_THE_WATCHDOG = 60.0
-# How long a program that has raised it may take to end.
+# How long a program may take to exit after it raised the error.
 _SECONDS_TO_END = 10.0
 
 
 class StalledError(RuntimeError):
-    """Training stands still: a task does not answer, or a step or the data takes long."""
+    """Training has stalled: a task does not respond, or a step or a batch takes too long."""
 
 
 class Watchdog:
-    """Asks every server for a sign of life, and looks whether steps finish.
+    """Probes every server, and checks that steps finish.
 
     Args:
         tasks: The address of each ps and worker.
-        activity: What the chief and the workers do.
-        timeout: How long a task may be silent, and a step or a batch take, in seconds.
+        activity: What the chief and the workers are doing.
+        timeout: The longest silence of a task, step and wait for a batch, in seconds.
         on_stall: One of `stall.ON_STALL`, or None.
-        end: Ends the process with a status.
+        end: Exits the process with a status.
     """
 
     def __init__(
@@ -77,14 +78,14 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Watches no longer."""
+        """Stops the watch."""
         self._stopped.set()
 
     def check(self) -> None:
-        """Raises, in the thread that calls it, what was found.
+        """Raises in the calling thread what the watchdog has found.
 
         Raises:
-            StalledError: If training stands still.
+            StalledError: If training has stalled.
         """
         error, self._error = self._error, None
         if error is not None:
@@ -103,7 +104,7 @@ class Watchdog:
                 self._said = None
             else:
                 self._act(found, seen)
-            # This process may have been stopped itself: none of that time counts.
+            # If this process itself was stopped, that time does not count.
             spent = min(time.monotonic() - before, self._interval)
             self._count(spent + self._interval)
         if self._sentinel is not None:
@@ -112,7 +113,9 @@ class Watchdog:
     def _tell_sentinel(self) -> None:
         is_needed = self._activity.working
         if is_needed and self._sentinel is None:
-            with contextlib.suppress(OSError):  # No process to be had: next time.
+            with contextlib.suppress(
+                OSError
+            ):  # No process can be started: try again later.
                 patience = 2 * self._timeout + _SECONDS_FOR_THE_WATCHDOG
                 self._sentinel = Sentinel(patience)
         if self._sentinel is None:
@@ -137,7 +140,7 @@ class Watchdog:
         if finished != self._finished or not self._activity.under_way:
             self._without_progress = 0.0
         if finished != self._finished:
-            # Training that goes on after an error has all the time that it needs.
+            # A program that trains again after the error is not exiting: cancel the timer.
             atexit.unregister(_end_in_time)
         self._finished = finished
 
@@ -173,14 +176,14 @@ class Watchdog:
         who = [f"{each} at {self._addresses[each]}" for each in found.tasks]
         return "\n".join(
             [
-                f"for {self._timeout:g} s {found.kind.value}"
+                f"{found.kind.value} for {self._timeout:g} s"
                 f"{': ' if who else ''}{', '.join(who)}",
                 *self._lines(seen),
             ]
         )
 
     def _lines(self, seen: Seen) -> list[str]:
-        """What each task was last seen doing."""
+        """Returns what each task was last seen doing."""
         return stall.lines(
             seen, self._problems, self._activity.finished, list(self._servers)
         )
@@ -189,7 +192,7 @@ class Watchdog:
         if not found.tasks:
             end_process(text, EXIT_RESTART, self._end)
             return
-        # A process that is gone, the supervisor knows of.
+        # The supervisor already sees dead processes.
         ended = {t for t in self._silent if self._problems[t] != NO_ANSWER}
         tasks = [task for task in found.tasks if task not in ended]
         if not tasks:
@@ -209,12 +212,12 @@ class Watchdog:
 
 
 def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -> None:
-    """Ends this process, from a thread that is not the main one.
+    """Exits this process from a thread other than the main one.
 
     Args:
-        text: Why.
-        status: Its exit status.
-        end: Ends it.
+        text: The reason, to print.
+        status: The exit status.
+        end: Exits the process.
     """
     print(
         f"tfdist: {text}\ntfdist: the main thread cannot be interrupted: ending "
@@ -229,8 +232,8 @@ def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -
 
 
 def _end_in_time() -> None:
-    # TensorFlow says goodbye to every task, and waits for those that do not answer.
-    # This needs neither the main thread nor the interpreter.
+    # On exit TensorFlow contacts every task, and waits for those that do not respond.
+    # faulthandler's timer needs neither the main thread nor the interpreter.
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         faulthandler.dump_traceback_later(_SECONDS_TO_END, exit=True, file=nowhere)

@@ -1,7 +1,8 @@
-"""What is known of a Keras variable while it is created, and no one else is told.
+"""The context of the Keras variable being created.
 
-Keras creates a `tf.Variable` from a function, without its path or its initializer;
-the hooks note both here for the strategy to see.
+Keras creates a `tf.Variable` from a function, and passes neither the path nor the
+initializer on. The hooks of `tfdist.keras` set both here, and the strategy reads them.
+They are context variables because the calls between the two are Keras's and TensorFlow's.
 """
 
 import contextlib
@@ -19,22 +20,22 @@ from tfdist.variables.layout import DIV, MOD, Layout
 variable_path: contextvars.ContextVar[str | None] = contextvars.ContextVar(
     "variable_path", default=None
 )
-"""The path of the Keras variable that is being created, where Keras creates one."""
+"""The path of the Keras variable being created, or None."""
 
 variable_initializer: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "variable_initializer", default=None
 )
-"""Its Keras initializer, where it has one."""
+"""The Keras initializer of that variable, or None."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """How the variables of a scope are to be split.
+    """How to split the variables of a scope.
 
     Attributes:
-        partitioner: Says into how many shards; None leaves it to the strategy's own.
+        partitioner: Returns the number of shards; None for the strategy's partitioner.
         partition_strategy: `"div"` or `"mod"`.
-        rows_only: Whether they can be split by rows alone.
+        rows_only: Whether they can be split by rows only.
     """
 
     partitioner: Any = None
@@ -54,20 +55,20 @@ def partition_variables(
 ) -> Iterator[None]:
     """Splits the Keras variables that are created in this scope over several ps.
 
-    It takes the place of the strategy's own partitioner; a `Planned` placement, which
-    knows every variable, takes precedence. Optimizer slots are split as their weights
-    are, wherever they are created.
+    It replaces the strategy's partitioner. A `Planned` placement takes precedence, since
+    it knows every variable. Optimizer slots are split as their weights are, wherever they
+    are created.
 
     Args:
-        partitioner: One of `tf.distribute.experimental.partitioners`, of tfdist's own,
-            or any function as these.
-        partition_strategy: `"div"` gives each shard neighbours; `"mod"` deals rows out
-            one by one.
-        rows_only: Whether a variable can be split by rows alone: a partitioner that
-            splits it by columns is refused, and a plan does not.
+        partitioner: One of `tf.distribute.experimental.partitioners` or of tfdist's
+            partitioners, or any function with their signature.
+        partition_strategy: `"div"` gives each shard contiguous rows; `"mod"` puts row i
+            on shard i % n.
+        rows_only: Whether a variable can be split by rows only: a partitioner that
+            splits it by columns is an error, and a plan does not do so.
 
     Raises:
-        TypeError: If `partitioner` is no function.
+        TypeError: If `partitioner` is not callable.
         ValueError: If there is no such strategy.
     """
     if not callable(partitioner):
@@ -88,7 +89,7 @@ def partition_variables(
 
 
 def requested() -> Request:
-    """How the scope that we are in wants its variables split."""
+    """Returns how the current scope splits its variables."""
     return _requested.get()
 
 
@@ -101,12 +102,12 @@ def shard_name(name: str, layout: Layout, index: int) -> str:
 
 
 def spec_before_creation(kwargs: dict[str, Any]) -> VariableSpec:
-    """What will be created, from the arguments of `tf.Variable`."""
+    """Returns the spec of a variable from the arguments of `tf.Variable`."""
     shape, dtype = kwargs.get("shape"), kwargs.get("dtype")
     if shape is None or dtype is None:
         value = kwargs["initial_value"]
-        # Keras gives a function and no shape. Traced, it tells its shape without
-        # the memory or the time of a value.
+        # Keras passes a function and no shape. Tracing it gives the shape without
+        # allocating or computing the value.
         with _tf.scratch_graph("variable_spec").as_default():
             value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
         shape, dtype = value.shape, value.dtype

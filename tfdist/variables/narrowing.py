@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+# Context variables, and not arguments, since Keras's optimizer is between the caller that
+# narrows and the variable that is read or written, and passes nothing on.
 _shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
     "shard", default=None
 )
@@ -25,7 +27,7 @@ _rows: contextvars.ContextVar[tuple[Any, tf.Tensor] | None] = contextvars.Contex
 
 
 def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function remember the graph that it is traced in."""
+    """Wraps a function so that `graph_of_the_step` finds the graph it is traced in."""
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         token = _step.set(tf.compat.v1.get_default_graph())
@@ -38,11 +40,11 @@ def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def graph_of_the_step() -> tf.Graph:
-    """The graph to read a partitioned variable in, while a step is traced.
+    """Returns the graph in which to read a partitioned variable during a trace.
 
-    It is the step's own, and not that of a loop in it: TensorFlow differentiates the
-    body of a loop by what it captures, and this has to be the value, and not a handle
-    that stands for it.
+    This is the graph of the step, not that of a loop inside it: TensorFlow differentiates
+    a loop's body with respect to the tensors that it captures, so the body has to capture
+    the value and not a handle.
     """
     graph = current = tf.compat.v1.get_default_graph()
     step = _step.get()
@@ -77,12 +79,12 @@ def of_rows(weight: Any, rows: tf.Tensor) -> Iterator[None]:
 
 
 def shard_seen() -> int | None:
-    """The index of the shard that the update under way is narrowed to."""
+    """Returns the index of the shard that the current update is narrowed to, or None."""
     return _shard.get()
 
 
 def rows_seen(variable: Any, beside: Any) -> tf.Tensor | None:
-    """The rows that the update under way is narrowed to, of one variable.
+    """Returns the rows of a variable that the current update is narrowed to, or None.
 
     Args:
         variable: The variable that is read or written.

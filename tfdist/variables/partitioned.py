@@ -25,14 +25,14 @@ from tfdist.variables.variable import ParameterServerVariable, each_row_once
 class PartitionedSlices(tf.IndexedSlices):
     """A gradient of rows that also knows which of them each shard holds.
 
-    TensorFlow sees the slices of the whole variable. Each shard's own, of rows counted
-    within the shard, are there without a detour: where only they are used, the others
-    are never computed.
+    TensorFlow sees the slices of the whole variable. `shards` holds the slices of each
+    shard, with rows counted within the shard: where only these are used, a graph never
+    computes the others.
 
     Args:
         shards: The slices of each shard.
-        layout: Of the variable.
-        dense_shape: Of the whole variable.
+        layout: The layout of the variable.
+        dense_shape: The shape of the whole variable.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class PartitionedVariable:
     the same time.
 
     Args:
-        shards: In their order along the axis.
-        layout: Which indices of the whole each of them has.
-        name: Of the whole.
+        shards: The shards, in their order along the axis.
+        layout: Which indices of the whole variable each shard holds.
+        name: The name of the whole variable.
         trainable: Whether gradients flow to it.
         num_workers: How many workers may write at the same time.
     """
@@ -98,7 +98,7 @@ class PartitionedVariable:
 
     @property
     def shards(self) -> tuple[ParameterServerVariable, ...]:
-        """The variables that it consists of."""
+        """The variables on the ps, one per shard."""
         return self._shards
 
     @property
@@ -114,7 +114,7 @@ class PartitionedVariable:
 
     @property
     def aggregation(self) -> tf.VariableAggregation:
-        """How replicas' writes would be put together, as of `tf.Variable`."""
+        """How writes of replicas are combined, as for `tf.Variable`."""
         return self._shards[0].aggregation
 
     @property
@@ -124,7 +124,7 @@ class PartitionedVariable:
 
     @property
     def handle(self) -> tf.Tensor:
-        """What stands for the whole where gradients are asked for."""
+        """The tensor that stands for the whole variable in a gradient tape."""
         return self._shards[0].handle
 
     @property

@@ -1,7 +1,7 @@
-"""How the shards of a variable are saved: as contiguous slices of one tensor.
+"""Save the shards of a variable as contiguous slices of one tensor.
 
-So a checkpoint of a variable in shards has one tensor of the whole's shape, as that of
-a variable in one piece, and each restores the other's, in any other shards.
+A checkpoint of a variable in shards therefore holds one tensor of the whole shape, as for
+a variable that is not split, and either can be restored into any number of shards.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ def saveables(
 
     Args:
         shards: The shards.
-        layout: Of the whole.
-        shape: Of the whole.
-        name: Of the tensor in the checkpoint.
+        layout: The layout of the variable.
+        shape: The shape of the whole variable.
+        name: The name of the tensor in the checkpoint.
     """
     specs = slice_specs(layout, shape)
     if layout.partition_strategy != DIV:
@@ -57,7 +57,7 @@ def saveables(
 
 
 def slice_specs(layout: Layout, shape: Sequence[int]) -> list[str]:
-    """Returns contiguous slices, in the words of checkpoints: `6 4 0,3:0,4`."""
+    """Returns contiguous slices in the checkpoint format: `6 4 0,3:0,4`."""
     partition = layout.partition
     specs = []
     for shard in partition.bounds:
@@ -98,9 +98,9 @@ class _ContiguousSaveable(_tf.SaveableObject):
 
 
 class _InterleavedSaveable(_tf.SaveableObject):
-    """Saves shards whose rows are no neighbours.
+    """Saves shards whose rows are not contiguous.
 
-    Each ps puts one slice of neighbours together, from rows of all of them.
+    Each ps assembles one contiguous slice from rows of all shards.
     """
 
     def __init__(

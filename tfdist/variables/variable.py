@@ -49,6 +49,9 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._num_workers = num_workers
         self._is_weight = is_weight or variable.trainable
         self._beside = beside
+        # The tensor that the step being traced has read. It serves later reads of the
+        # step, and `increment` looks for it in what the step assigns. It is valid for
+        # one graph, for one choice of rows, and until the next write.
         self._view: tf.Tensor | None = None
         self._rows_of_view: tf.Tensor | None = None
         self.updates_rows = False
@@ -57,12 +60,13 @@ class ParameterServerVariable(_tf.CachingVariable):
         return narrowing.rows_seen(self, self._beside)
 
     def _current_view(self) -> tf.Tensor | None:
-        """What the graph being traced has read, unless it has written since."""
+        """Returns what the current trace has read, unless it has written since."""
         view = self._view
         if view is None or tf.executing_eagerly():
             return None
         if self._rows_of_view is not self._rows_seen():
             return None
+        # A tensor of another trace, or of a loop's body, cannot be used in this graph.
         return view if view.graph is tf.compat.v1.get_default_graph() else None
 
     def read_value(self) -> tf.Tensor:
@@ -119,6 +123,7 @@ class ParameterServerVariable(_tf.CachingVariable):
             NotAdditiveError: If a step sets a variable that sums over the workers,
                 as those of a metric do.
         """
+        # The write makes the view stale, also where the lines below raise.
         view, rows = self._current_view(), self._rows_seen()
         self._view = None
         if view is not None:
@@ -213,6 +218,7 @@ def each_row_once(
     return result
 
 
+# The base class passes these methods to the variable on the ps, past the view.
 def _forgetting_the_view(method: str) -> Callable[..., Any]:
     def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
         self._view = None
