@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist import estimator
 from tfdist.estimator import _tf, experimental, export, v1
+from tfdist.estimator.executor import executor_of
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.
@@ -324,16 +325,31 @@ def test_train_and_evaluate_with_exporters_and_hooks(tmp_path):
     assert warm.evaluate(linear_input_fn, steps=3)["error"] < 0.1
 
 
+def run_evaluator(model, max_steps):
+    """Runs the task `evaluator` until it has seen `max_steps`."""
+    spec = estimator.EvalSpec(
+        linear_input_fn, steps=1, start_delay_secs=0, throttle_secs=0
+    )
+    executor = executor_of(_tf.module("training")._TrainingExecutor)(
+        estimator=model,
+        train_spec=estimator.TrainSpec(linear_input_fn, max_steps=max_steps),
+        eval_spec=spec,
+    )
+    executor.run_evaluator()
+
+
 def test_an_evaluator_takes_the_next_checkpoint_where_one_is_gone(
     tmp_path, monkeypatch, caplog
 ):
     trained = threading.Event()
+    found = []
 
     def after_the_chief(*args, **kwargs):
         if not trained.is_set():
             trained.set()
             chief.train(linear_input_fn, steps=10)
-        return evaluate(*args, **kwargs)
+        found.append(evaluate(*args, **kwargs))
+        return found[-1]
 
     config = estimator.RunConfig(str(tmp_path), keep_checkpoint_max=1)
     chief = estimator.Estimator(linear_model_fn, config=config)
@@ -341,12 +357,9 @@ def test_an_evaluator_takes_the_next_checkpoint_where_one_is_gone(
     model = estimator.Estimator(linear_model_fn, config=config)
     evaluate = model.evaluate
     monkeypatch.setattr(model, "evaluate", after_the_chief)
-    evaluator = _tf.module("training")._TrainingExecutor._Evaluator(
-        model, estimator.EvalSpec(linear_input_fn, steps=1), max_training_steps=None
-    )
-    found, _ = evaluator.evaluate_and_export()
-    assert found.metrics["global_step"] == 20
-    assert "model.ckpt-10 was deleted while it was read" in caplog.text
+    run_evaluator(model, max_steps=20)
+    assert [metrics["global_step"] for metrics in found] == [20]
+    assert "model.ckpt-10 was deleted during its evaluation" in caplog.text
 
 
 def test_an_evaluator_does_not_hide_other_errors(tmp_path, monkeypatch):
@@ -357,11 +370,8 @@ def test_an_evaluator_does_not_hide_other_errors(tmp_path, monkeypatch):
         raise ValueError("of another kind")
 
     monkeypatch.setattr(model, "evaluate", fail)
-    evaluator = _tf.module("training")._TrainingExecutor._Evaluator(
-        model, estimator.EvalSpec(linear_input_fn, steps=1), max_training_steps=None
-    )
     with pytest.raises(ValueError, match="of another kind"):
-        evaluator.evaluate_and_export()
+        run_evaluator(model, max_steps=1)
 
 
 def test_one_device_strategy_and_metrics_of_keras_2(tmp_path):

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
-from tfdist.estimator import roles
-from tfdist.estimator.clusters import Kind, check_cluster, kind_of
+from tfdist.estimator.clusters import StrategyKind, check_cluster, kind_of
+from tfdist.estimator.server import start_server
 
 ALONE = Cluster.from_hosts(chief="a:1", evaluator="b:1")
 PS = Cluster.from_hosts(chief="a:1", ps="b:1", worker="c:1")
@@ -19,13 +19,13 @@ WITH_CHIEF = Cluster.from_hosts(chief="a:1", worker="b:1")
 @pytest.mark.parametrize(
     ("kind", "cluster"),
     [
-        (Kind.DEVICE_SETTER, PS),
-        (Kind.DEVICE_SETTER, ALONE),
-        (Kind.PARAMETER_SERVER, PS),
-        (Kind.ONE_PROCESS, ALONE),
-        (Kind.IN_STEP, WORKERS),
-        (Kind.IN_STEP, WITH_CHIEF),
-        (Kind.IN_STEP, ALONE),
+        (StrategyKind.DEVICE_SETTER, PS),
+        (StrategyKind.DEVICE_SETTER, ALONE),
+        (StrategyKind.PARAMETER_SERVER, PS),
+        (StrategyKind.ONE_PROCESS, ALONE),
+        (StrategyKind.SYNCHRONOUS, WORKERS),
+        (StrategyKind.SYNCHRONOUS, WITH_CHIEF),
+        (StrategyKind.SYNCHRONOUS, ALONE),
     ],
 )
 def test_clusters_that_fit(kind, cluster):
@@ -35,12 +35,24 @@ def test_clusters_that_fit(kind, cluster):
 @pytest.mark.parametrize(
     ("kind", "cluster", "words"),
     [
-        (Kind.DEVICE_SETTER, WORKERS, "worker: without a strategy.*Add .* a ps"),
-        (Kind.DEVICE_SETTER, WITH_CHIEF, "chief and worker: without a strategy"),
-        (Kind.PARAMETER_SERVER, WITH_CHIEF, "no ps for the variables"),
-        (Kind.ONE_PROCESS, PS, "trains in one process: give the address of a chief"),
-        (Kind.ONE_PROCESS, WORKERS, "trains in one process"),
-        (Kind.IN_STEP, PS, "need no ps: remove it"),
+        (
+            StrategyKind.DEVICE_SETTER,
+            WORKERS,
+            "worker: without a strategy.*Add .* a ps",
+        ),
+        (
+            StrategyKind.DEVICE_SETTER,
+            WITH_CHIEF,
+            "chief and worker: without a strategy",
+        ),
+        (StrategyKind.PARAMETER_SERVER, WITH_CHIEF, "no ps for the variables"),
+        (
+            StrategyKind.ONE_PROCESS,
+            PS,
+            "trains in one process: give the address of a chief",
+        ),
+        (StrategyKind.ONE_PROCESS, WORKERS, "trains in one process"),
+        (StrategyKind.SYNCHRONOUS, PS, "need no ps: remove it"),
     ],
 )
 def test_clusters_that_do_not_fit(kind, cluster, words):
@@ -112,20 +124,18 @@ class OwnStrategy(tf.distribute.OneDeviceStrategy):
 
 
 def test_strategies_of_ones_own_go_by_their_base():
-    assert kind_of(OwnStrategy("CPU:0")) is Kind.ONE_PROCESS
-    assert kind_of(estimator.ParameterServerStrategy()) is Kind.PARAMETER_SERVER
+    assert kind_of(OwnStrategy("CPU:0")) is StrategyKind.ONE_PROCESS
+    assert kind_of(estimator.ParameterServerStrategy()) is StrategyKind.PARAMETER_SERVER
 
 
-def test_a_port_that_is_taken_is_named():
-    class Executor:
-        def _start_std_server(self, config):
-            raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
+def test_a_port_that_is_taken_is_named(monkeypatch):
+    def fail(*args, **kwargs):
+        raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
 
-    class Config:
-        task_type, task_id, master = "worker", 1, "grpc://b:2222"
-
-    with pytest.raises(ClusterError, match=r"worker:1 cannot serve on grpc://b:2222"):
-        roles._with_server(Executor)()._start_std_server(Config)
+    monkeypatch.setattr(tf.distribute, "Server", fail)
+    monkeypatch.setenv("TF_CONFIG", TFConfig(PS, Task("worker", 0)).to_json())
+    with pytest.raises(ClusterError, match=r"worker:0 cannot serve on c:1: Could not"):
+        start_server(estimator.RunConfig())
 
 
 def test_evaluation_has_no_cluster():

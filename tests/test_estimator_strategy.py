@@ -178,39 +178,33 @@ class Clock:
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
 
-class Result:
-    def __init__(self, metrics):
-        self.metrics = metrics
-
-
 def test_evaluator_ends_when_the_chief_has_gone_and_nothing_is_left(monkeypatch):
     clock, there = Clock(monkeypatch), True
     watch = ChiefWatch(lambda: there, startup_timeout=600, patience=60)
-    evaluated, nothing_new = Result({"loss": 1.0}), Result(None)
-    assert watch.before_eval()
-    watch.after_eval(nothing_new)
+    assert watch.should_continue()
+    watch.evaluated(False)
     there, clock.now = False, 59
-    assert watch.before_eval()
+    assert watch.should_continue()
     clock.now = 61
-    watch.after_eval(evaluated)  # The last checkpoint is never left out.
-    assert watch.before_eval()
-    watch.after_eval(nothing_new)
-    assert not watch.before_eval()
+    watch.evaluated(True)  # The last checkpoint is never left out.
+    assert watch.should_continue()
+    watch.evaluated(False)
+    assert not watch.should_continue()
 
 
 def test_evaluator_waits_for_a_chief_that_is_started_later_or_again(monkeypatch):
     clock, there = Clock(monkeypatch), False
     watch = ChiefWatch(lambda: there, startup_timeout=600, patience=60)
-    watch.after_eval(Result(None))
+    watch.evaluated(False)
     clock.now = 599
-    assert watch.before_eval()
+    assert watch.should_continue()
     there = True
-    assert watch.before_eval()
+    assert watch.should_continue()
     there, clock.now = False, 650
-    assert watch.before_eval()
+    assert watch.should_continue()
     there = True
-    assert watch.before_eval()
+    assert watch.should_continue()
     there, clock.now = False, 700
-    assert watch.before_eval()
+    assert watch.should_continue()
     clock.now = 711
-    assert not watch.before_eval()
+    assert not watch.should_continue()

@@ -1,23 +1,21 @@
-"""The fence of the Estimator: tensorflow-estimator as it can be on today's TensorFlow.
+"""The Estimator's fence: tensorflow-estimator, loaded on a current TensorFlow.
 
-tensorflow-estimator 2.15.0 needs four things that TensorFlow 2.16 no longer has. Its
-modules are loaded here by a loader of our own, and what they import is answered by us
-where TensorFlow cannot. Nothing is changed in TensorFlow, in Keras or on disk: only
-these modules see what follows.
+tensorflow-estimator 2.15.0 imports four things that TensorFlow 2.16 removed. This module
+loads its modules with a custom loader, which answers those imports. TensorFlow, Keras
+and the files on disk stay unchanged: only these modules see the replacements.
 
-*   `tf.keras` of Keras 2. They derive classes from it and use its optimizers and
-    metrics, in graphs, which Keras 3 cannot be used in. They see tf_keras.
+*   `tf.keras` of Keras 2. tensorflow-estimator derives classes from it and uses its
+    optimizers and metrics in graphs, which Keras 3 does not support. It gets tf_keras.
 *   `tensorflow.python.distribute.estimator_training`, which ran the tasks of a cluster.
-    `tfdist.estimator.roles` stands in for it.
-*   The part of TensorFlow's own API generator that tensorflow-estimator exported its
-    names with. A register of ours has them instead, which is where the public names of
-    `tfdist.estimator` come from.
-*   The packages' `__init__`, which import the TPU estimators, and they in turn modules
-    that are gone. They are left out.
+    It gets `tfdist.estimator.roles`.
+*   The part of TensorFlow's API generator that exported tensorflow-estimator's names.
+    It gets a register, from which `tfdist.estimator` takes its public names.
+*   The packages' `__init__` files, which import the TPU estimators, and through them
+    modules that TensorFlow removed. They are skipped.
 
-All else that is private and that the Estimator alone needs stands here and not in
-`tfdist/_tf.py`, since tensorflow-estimator is optional, and `import tfdist` must not
-need it. Tried with TensorFlow 2.16.2 and 2.21.0, each with tf_keras of the same number.
+The private symbols that only the Estimator needs are here and not in `tfdist/_tf.py`,
+because tensorflow-estimator is optional and `import tfdist` must work without it. Tried
+with TensorFlow 2.16.2 and 2.21.0, each with the tf_keras of the same version.
 """
 
 import builtins
@@ -30,24 +28,19 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import (
-    distribute_coordinator,
-    distribute_coordinator_context,
-)
 from tensorflow.python.distribute.parameter_server_strategy import (
     ParameterServerStrategyExtended,
 )
 
 __all__ = [
-    # Decides the device of each variable; the strategy itself has no say in it.
+    # The class that decides the device of each variable. The public strategy delegates
+    # to it, and takes no placement.
     "ParameterServerStrategyExtended",
     "Register",
     "load",
     "module",
     "reduce_as_in_a_session",
     "replace",
-    "run_worker",
-    "worker_context",
 ]
 
 PACKAGE = "tensorflow_estimator"
@@ -56,7 +49,7 @@ _LEFT_OUT = (PACKAGE, f"{PACKAGE}.python", _ESTIMATOR)
 
 
 class _View(ModuleType):
-    """A module as it is, but for the attributes given."""
+    """A module with some attributes replaced."""
 
     def __init__(self, module: Any, **instead: Any) -> None:
         super().__init__(module.__name__)
@@ -89,7 +82,7 @@ class Register:
         self.names_v1: dict[str, Any] = {}
 
     def __call__(self, *names: str, v1: Sequence[str] | None = None) -> Any:
-        """Stands for the decorator with which a symbol is exported."""
+        """Returns a decorator that registers a symbol under its public names."""
 
         def export(symbol: Any) -> Any:
             self.names.update(dict.fromkeys(names, symbol))
@@ -98,21 +91,25 @@ class Register:
 
         return export
 
+    def replace(self, name: str, symbol: Any) -> None:
+        """Puts another symbol in place of a public name of both versions."""
+        self.names[name] = self.names_v1[name] = symbol
+
 
 class _SourceLoader(SourceFileLoader):
-    """Runs a module whose imports are answered by `importing`."""
+    """Runs a module whose import statements call `importing`."""
 
     importing: Any
 
     def exec_module(self, module: ModuleType) -> None:
-        # A module's imports go through the builtins that it finds in its own names.
+        # An import statement calls `__import__` of the module's own `__builtins__`.
         own = {**vars(builtins), "__import__": self.importing}
         module.__dict__["__builtins__"] = own
         super().exec_module(module)
 
 
 class _StandIn(Loader):
-    """Makes a module of the names given."""
+    """Creates a module that has the given names and nothing else."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
@@ -125,7 +122,7 @@ class _StandIn(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of tensorflow-estimator, and no other."""
+    """Finds the modules of tensorflow-estimator, and no others."""
 
     def __init__(self, register: Register, roles: Any) -> None:
         self._register = register
@@ -146,7 +143,7 @@ class _Finder(MetaPathFinder):
         if spec is None:
             return None
         if fullname in _LEFT_OUT:
-            spec.loader = None  # As Python has it for a package without __init__.
+            spec.loader = None  # What Python does for a package without __init__.
         elif isinstance(spec.loader, SourceFileLoader):
             loader = _SourceLoader(spec.loader.name, spec.loader.path)
             loader.importing = self._import
@@ -171,14 +168,15 @@ class _Finder(MetaPathFinder):
 
 
 def load(register: Register, roles: Any, modules: Sequence[str]) -> None:
-    """Loads modules of tensorflow-estimator, given by their names in it.
+    """Loads modules of tensorflow-estimator.
 
     Args:
-        register: Gets the names that they export.
-        roles: What they find as `tensorflow.python.distribute.estimator_training`.
-        modules: For example `"canned.dnn"`.
+        register: Receives the names that the modules export.
+        roles: What the modules import as
+            `tensorflow.python.distribute.estimator_training`.
+        modules: Their names within tensorflow-estimator, such as `"canned.dnn"`.
     """
-    # An import of it that has failed before leaves modules behind.
+    # An earlier import that failed may have left some of the modules half initialized.
     for name in [each for each in sys.modules if each.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Finder(register, roles))
@@ -187,50 +185,42 @@ def load(register: Register, roles: Any, modules: Sequence[str]) -> None:
 
 
 def replace(name: str, attribute: str, **instead: Any) -> None:
-    """Lets a loaded module see one of its imports with other attributes."""
+    """Replaces attributes of a module that a loaded module has imported.
+
+    Only that loaded module sees the replacements.
+
+    Args:
+        name: The loaded module.
+        attribute: The name of the imported module in it.
+        **instead: The attributes to replace.
+    """
     where = module(name)
     setattr(where, attribute, _View(getattr(where, attribute), **instead))
 
 
 def module(name: str) -> ModuleType:
-    """Returns a module that has been loaded."""
+    """Returns a loaded module by its name within tensorflow-estimator."""
     return sys.modules[f"{_ESTIMATOR}.{name}"]
 
 
-def run_worker(work: Any, config: Any) -> None:
-    """Calls `work(strategy)` as the task of a strategy whose workers are in step.
-
-    Which session a task makes, and what it saves, TensorFlow decides from a context
-    that only this private function can enter.
-    """
-    distribute_coordinator.run_distribute_coordinator(
-        work,
-        config.train_distribute,
-        mode=distribute_coordinator.CoordinatorMode.INDEPENDENT_WORKER,
-        cluster_spec=config.cluster_spec,
-        task_type=config.task_type,
-        task_id=config.task_id,
-        session_config=config.session_config,
-    )
-
-
-def worker_context() -> Any:
-    """Returns the context in which `work` is called."""
-    return distribute_coordinator_context.get_current_worker_context()
-
-
 def reduce_as_in_a_session(strategy: tf.distribute.Strategy) -> None:
-    """Has a mirrored strategy add up as it would, had it been made for a session.
+    """Makes a mirrored strategy on CPUs reduce on one device.
 
-    Made in a program that executes eagerly, it takes collectives unless told otherwise,
-    and on CPU devices these wait for ever in the session of an Estimator. Made in a
-    session, it adds up on one device.
+    A mirrored strategy that is created while TensorFlow executes eagerly chooses
+    collectives. On CPU devices these wait forever in an Estimator's session. Created in
+    a session, the strategy would choose a reduction to one device.
+
+    The cross-device ops of a strategy cannot be read or set publicly. Without
+    `_cross_device_ops`, users would have to pass
+    `cross_device_ops=tf.distribute.ReductionToOneDevice()`.
 
     Args:
-        strategy: Of one process. Only what TensorFlow has chosen is changed.
+        strategy: A strategy of one process. Cross-device ops that the user has passed
+            are left alone: the class of the collectives is not public.
     """
     extended = strategy.extended
-    chosen = getattr(extended, "_collective_ops", None)
-    on_cpu = any("cpu" in device.lower() for device in extended.worker_devices)
-    if chosen is not None and extended._cross_device_ops is chosen and on_cpu:
+    if not any("cpu" in device.lower() for device in extended.worker_devices):
+        return
+    chosen = getattr(extended, "_cross_device_ops", None)
+    if type(chosen).__name__ == "CollectiveAllReduce":
         extended._cross_device_ops = tf.distribute.ReductionToOneDevice()

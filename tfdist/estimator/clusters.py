@@ -1,4 +1,4 @@
-"""Which cluster fits which strategy: decided before anything starts."""
+"""Checks which cluster fits which strategy, before anything starts."""
 
 from enum import Enum
 
@@ -14,23 +14,23 @@ from tfdist.synchronous.multi_worker import (
 from tfdist.synchronous.ring import RingStrategy
 
 
-class Kind(Enum):
+class StrategyKind(Enum):
     """How the tasks of a cluster train one model."""
 
     DEVICE_SETTER = "no strategy"
     PARAMETER_SERVER = "ParameterServerStrategy"
     ONE_PROCESS = "a strategy of one process"
-    IN_STEP = "MultiWorkerMirroredStrategy"
+    SYNCHRONOUS = "MultiWorkerMirroredStrategy"
 
 
 _v1 = tf.compat.v1.distribute
 _KINDS = {
-    Kind.PARAMETER_SERVER: (_v1.experimental.ParameterServerStrategy,),
-    Kind.IN_STEP: (
+    StrategyKind.PARAMETER_SERVER: (_v1.experimental.ParameterServerStrategy,),
+    StrategyKind.SYNCHRONOUS: (
         tf.distribute.MultiWorkerMirroredStrategy,
         _v1.experimental.MultiWorkerMirroredStrategy,
     ),
-    Kind.ONE_PROCESS: (
+    StrategyKind.ONE_PROCESS: (
         tf.distribute.MirroredStrategy,
         tf.distribute.OneDeviceStrategy,
         tf.distribute.experimental.CentralStorageStrategy,
@@ -51,14 +51,14 @@ class StrategyError(ValueError):
     """A strategy that an Estimator cannot train under."""
 
 
-def kind_of(strategy: object) -> Kind:
-    """Returns how a strategy, or None, trains.
+def kind_of(strategy: object) -> StrategyKind:
+    """Returns how a strategy, or None for no strategy, trains.
 
     Raises:
         StrategyError: If an Estimator cannot train under it.
     """
     if strategy is None:
-        return Kind.DEVICE_SETTER
+        return StrategyKind.DEVICE_SETTER
     for kind, classes in _KINDS.items():
         if isinstance(strategy, classes) and not isinstance(strategy, _EAGER):
             return kind
@@ -71,36 +71,43 @@ def kind_of(strategy: object) -> Kind:
     )
 
 
-def check_cluster(kind: Kind, cluster: Cluster) -> None:
+def is_synchronous(strategy: object) -> bool:
+    """Returns whether workers train in unison, each with a copy of every variable."""
+    return isinstance(strategy, _KINDS[StrategyKind.SYNCHRONOUS])
+
+
+def check_cluster(kind: StrategyKind, cluster: Cluster) -> None:
     """Checks that a cluster has the tasks that a strategy needs.
 
     Raises:
-        ClusterError: If it has not; says what to add or to choose.
+        ClusterError: If it does not. The message says what to add or choose.
     """
     trainers = len(cluster.chief) + len(cluster.worker)
     alone = trainers == 1 and not cluster.ps
     has = " and ".join(cluster.jobs())
-    if kind is Kind.ONE_PROCESS and not alone:
+    if kind is StrategyKind.ONE_PROCESS and not alone:
         raise ClusterError(
             f"TF_CONFIG has {has}, and the strategy of this RunConfig trains in one "
-            "process: give the address of a chief alone, or choose "
-            "tfdist.estimator.ParameterServerStrategy() with ps, or "
-            "tf.distribute.MultiWorkerMirroredStrategy() without"
+            "process: give the address of a chief only, or choose "
+            "tfdist.estimator.ParameterServerStrategy() with ps tasks, or "
+            "tf.distribute.MultiWorkerMirroredStrategy() without any"
         )
-    if kind is Kind.IN_STEP and cluster.ps:
+    if kind is StrategyKind.SYNCHRONOUS and cluster.ps:
         raise ClusterError(
-            f"TF_CONFIG has {has}, and workers in step need no ps: remove it, or "
+            f"TF_CONFIG has {has}, and synchronous workers need no ps: remove it, or "
             "choose tfdist.estimator.ParameterServerStrategy()"
         )
-    if kind is Kind.PARAMETER_SERVER and not cluster.ps:
+    if kind is StrategyKind.PARAMETER_SERVER and not cluster.ps:
         raise ClusterError(
             f"TF_CONFIG has {has}, and no ps for the variables: add the address of "
             "one, or choose tf.distribute.MultiWorkerMirroredStrategy()"
         )
-    if kind is Kind.DEVICE_SETTER and not (cluster.ps or alone and cluster.chief):
+    if kind is StrategyKind.DEVICE_SETTER and not (
+        cluster.ps or alone and cluster.chief
+    ):
         raise ClusterError(
             f"TF_CONFIG has {has}: without a strategy, each worker would train a "
-            "model of its own, or wait for ever. Add the address of a ps, which needs "
-            "a chief, or give RunConfig(train_distribute="
+            "separate model, or wait forever. Add the address of a ps, which needs a "
+            "chief, or pass RunConfig(train_distribute="
             "tf.distribute.MultiWorkerMirroredStrategy())"
         )

@@ -1,9 +1,8 @@
-"""When the evaluator has nothing more to wait for."""
+"""When an evaluator stops waiting for checkpoints."""
 
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from tf_config import Cluster, Task
 from tfdist.cluster.startup import unreachable
@@ -14,16 +13,15 @@ PATIENCE_SECONDS = 60.0
 
 
 class ChiefWatch:
-    """Ends a continuous evaluation when the chief has gone.
+    """Stops a continuous evaluation after the chief has exited.
 
-    TensorFlow's evaluator ends at `max_steps`, and else waits for ever: after a hook
-    that stops early, or where there is no `max_steps`. It has the two methods that
-    tensorflow-estimator calls before and after each evaluation.
+    TensorFlow's evaluator exits at `max_steps`. It waits forever if there is no
+    `max_steps`, or if a hook stops the training early.
 
     Args:
-        listens: Whether the chief can be reached now.
-        startup_timeout: How long the chief may take to be there, in seconds.
-        patience: How long it may be away, if it is started again, in seconds.
+        listens: Returns whether the chief can be reached now.
+        startup_timeout: How long the chief may take to start, in seconds.
+        patience: How long the chief may be away during a restart, in seconds.
     """
 
     def __init__(
@@ -38,28 +36,31 @@ class ChiefWatch:
         self._seen = time.monotonic()
         self._has_evaluated = True
 
-    def before_eval(self) -> bool:
-        """Whether to go on."""
+    def should_continue(self) -> bool:
+        """Returns whether to wait for another checkpoint."""
         if self._listens():
             self._seen, self._patience = time.monotonic(), self._patience_later
         away = time.monotonic() - self._seen
+        # The chief may have written another checkpoint during the last evaluation.
         if self._has_evaluated or away < self._patience:
             return True
         _log.warning(
-            "the evaluator ends: the chief does not answer since %.0f s, and its last "
+            "the evaluator exits: no response from the chief for %.0f s, and its last "
             "checkpoint has been evaluated",
             away,
         )
         return False
 
-    def after_eval(self, result: Any) -> bool:
-        """Takes note of whether there was a checkpoint to evaluate."""
-        self._has_evaluated = bool(result.metrics)
-        return True
+    def evaluated(self, found: bool) -> None:
+        """Notes whether the last evaluation found a new checkpoint."""
+        self._has_evaluated = found
 
 
 def watch_chief(cluster: Cluster, startup_timeout: float) -> ChiefWatch | None:
-    """Returns a watch; None for a chief that has no server, since it is alone."""
+    """Returns a watch, or None if the chief is the only task.
+
+    A single task has no server that could be reached.
+    """
     tasks = [task for task in cluster.tasks() if task.job != "evaluator"]
     if len(tasks) == 1:
         return None

@@ -1,35 +1,46 @@
-"""An evaluator that is slower than the chief, which deletes its oldest checkpoints."""
+"""Evaluates the next checkpoint when the current one is deleted during the evaluation.
 
-import functools
+The chief deletes its oldest checkpoints. A slow evaluator may still be reading one.
+"""
+
 import logging
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.estimator import _tf
-
 _log = logging.getLogger("tfdist")
 
 
-def install() -> None:
-    """Has an evaluator take the next checkpoint where one is gone that it began with."""
-    owner = _tf.module("training")._TrainingExecutor._Evaluator
-    evaluate_and_export = owner.evaluate_and_export
+class RetryingEvaluator:
+    """Evaluates the newest checkpoint, and starts over if it is deleted meanwhile.
 
-    @functools.wraps(evaluate_and_export)
-    def evaluate_what_is_there(self: Any) -> Any:
+    Args:
+        evaluator: Has the method `evaluate_and_export()`, which evaluates the newest
+            checkpoint.
+        estimator: The Estimator whose checkpoints they are.
+    """
+
+    def __init__(self, evaluator: Any, estimator: Any) -> None:
+        self._evaluator = evaluator
+        self._estimator = estimator
+
+    def evaluate_and_export(self) -> Any:
+        """Returns the result of the evaluation and those of the exports.
+
+        Raises:
+            ValueError: If the evaluation fails while its checkpoint is still there.
+            tf.errors.OpError: The same.
+        """
         while True:
             newest = self._estimator.latest_checkpoint()
             try:
-                return evaluate_and_export(self)
+                return self._evaluator.evaluate_and_export()
             except (ValueError, tf.errors.OpError):
                 if newest is None or tf.io.gfile.exists(f"{newest}.index"):
                     raise
                 _log.warning(
-                    "%s was deleted while it was read, since newer ones were written: "
-                    "evaluating the newest. RunConfig(keep_checkpoint_max=...) keeps "
-                    "more of them",
+                    "%s was deleted during its evaluation because newer checkpoints "
+                    "were written: evaluating the newest one. To keep more "
+                    "checkpoints, increase RunConfig(keep_checkpoint_max=...)",
                     newest,
                 )
-
-    owner.evaluate_and_export = evaluate_what_is_there

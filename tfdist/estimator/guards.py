@@ -12,7 +12,12 @@ from typing import Any
 import keras
 
 from tfdist.estimator import _tf
-from tfdist.estimator.clusters import Kind, StrategyError, check_cluster, kind_of
+from tfdist.estimator.clusters import (
+    StrategyError,
+    StrategyKind,
+    check_cluster,
+    kind_of,
+)
 from tfdist.estimator.environment import (
     check_no_proxy,
     check_writable,
@@ -61,7 +66,7 @@ def _check_run_config(arguments: Arguments) -> None:
         check_cluster(kind, config.cluster)
         check_no_proxy(config)
     strategy = arguments.get("eval_distribute")
-    if strategy is not None and kind_of(strategy) is not Kind.ONE_PROCESS:
+    if strategy is not None and kind_of(strategy) is not StrategyKind.ONE_PROCESS:
         raise StrategyError(
             "eval_distribute is a strategy of one process, such as "
             "tf.distribute.MirroredStrategy(): an evaluator has no cluster; received "
@@ -69,7 +74,7 @@ def _check_run_config(arguments: Arguments) -> None:
         )
     for name in ("train_distribute", "eval_distribute"):
         strategy = arguments.get(name)
-        if strategy is not None and kind_of(strategy) is Kind.ONE_PROCESS:
+        if strategy is not None and kind_of(strategy) is StrategyKind.ONE_PROCESS:
             _tf.reduce_as_in_a_session(strategy)
 
 

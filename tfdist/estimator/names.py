@@ -1,4 +1,4 @@
-"""The names of `tf.estimator` and of `tf.compat.v1.estimator`, loaded once."""
+"""The names of `tf.estimator` and `tf.compat.v1.estimator`, loaded once per process."""
 
 import importlib.metadata
 from functools import partial
@@ -43,13 +43,17 @@ _MODULES = (
 def _load() -> tuple[Any, Any, Any]:
     names = ("tensorflow-estimator", "tf_keras")
     versions.check(tf.__version__, {name: _installed(name) for name in names})
-    # These need what was just checked.
-    from tfdist.estimator import _tf, evaluation, guards, roles, session
+    # These modules import the packages that were just checked.
+    from tfdist.estimator import _tf, guards, roles, session
 
     register = _tf.Register()
     _tf.load(register, roles, _MODULES)
+    # Its base class is one of those loaded above.
+    from tfdist.estimator.run_config import RunConfig
+
+    register.replace("estimator.RunConfig", RunConfig)
+    vars(_tf.module("run_config")).update(RunConfig=RunConfig)
     guards.install()
-    evaluation.install()
     _tf.replace(
         "estimator",
         "training",
@@ -67,7 +71,7 @@ def _installed(name: str) -> str | None:
 
 
 def _tree(names: dict[str, Any]) -> Any:
-    """Objects in objects, of names such as `estimator.export.PredictOutput`."""
+    """Returns nested objects for dotted names such as `estimator.export.PredictOutput`."""
     root = SimpleNamespace()
     for name, symbol in names.items():
         _, *parents, last = name.split(".")

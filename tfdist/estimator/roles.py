@@ -1,11 +1,10 @@
 """What each task of a cluster does: chief, worker, ps and evaluator.
 
-tensorflow-estimator asks TensorFlow for this, by the functions below that have a name
-without an underscore. TensorFlow 2.16 and later do not have them any more.
+The public functions stand in for `tensorflow.python.distribute.estimator_training`,
+which TensorFlow 2.16 removed. tensorflow-estimator calls them.
 """
 
-import copy
-import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,78 +12,75 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.cluster.startup import wait_for
-from tfdist.estimator import _tf
-from tfdist.estimator.clusters import Kind, kind_of
-from tfdist.estimator.ending import watch_chief
+from tfdist.estimator.ending import ChiefWatch, watch_chief
 from tfdist.estimator.environment import check_writable, read_tf_config
+from tfdist.estimator.executor import executor_of
+from tfdist.estimator.server import ensure_synchronous_server, start_server
 from tfdist.low_level.ending import report_done, serve_until_done
 
-_log = logging.getLogger("tfdist")
+# TensorFlow's values. Training may diverge if many workers update new weights at once.
+_DELAY_SECONDS_PER_WORKER = 5
+_LONGEST_DELAY_SECONDS = 60
 
 
 def init_run_config(config: Any, _: dict[str, Any]) -> None:
-    """Sets what the `RunConfig` of a strategy knows of its cluster."""
-    found = read_tf_config()
-    in_step = kind_of(config.train_distribute) is Kind.IN_STEP
-    if found is None or not in_step or found.task.job == "evaluator":
-        config._init_distributed_setting_from_environment_var(
-            {} if found is None else _as_dict(found)
-        )
-        config._maybe_overwrite_session_config_for_distributed_training()
-        return
-    # Without a chief, the first worker is: TensorFlow's own reading has no such case.
-    cluster = found.cluster
-    chief = tf_config.Task("chief" if cluster.chief else "worker", 0)
-    config._cluster_spec = tf.train.ClusterSpec(cluster.cluster_spec())
-    config._task_type, config._task_id = found.task.job, found.task.index
-    config._is_chief = found.task == chief
-    config._master = config._evaluation_master = ""
-    config._num_ps_replicas = 0
-    config._num_worker_replicas = len(cluster.chief) + len(cluster.worker)
-    config._global_id_in_cluster = [*cluster.tasks()].index(found.task)
-    config._distribute_coordinator_mode = "independent_worker"
+    """Sets what a `RunConfig` with a strategy knows about its cluster."""
+    config.read_cluster()
 
 
 def should_run_distribute_coordinator(config: Any) -> bool:
-    """Whether `train_and_evaluate` below is to run the task."""
+    """Whether `train_and_evaluate` below runs this task."""
     return bool(config.cluster_spec) or config.task_type == "evaluator"
 
 
 def train_and_evaluate(
     estimator: Any, train_spec: Any, eval_spec: Any, executor_class: type
 ) -> None:
-    """Runs this process's task of a cluster, to its end.
+    """Runs this process's task of a cluster until the task is done.
 
     Raises:
         ModelDirError: If this task writes to the model's directory, and cannot.
-        tf_config.ClusterError: If its address cannot be served from this process.
-        StartupTimeoutError: If a ps does not answer in time.
+        tf_config.ClusterError: If this process cannot serve on the task's address.
+        StartupTimeoutError: If a ps does not respond in time.
     """
     config = estimator.config
     if config.task_type in ("chief", "evaluator"):
         check_writable(estimator.model_dir)
-    if getattr(config, "_distribute_coordinator_mode", None):
-        estimator.train(
-            train_spec.input_fn,
-            max_steps=train_spec.max_steps,
-            hooks=list(train_spec.hooks),
-            saving_listeners=train_spec.saving_listeners,
-        )
-        return
-    executor = _with_server(executor_class)(
-        estimator=estimator,
-        train_spec=train_spec,
-        eval_spec=eval_spec,
-        continuous_eval_listener=_listener(config),
-    )
-    if config.task_type == "ps":
-        serve_until_done(executor._start_std_server(config))
-        return
-    if config.task_type in ("chief", "worker"):
+    if config.task_type == "evaluator":
+        executor_of(executor_class, _watch(config))(
+            estimator=estimator, train_spec=train_spec, eval_spec=eval_spec
+        ).run()
+    elif config.task_type == "ps":
+        serve_until_done(start_server(config))
+    elif config.is_synchronous:
+        _train(estimator, train_spec, train_spec.saving_listeners)
+    else:
         _wait_for_ps(config)
-    executor.run()
-    if executor.server is not None:
-        report_done(executor.server)
+        server = start_server(config)
+        time.sleep(_delay(config))
+        listeners = train_spec.saving_listeners if config.is_chief else None
+        _train(estimator, train_spec, listeners)
+        if server is not None:
+            report_done(server)
+
+
+def _train(estimator: Any, train_spec: Any, saving_listeners: Any) -> None:
+    estimator.train(
+        train_spec.input_fn,
+        max_steps=train_spec.max_steps,
+        hooks=list(train_spec.hooks),
+        saving_listeners=saving_listeners,
+    )
+
+
+def _delay(config: Any) -> float:
+    if config.is_chief:
+        return 0
+    longest = config.experimental_max_worker_delay_secs
+    return min(
+        _LONGEST_DELAY_SECONDS if longest is None else int(longest),
+        (config.task_id + 1) * _DELAY_SECONDS_PER_WORKER,
+    )
 
 
 def estimator_train(
@@ -92,18 +88,12 @@ def estimator_train(
     train: Callable[[Any, tf.distribute.Strategy, Sequence[Any]], Any],
     hooks: Sequence[Any],
 ) -> None:
-    """Trains as a worker that is in step with the others."""
-
-    def work(strategy: tf.distribute.Strategy) -> None:
-        context = _tf.worker_context()
-        own = copy.copy(estimator)
-        own._config = copy.copy(estimator.config)
-        own._config._is_chief = context.is_chief
-        own._config._session_config = own._session_config = context.session_config
-        own._config._train_distribute = own._train_distribution = strategy
-        train(own, strategy, hooks)
-
-    _tf.run_worker(work, estimator.config)
+    """Trains as one of several synchronous workers."""
+    # Every reading of `config` copies the strategy. A copy numbers its collectives from
+    # the beginning, so workers agree on the numbers in a second `train`, too.
+    config = estimator.config
+    ensure_synchronous_server(config)
+    train(estimator, config.train_distribute, hooks)
 
 
 def estimator_evaluate(
@@ -115,37 +105,11 @@ def estimator_evaluate(
     return evaluate(estimator, estimator.config.eval_distribute, hooks)
 
 
-def _listener(config: Any) -> Any:
+def _watch(config: Any) -> ChiefWatch | None:
     found = read_tf_config()
     if config.task_type != "evaluator" or found is None:
         return None
-    watch = watch_chief(found.cluster, config._session_creation_timeout_secs)
-    if watch is None:
-        return None
-    # It has to be of this class: nothing else is listened to.
-    listener = _tf.module("training")._ContinuousEvalListener()
-    listener.before_eval, listener.after_eval = watch.before_eval, watch.after_eval
-    return listener
-
-
-def _with_server(executor_class: Any) -> Any:
-    class Executor(executor_class):
-        """Keeps the server of this task, which the ps are told of the end with."""
-
-        server = None
-
-        def _start_std_server(self, config: Any) -> Any:
-            try:
-                self.server = super()._start_std_server(config)
-            except (tf.errors.OpError, RuntimeError) as error:
-                raise tf_config.ClusterError(
-                    f"{config.task_type}:{config.task_id} cannot serve on "
-                    f"{config.master}: {error}. Is another process using that port, or "
-                    "does the host name another machine?"
-                ) from error
-            return self.server
-
-    return Executor
+    return watch_chief(found.cluster, config.session_creation_timeout_secs)
 
 
 def _wait_for_ps(config: Any) -> None:
@@ -156,14 +120,7 @@ def _wait_for_ps(config: Any) -> None:
     }
     wait_for(
         ps,
-        config._session_creation_timeout_secs,
+        config.session_creation_timeout_secs,
         "Start it with the same script, or give a longer "
         "RunConfig(session_creation_timeout_secs=...).",
     )
-
-
-def _as_dict(config: tf_config.TFConfig) -> dict[str, Any]:
-    return {
-        "cluster": config.cluster.cluster_spec(),
-        "task": {"type": config.task.job, "index": config.task.index},
-    }

@@ -1,38 +1,128 @@
-"""Sessions of workers that do not oversleep the start of the chief."""
+"""The session in which a task trains."""
 
+import os
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.estimator import _tf
+from tfdist.estimator.clusters import is_synchronous
+
+_v1 = tf.compat.v1.train
 
 _RETRY_SECONDS = 1.0
+_DEFAULT_SAVE_STEPS = 1000
 
 
 def monitored_training_session(
     *, is_chief: bool, hooks: Any, scaffold: Any, **options: Any
 ) -> Any:
-    """Makes the session of a task, as `tf.compat.v1.train.MonitoredTrainingSession`.
+    """Creates a task's session, like `tf.compat.v1.train.MonitoredTrainingSession`.
 
-    A worker that finds the variables not initialized looks again after a second.
-    TensorFlow's looks after 30, by which time a chief may have done all steps.
+    Args:
+        is_chief: Whether this task writes the checkpoints.
+        hooks: Those of every task.
+        scaffold: Of the graph.
+        **options: The other arguments of `MonitoredTrainingSession`.
     """
-    # Workers in step have a context, and initialize variables of their own.
-    if is_chief or _tf.worker_context():
-        return tf.compat.v1.train.MonitoredTrainingSession(
+    strategy = tf.distribute.get_strategy()
+    if is_synchronous(strategy) and strategy.cluster_resolver.cluster_spec():
+        return _synchronous_session(
+            strategy, is_chief=is_chief, hooks=hooks, scaffold=scaffold, **options
+        )
+    if is_chief:
+        return _v1.MonitoredTrainingSession(
             is_chief=is_chief, hooks=hooks, scaffold=scaffold, **options
         )
     creator = _WorkerSessionCreator(
-        scaffold=scaffold,
-        master=options["master"],
-        config=options["config"],
-        max_wait_secs=options["max_wait_secs"],
+        scaffold, options["master"], options["config"], options["max_wait_secs"]
     )
-    return tf.compat.v1.train.MonitoredSession(session_creator=creator, hooks=hooks)
+    return _v1.MonitoredSession(session_creator=creator, hooks=hooks)
 
 
-class _WorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
-    def _get_session_manager(self) -> Any:
-        manager = super()._get_session_manager()
-        manager._recovery_wait_secs = _RETRY_SECONDS
-        return manager
+class _WorkerSessionCreator(tf.compat.v1.train.SessionCreator):
+    """Waits for the chief to initialize the variables.
+
+    It checks every second. TensorFlow's own creator checks every 30 seconds, by which
+    time the chief may have run all steps.
+    """
+
+    def __init__(
+        self, scaffold: Any, master: str, config: Any, max_wait_secs: float
+    ) -> None:
+        self._scaffold = scaffold
+        self._master = master
+        self._config = config
+        self._max_wait_secs = max_wait_secs
+
+    def create_session(self) -> tf.compat.v1.Session:
+        """Returns a session on initialized variables."""
+        scaffold = self._scaffold.finalize()
+        manager = _v1.SessionManager(
+            local_init_op=scaffold.local_init_op,
+            local_init_feed_dict=scaffold.local_init_feed_dict,
+            ready_op=scaffold.ready_op,
+            ready_for_local_init_op=scaffold.ready_for_local_init_op,
+            graph=tf.compat.v1.get_default_graph(),
+            recovery_wait_secs=_RETRY_SECONDS,
+        )
+        return manager.wait_for_session(
+            self._master, config=self._config, max_wait_secs=self._max_wait_secs
+        )
+
+
+def _synchronous_session(
+    strategy: tf.distribute.Strategy,
+    *,
+    is_chief: bool,
+    hooks: Any,
+    scaffold: Any,
+    checkpoint_dir: str,
+    config: tf.compat.v1.ConfigProto,
+    chief_only_hooks: Any = (),
+    save_checkpoint_secs: float | None = None,
+    save_checkpoint_steps: int | None = None,
+    save_summaries_steps: int | None = None,
+    log_step_count_steps: int | None = None,
+    save_graph_def: bool = True,
+    **_: Any,
+) -> Any:
+    """Creates the session of a worker that has its own copy of every variable."""
+    resolver = strategy.cluster_resolver
+    task_type, task_id = resolver.task_type, resolver.task_id
+    all_hooks = [*hooks, *(chief_only_hooks if is_chief else ())]
+    # Saving and summaries may contain collectives, which hang unless every worker runs
+    # them. Workers other than the chief write to a directory that nobody reads.
+    directory = (
+        checkpoint_dir
+        if is_chief
+        else os.path.join(checkpoint_dir, f"tmp_{task_type}_{task_id}")
+    )
+    if log_step_count_steps:
+        all_hooks.append(
+            _v1.StepCounterHook(log_step_count_steps, output_dir=directory)
+        )
+    if save_summaries_steps:
+        all_hooks.append(
+            _v1.SummarySaverHook(
+                save_steps=save_summaries_steps, output_dir=directory, scaffold=scaffold
+            )
+        )
+    if save_checkpoint_secs:
+        # The workers' clocks differ, and with them the step before which each saves.
+        save_checkpoint_steps = _DEFAULT_SAVE_STEPS
+    if save_checkpoint_steps:
+        all_hooks.append(
+            _v1.CheckpointSaverHook(
+                directory,
+                save_steps=save_checkpoint_steps,
+                scaffold=scaffold,
+                save_graph_def=save_graph_def,
+            )
+        )
+    creator = _v1.ChiefSessionCreator(
+        scaffold,
+        master=f"grpc://{resolver.cluster_spec().task_address(task_type, task_id)}",
+        config=strategy.update_config_proto(config),
+        checkpoint_dir=checkpoint_dir,
+    )
+    return _v1.MonitoredSession(session_creator=creator, hooks=all_hooks)

@@ -69,7 +69,7 @@ class ParameterServerStrategy(
 
     def placement_report(self) -> PlacementReport:
         """Says where every variable lives of the model that was built last."""
-        return PlacementReport(self._extended.num_ps, self._placing.variables)
+        return PlacementReport(self.extended.num_ps, self._placing.variables)
 
 
 def MultiWorkerMirroredStrategy(  # noqa: N802  It is called as the class is.
@@ -101,20 +101,19 @@ class _Extended(_tf.ParameterServerStrategyExtended):
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
         placing: Placing,
     ) -> None:
-        self._placing = placing
-        self.num_ps = 0
         super().__init__(strategy, resolver)
-
-    def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
-        super()._initialize_multi_worker(cluster_resolver)
-        self.num_ps = len(self._parameter_devices)
-        self._variable_device = tf.compat.v1.train.replica_device_setter(
-            ps_tasks=self.num_ps,
-            worker_device=self._worker_device,
-            merge_devices=True,
-            cluster=self._cluster_spec,
-            ps_strategy=self._placing.ps_strategy(self.num_ps),
-        )
+        self._placing = placing
+        cluster = resolver.cluster_spec()
+        self.num_ps = cluster.num_tasks("ps") if cluster else 0
+        if self.num_ps:
+            # The base class has a round-robin device setter here.
+            self._variable_device = tf.compat.v1.train.replica_device_setter(
+                ps_tasks=self.num_ps,
+                worker_device=f"/job:{resolver.task_type}/task:{resolver.task_id}",
+                merge_devices=True,
+                cluster=cluster,
+                ps_strategy=placing.ps_strategy(self.num_ps),
+            )
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         variable = super()._create_variable(next_creator, **kwargs)
