@@ -20,16 +20,11 @@ from pathlib import Path
 
 from absl import app, flags
 
-from tfdist.all_reduce.cost import (
-    COSTS,
-    CostError,
-    Network,
-    choose,
-    choose_segments,
-    lower_bound,
-    seconds,
-)
+from tfdist.all_reduce.choice import choose, seconds
+from tfdist.all_reduce.cost import COSTS, lower_bound
+from tfdist.all_reduce.network import CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, Transfer
+from tfdist.all_reduce.segments import segments_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "algorithms.md"
@@ -104,7 +99,7 @@ def seconds_table(network: Network) -> str:
                 f"**{_duration(time)}**" if name == fastest else _duration(time)
                 for name, time in times.items()
             ]
-            segments = str(choose_segments(size, n, network))
+            segments = str(segments_of(size / n, network.bandwidth))
             rows.append([label, str(n), *cells, segments])
     return _markdown(rows)
 

@@ -4,13 +4,15 @@ from hypothesis import strategies as st
 
 from tfdist.all_reduce.packing import (
     ALIGNED_ELEMENTS,
-    LEAST_SEGMENT_BYTES,
-    MOST_SEGMENT_BYTES,
     buckets,
     cuts,
     cuts_of_chunks,
-    segments_of,
     slices_of_parts,
+)
+from tfdist.all_reduce.segments import (
+    MAX_SEGMENT_BYTES,
+    MIN_SEGMENT_BYTES,
+    segments_of,
 )
 
 SIZES = st.lists(st.integers(0, 300), max_size=30)
@@ -58,8 +60,8 @@ def test_where_a_chunk_begins_does_not_depend_on_its_segments(size, chunks, segm
 @given(st.floats(0, 1e9), st.floats(1e5, 1e11))
 def test_segments_are_neither_tiny_nor_huge(chunk_bytes, bandwidth):
     segment = chunk_bytes / segments_of(chunk_bytes, bandwidth)
-    assert segment <= 1.5 * MOST_SEGMENT_BYTES
-    assert segment >= LEAST_SEGMENT_BYTES / 1.5 or segment == chunk_bytes
+    assert segment <= 1.5 * MAX_SEGMENT_BYTES
+    assert segment >= MIN_SEGMENT_BYTES / 1.5 or segment == chunk_bytes
 
 
 @given(sizes=SIZES, parts=st.integers(1, 9))

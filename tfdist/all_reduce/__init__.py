@@ -1,1 +1,1 @@
-"""All-reduce: how the gradients of all replicas meet, and what that costs."""
+"""All-reduce: how the gradients of all replicas are summed, and what that costs."""

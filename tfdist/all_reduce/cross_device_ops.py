@@ -1,92 +1,88 @@
 """All-reduces for `tf.distribute.MirroredStrategy(cross_device_ops=...)`."""
 
-import logging
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.all_reduce.arguments import (
+    check_devices,
+    check_lists,
+    checked_bytes,
+    checked_network,
+)
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
-from tfdist.all_reduce.cost import Network, choose
+from tfdist.all_reduce.choice import choose
 from tfdist.all_reduce.exchange import Turns
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
-from tfdist.all_reduce.measure import measure_network
-from tfdist.all_reduce.packing import buckets, segments_of
+from tfdist.all_reduce.network import Network
+from tfdist.all_reduce.networks import Networks
+from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
+from tfdist.all_reduce.segments import segments_of
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
 from tfdist.all_reduce.wire import checked_wire_dtype
 
-_log = logging.getLogger("tfdist")
-
 BUCKET_BYTES = 2_000_000
-NETWORK = Network(
-    latency=2e-4,
-    bandwidth=125e6,
-    seconds_per_reduced_byte=2e-10,
-    seconds_per_message=2e-5,
-    processor_seconds_per_message=1.6e-4,
-)
-"""Links of 1 Gbit/s, and messages as TensorFlow exchanges them, as measured between 4
-and 8 namespaces of one machine with 2 cores (docs/algorithms.md)."""
 
 SUM = tf.distribute.ReduceOp.SUM
 MEAN = tf.distribute.ReduceOp.MEAN
 
 
 class AllReduce(tf.distribute.ReductionToOneDevice):
-    """Sums gradients over devices, by the fastest algorithm or by one of your choice.
+    """Sums gradients over devices, by the fastest algorithm or a given one.
 
         strategy = tf.distribute.MirroredStrategy(
             devices, cross_device_ops=tfdist.AllReduce()
         )
 
-    Tensors are packed into buckets, in the order in which a backward pass makes them
-    ready: the last variable's first. A bucket leaves when its tensors are there, while
-    the rest of the backward pass still runs. All devices end with the same bits.
+    Tensors are packed into buckets in the order in which a backward pass produces them:
+    the last variable's gradient first. A bucket is sent as soon as its tensors exist,
+    while the rest of the backward pass still runs. All devices end bit-identical.
 
-    Without an `algorithm`, CPU devices of one process first add up what they have: they
-    share their memory, so nothing has to be sent. If there are more processes, one
-    device of each then takes part in the exchange, and each bucket goes by the
-    algorithm that is the fastest for its size and the number of processes by
-    `tfdist.all_reduce.cost.choose`.
+    Without an `algorithm`, the CPU devices of a process first sum what they have. They
+    share memory, so nothing is sent. If there are several processes, one device of each
+    then takes part in the exchange. Each bucket uses the algorithm that
+    `tfdist.all_reduce.choice.choose` finds the fastest for its size and the number of
+    processes.
 
-    The network between processes is measured when it is needed first, in a few seconds,
+    The network between processes is measured on first use, which takes a few seconds,
     unless it is given.
 
-    With an `algorithm`, every device takes part, and the same input gives the same bits
-    again. `tf.add_n`, which adds up in shared memory, takes three values or more in an
-    order that depends on which of them is needed elsewhere, and a network that is
-    measured again may be found to favour another algorithm.
+    With an `algorithm`, every device takes part, and equal inputs give equal bits.
+    Without one they may not: `tf.add_n`, which sums in shared memory, adds three or more
+    values in an order that depends on which of them are needed elsewhere, and a network
+    that is measured again may favor another algorithm.
 
-    Slices (`tf.IndexedSlices`) are gathered, not summed, as TensorFlow's own ops do.
-    What is not an all-reduce is left to `tf.distribute.ReductionToOneDevice`: a
-    reduction to one device, a gather, and what `MirroredStrategy` does not hand on to
-    any `cross_device_ops`, int32 and everything under XLA.
+    Slices (`tf.IndexedSlices`) are gathered, not summed, as in TensorFlow's own ops.
+    What is not an all-reduce is left to `tf.distribute.ReductionToOneDevice`: reductions
+    to one device, and gathers. `MirroredStrategy` does not pass int32, nor anything under
+    XLA, to any `cross_device_ops`.
 
     Cost: see `tfdist.all_reduce.cost`.
 
     Args:
-        algorithm: One of `SCHEDULES`; None chooses.
-        network: What connects the processes, to choose by: algorithms, and the size
-            of segments. None: what `tfdist.measure_network` finds; in a graph of
-            `tf.compat.v1`, where nothing runs before the session does, `NETWORK`.
-        bucket_bytes: The least size of a bucket, in bytes. None: 2 MB between processes;
-            in one process, where the fewest operations win, there is no limit.
-        segment_bytes: The size of the parts that a chunk is sent in, in bytes. The
-            next device adds a part up while the one after it is on its way. None: what
-            keeps a link busy for 16 ms, but from 500 KB to 2 MB; in one process,
-            chunks stay whole.
-        wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 travel as, in
-            half of the bytes or a quarter. They are added up in their own dtype. A value
+        algorithm: One of `SCHEDULES`; None to choose.
+        network: What connects the processes. It decides the algorithm and the size of
+            segments. None: what `tfdist.measure_network` finds. In a `tf.compat.v1`
+            graph, where nothing runs before the session does, `NETWORK`.
+        bucket_bytes: The minimum size of a bucket, in bytes. None: 2 MB between
+            processes; unlimited in one process, where the fewest operations win.
+        segment_bytes: The size of the segments that a chunk is sent in, in bytes. The
+            next device adds one segment up while it receives the next. None: what keeps
+            a link busy for 16 ms, between 500 KB and 2 MB; in one process, chunks stay
+            whole.
+        wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 are sent as, in
+            half or a quarter of the bytes. They are added up in their own dtype. A value
             that is too large for it fails (tf.errors.InvalidArgumentError).
 
     Raises:
         ValueError: If there is no such algorithm, or a size is not positive.
-        TypeError: If `wire_dtype` is neither of the two, or an argument of another type.
+        TypeError: If an argument is of another type, or `wire_dtype` is neither of the
+            two.
     """
 
     def __init__(
@@ -99,16 +95,24 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         wire_dtype: Any = None,
     ) -> None:
         super().__init__()
-        if network is not None and not isinstance(network, Network):
-            raise TypeError(
-                f"network is a tfdist.Network, or None; received {network!r}"
-            )
         self.algorithm = None if algorithm is None else checked_algorithm(algorithm)
-        self.network = network
-        self._measured: dict[tuple[str, ...], Network] = {}
-        self.bucket_bytes = _checked_bytes("bucket_bytes", bucket_bytes)
-        self.segment_bytes = _checked_bytes("segment_bytes", segment_bytes)
+        self._networks = Networks(checked_network(network))
+        self.bucket_bytes = checked_bytes("bucket_bytes", bucket_bytes)
+        self.segment_bytes = checked_bytes("segment_bytes", segment_bytes)
         self.wire_dtype = checked_wire_dtype(wire_dtype)
+
+    @property
+    def network(self) -> Network | None:
+        """The network that was given, or None."""
+        return self._networks.given
+
+    def network_between(self, devices: Sequence[str]) -> Network:
+        """Returns what connects the devices: as given, or measured on first use.
+
+        Args:
+            devices: Their full names.
+        """
+        return self._networks.between(devices)
 
     def reduce_implementation(
         self,
@@ -130,8 +134,8 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         """Reduces several values; see the base class.
 
         Raises:
-            ValueError: If a device has more than one of the replicas.
-            TypeError: If values cannot be added up.
+            ValueError: If two replicas are on one device.
+            TypeError: If the values cannot be added up.
         """
         pairs = list(value_destination_pairs)
         results: list[Any] = [None] * len(pairs)
@@ -160,24 +164,25 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         """Reduces tensors over devices, on all devices. It needs no strategy.
 
         Args:
-            per_device: `per_device[d][i]`: of each device, its tensors or
+            per_device: `per_device[d][i]`: for each device, its tensors or
                 `tf.IndexedSlices`, of equal dtypes and shapes on all devices.
             devices: The names of the devices.
             reduce_op: SUM or MEAN.
 
         Returns:
-            The sums or means, of the form of `per_device`. The mean of integers is
+            The sums or means, in the structure of `per_device`. The mean of integers is
             float64.
 
         Raises:
-            ValueError: If a device is repeated or missing, or tensors do not agree.
-            TypeError: If values cannot be added up.
+            ValueError: If a device is repeated or missing, or if tensors differ in dtype
+                or shape.
+            TypeError: If the values cannot be added up.
         """
         if reduce_op not in (SUM, MEAN):
-            raise ValueError(f"reduce_op is SUM or MEAN; received {reduce_op!r}")
+            raise ValueError(f"reduce_op must be SUM or MEAN; received {reduce_op!r}")
         devices = [tf.DeviceSpec.from_string(each).to_string() for each in devices]
-        _check_devices(devices)
-        _check_lists(per_device, devices)
+        check_devices(devices)
+        check_lists(per_device, devices)
         of_tensors = [
             alike(replicas, devices) for replicas in zip(*per_device, strict=True)
         ]
@@ -202,7 +207,10 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         return results
 
     def _groups(self, devices: Sequence[str]) -> list[list[int]]:
-        """Which devices add up what they have before the first of them sends it."""
+        """Returns the groups of devices that sum locally before an exchange.
+
+        The first device of each group takes part in the exchange.
+        """
         if self.algorithm is None:
             return sharing_memory(devices)
         return [[d] for d in range(len(devices))]
@@ -210,10 +218,10 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
     def _exchanged(
         self, per_device: Sequence[Sequence[Any]], devices: Sequence[str]
     ) -> list[list[Any]]:
-        """The sums over devices that send each other what they have."""
+        """Returns the sums over devices that send each other their values."""
         sums: list[list[Any]] = [[None] * len(values) for values in per_device]
         dense = []
-        # The last layer's gradients are ready first.
+        # A backward pass produces the last layer's gradients first.
         for i in reversed(range(len(sums[0]))):
             replicas = [values[i] for values in per_device]
             if not isinstance(replicas[0], tf.IndexedSlices):
@@ -242,7 +250,7 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         dtypes = [tensors[i].dtype for i in known]
         sizes = [size_bytes(tensors[i]) for i in known]
         packed = buckets(dtypes, sizes, bucket_bytes)
-        # What has a shape only when it runs travels alone.
+        # Without a static shape, a tensor's size is unknown: it gets its own bucket.
         alone = [[i] for i in range(len(tensors)) if i not in known]
         return [[known[j] for j in bucket] for bucket in packed] + alone
 
@@ -257,59 +265,46 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
             size, len(devices), self.network_between(devices)
         )
         schedule = build(algorithm, len(devices))
-        segments = self._segments(size / schedule.num_chunks, devices)
+        segments = self.segments_of_chunk(size / schedule.num_chunks, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
                 schedule, per_device, devices, segments, self.wire_dtype, turns
             )
 
-    def _segments(self, chunk_bytes: float, devices: Sequence[str]) -> int:
+    def segments_of_chunk(self, chunk_bytes: float, devices: Sequence[str]) -> int:
+        """Returns how many segments a chunk is sent in.
+
+        Args:
+            chunk_bytes: The size of the chunk.
+            devices: The full names of the devices between which it is sent.
+        """
         if self.segment_bytes is not None:
             return max(1, math.ceil(chunk_bytes / self.segment_bytes))
         if in_one_process(devices):
             return 1
         return segments_of(chunk_bytes, self.network_between(devices).bandwidth)
 
-    def network_between(self, devices: Sequence[str]) -> Network:
-        """What connects the devices: as given, or measured, once.
-
-        Args:
-            devices: Their full names.
-        """
-        if self.network is not None:
-            return self.network
-        if in_one_process(devices):
-            return NETWORK
-        key = tuple(devices)
-        if key not in self._measured:
-            with tf.init_scope():
-                if not tf.executing_eagerly():
-                    return NETWORK
-                self._measured[key] = measure_network(devices)
-            _log.info("between %d devices: %s", len(devices), self._measured[key])
-        return self._measured[key]
-
 
 class RingAllReduce(AllReduce):
     """Sums gradients around a ring: a reduce-scatter, then an all-gather.
 
-    `n` devices in a circle each send to the next and receive from the one before, so
-    every link is used all the time, in one direction, with as many bytes.
+    The `n` devices form a circle. Each sends to the next and receives from the previous
+    one, so every link is always busy, in one direction, with equally many bytes.
 
         strategy = tf.distribute.MirroredStrategy(
             devices, cross_device_ops=tfdist.RingAllReduce()
         )
 
-    Cost: `2 (n - 1)` steps, in which each device sends and receives `2 (n - 1) / n` of
-    the size of the tensors, the least that is possible (Patarasuk and Yuan, "Bandwidth
-    optimal all-reduce algorithms for clusters of workstations", Journal of Parallel and
+    Cost: `2 (n - 1)` steps, in which each device sends and receives `2 (n - 1) / n`
+    times the size of the tensors, the minimum (Patarasuk and Yuan, "Bandwidth optimal
+    all-reduce algorithms for clusters of workstations", Journal of Parallel and
     Distributed Computing 69(2), 2009).
 
     Args:
         network: What connects the processes, as in `AllReduce`.
-        bucket_bytes: The least size of a bucket, as in `AllReduce`.
-        segment_bytes: The size of the parts that a chunk is sent in, as there.
-        wire_dtype: `"bfloat16"`, `"float16"`, or None, as there.
+        bucket_bytes: The minimum size of a bucket, as in `AllReduce`.
+        segment_bytes: The size of the segments of a chunk, as in `AllReduce`.
+        wire_dtype: `"bfloat16"`, `"float16"` or None, as in `AllReduce`.
     """
 
     def __init__(
@@ -329,39 +324,12 @@ class RingAllReduce(AllReduce):
         )
 
 
-def _checked_bytes(name: str, value: float | None) -> float | None:
-    if value is not None and not isinstance(value, Real):
-        raise TypeError(f"{name} is a number of bytes, or None; received {value!r}")
-    if value is not None and not value > 0:
-        raise ValueError(f"{name} is a number of bytes above 0; received {value}")
-    return value
-
-
 def _devices_of(value: Any) -> tuple[str, ...]:
-    """The devices of the replicas of a value, or of where it shall go."""
+    """Returns the devices of a value's replicas, or those of a destination."""
     devices = _tf.devices_of(value)
     if all(devices) and len(set(devices)) == len(devices):
         return devices
-    # What a replica was given, unlike what it has computed, may be anywhere; while a
-    # function is traced, its arguments are nowhere.
+    # A value that a replica was given, rather than computed, may be on any device. While
+    # a function is traced, its arguments are on none.
     replicas = tuple(tf.distribute.get_strategy().extended.worker_devices)
     return replicas if len(replicas) == len(devices) else devices
-
-
-def _check_lists(per_device: Sequence[Sequence[Any]], devices: Sequence[str]) -> None:
-    numbers = [len(tensors) for tensors in per_device]
-    if not devices or len(numbers) != len(devices) or len(set(numbers)) > 1:
-        raise ValueError(
-            "each device, of one or more, has a list of as many tensors as the others; "
-            f"received lists of {numbers} tensors for {len(devices)} devices"
-        )
-
-
-def _check_devices(devices: Sequence[str]) -> None:
-    for device in devices:
-        if devices.count(device) > 1:
-            raise ValueError(
-                f"{devices.count(device)} values are on device {device!r}, and each "
-                "needs a device of its own: give the strategy different devices, and "
-                "reduce in its scope"
-            )

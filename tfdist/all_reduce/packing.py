@@ -1,8 +1,8 @@
-"""Which tensors travel together, and where a bucket of them is cut. Pure decisions.
+"""Which tensors travel together, and where their bucket is split. Pure.
 
-A gradient of a few bytes costs a message as a large one does, and one of a gigabyte
-keeps all others waiting: tensors are gathered into buckets, and a bucket is cut into
-the chunks of a schedule, and a chunk into segments that follow each other closely.
+A gradient of a few bytes costs as many messages as a large one, and a gradient of a
+gigabyte keeps all others waiting. So tensors are packed into buckets, a bucket is split
+into the chunks of a schedule, and a chunk into segments.
 """
 
 import itertools
@@ -10,17 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 ALIGNED_ELEMENTS = 16
-"""TensorFlow cuts a vector without a copy where the parts begin at 64 bytes."""
-
-SEGMENT_SECONDS = 0.016
-"""How long a link is to be busy with a segment. The last ones of a ring have it to
-themselves; but a message costs processor time, of which a fast link leaves less."""
-
-LEAST_SEGMENT_BYTES = 500_000
-"""What still takes far longer than a message that is empty."""
-
-MOST_SEGMENT_BYTES = 2_000_000
-"""What two of may be under way."""
+"""TensorFlow slices a vector without a copy if the slices are aligned to 64 bytes."""
 
 
 class Slice(NamedTuple):
@@ -34,20 +24,21 @@ class Slice(NamedTuple):
 def buckets(
     keys: Sequence[Hashable], sizes: Sequence[int], bucket_bytes: float
 ) -> list[list[int]]:
-    """Gathers tensors into buckets, in their order.
+    """Packs tensors into buckets, in order.
 
-    A bucket is closed when it has reached its size; a tensor is never cut in two.
+    A bucket is closed when it has reached its size. No tensor is split between buckets.
 
     >>> buckets(["float32"] * 4, [60, 60, 10, 500], bucket_bytes=100)
     [[0, 1], [2, 3]]
 
     Args:
-        keys: What tensors have to agree on to share a bucket: their dtype.
-        sizes: Their sizes, in bytes.
-        bucket_bytes: The least size of a bucket, in bytes, but for the last of a key.
+        keys: Tensors share a bucket only if their keys (their dtypes) are equal.
+        sizes: The sizes of the tensors, in bytes.
+        bucket_bytes: The minimum size of a bucket, in bytes. The last bucket of each
+            key may be smaller.
 
     Returns:
-        The indices of the tensors of each bucket, the first closed first.
+        The indices of the tensors of each bucket, in the order in which buckets close.
     """
     closed: list[list[int]] = []
     opened: dict[Hashable, list[int]] = {}
@@ -61,34 +52,17 @@ def buckets(
     return closed + list(opened.values())
 
 
-def segments_of(chunk_bytes: float, bandwidth: float) -> int:
-    """Returns in how many segments a chunk of so many bytes is sent.
-
-    >>> [segments_of(size, bandwidth=25e6) for size in (1e3, 1e6, 1e7)]
-    [1, 2, 20]
-    >>> [segments_of(size, bandwidth=125e6) for size in (1e3, 1e6, 1e7)]
-    [1, 1, 5]
-
-    Args:
-        chunk_bytes: Its size.
-        bandwidth: Of a link, in bytes a second.
-    """
-    of_link = bandwidth * SEGMENT_SECONDS
-    segment_bytes = min(max(of_link, LEAST_SEGMENT_BYTES), MOST_SEGMENT_BYTES)
-    return max(1, round(chunk_bytes / segment_bytes))
-
-
 def cuts_of_chunks(num_elements: int, chunks: int, segments: int) -> list[int]:
-    """Cuts a vector into chunks, and each of these into segments.
+    """Splits a vector into chunks, and each chunk into segments.
 
-    Where a chunk begins does not depend on the segments, and so the order in which an
-    element is summed does not either.
+    Where a chunk begins does not depend on the number of segments. An element's chunk
+    decides the order in which it is summed, and so its rounding.
 
     >>> cuts_of_chunks(10, 2, 2)
     [0, 3, 5, 8, 10]
 
     Returns:
-        Where the segments begin, and where the last one ends.
+        Where each segment begins, and where the last one ends.
     """
     bounds = [0]
     for start, stop in itertools.pairwise(cuts(num_elements, chunks)):
@@ -97,15 +71,15 @@ def cuts_of_chunks(num_elements: int, chunks: int, segments: int) -> list[int]:
 
 
 def cuts(num_elements: int, parts: int) -> list[int]:
-    """Cuts a vector into parts of nearly the same size.
+    """Splits a vector into slices of nearly equal size.
 
-    Large ones begin at multiples of `ALIGNED_ELEMENTS`.
+    In large vectors, slices begin at multiples of `ALIGNED_ELEMENTS`.
 
     >>> cuts(10, 4)
     [0, 3, 6, 8, 10]
 
     Returns:
-        Where the parts begin, and where the last one ends: `parts + 1` numbers.
+        Where each slice begins, and where the last one ends: `parts + 1` numbers.
     """
     unit = ALIGNED_ELEMENTS if num_elements >= 64 * parts * ALIGNED_ELEMENTS else 1
     units, rest = divmod(num_elements, unit)
@@ -116,14 +90,14 @@ def cuts(num_elements: int, parts: int) -> list[int]:
 
 
 def slices_of_parts(sizes: Sequence[int], bounds: Sequence[int]) -> list[list[Slice]]:
-    """Says which slices of tensors, laid end to end, each part of the whole is made of.
+    """Returns which slices of the tensors each part of their concatenation consists of.
 
     >>> slices_of_parts([3, 4], [0, 2, 7])
     [[Slice(tensor=0, start=0, stop=2)], [Slice(tensor=0, start=2, stop=3), Slice(tensor=1, start=0, stop=4)]]
 
     Args:
         sizes: The number of elements of each tensor.
-        bounds: Where the parts begin, and where the last one ends.
+        bounds: Where each part begins, and where the last one ends.
     """
     starts = [0]
     for size in sizes:
