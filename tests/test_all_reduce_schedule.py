@@ -200,7 +200,7 @@ def test_two_devices_exchange_halves_or_meet_at_the_first(name):
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("num_devices", [0, -3])
 def test_no_devices_are_refused(name, num_devices):
-    message = f"at least 1 device, and was given {num_devices}"
+    message = f"at least 1 device; received {num_devices}"
     with pytest.raises(ScheduleError, match=message):
         schedules.build(name, num_devices)
 

@@ -1,4 +1,4 @@
-"""Sums a bucket of tensors: laid end to end, cut into chunks, exchanged, taken apart."""
+"""Sums a bucket of tensors: concatenates, splits into chunks, exchanges, unpacks."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tfdist.all_reduce.schedule import Schedule
 
 
 def size_bytes(tensor: tf.Tensor) -> int:
-    """The size of a tensor, in bytes; 0 if its shape is known only when it runs."""
+    """Returns the size of a tensor in bytes; 0 if it has no static shape."""
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
 
 
@@ -25,19 +25,19 @@ def sum_bucket(
 ) -> list[list[tf.Tensor]]:
     """Sums the tensors of a bucket over devices, on all devices.
 
-    Cost: that of the schedule (see `tfdist.all_reduce.cost`), and a copy
-    where a chunk is of more than one tensor, or a tensor of more than one segment.
+    Cost: that of the schedule (see `tfdist.all_reduce.cost`), and a copy where a chunk
+    spans several tensors, or a tensor several segments.
 
     Args:
         schedule: Who sends what to whom.
-        per_device: `per_device[d][i]`: of each device, its tensors, all of one dtype.
-        devices: The devices.
-        segments: How many parts a chunk is sent in.
-        wire_dtype: What float32 and float64 travel as; their own dtype if None.
-        turns: Those of all buckets, of which the first goes first.
+        per_device: `per_device[d][i]`: for each device, its tensors, all of one dtype.
+        devices: The names of the devices.
+        segments: How many segments a chunk is sent in.
+        wire_dtype: What float32 and float64 are sent as; their own dtype if None.
+        turns: The order in which all buckets are sent.
 
     Returns:
-        The sums, of the form of `per_device`.
+        The sums, in the structure of `per_device`.
     """
     chunks = []
     for tensors, device in zip(per_device, devices, strict=True):
@@ -57,10 +57,11 @@ def sum_bucket(
 def _packed(
     tensors: Sequence[tf.Tensor], chunks: int, segments: int
 ) -> list[tf.Tensor]:
-    """Lays tensors end to end and cuts the whole into the segments of chunks."""
+    """Concatenates tensors and splits the result into the segments of chunks."""
     flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
     sizes = [each.shape.num_elements() for each in flat]
     if None in sizes:
+        # The bounds are computed when the graph runs, and so is a copy for each slice.
         whole = tf.concat(flat, 0)
         size = tf.size(whole, tf.int64)
         parts = chunks * segments
@@ -70,7 +71,7 @@ def _packed(
 
 
 def _unpacked(parts: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Takes apart what `_packed` has put together."""
+    """Reverses `_packed`."""
     sizes = [tensor.shape.num_elements() for tensor in like]
     if None in sizes:
         of_tensors = [tf.size(tensor, tf.int64) for tensor in like]
@@ -86,12 +87,15 @@ def _unpacked(parts: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.
 def _recut(
     flat: Sequence[tf.Tensor], sizes: Sequence[int], bounds: Sequence[int]
 ) -> list[tf.Tensor]:
-    """Cuts vectors, laid end to end, at these bounds."""
+    """Splits the concatenation of vectors at these bounds.
+
+    It copies only where a slice spans several vectors.
+    """
     recut = []
     for slices in slices_of_parts(sizes, bounds):
-        pieces = [flat[i][start:stop] for i, start, stop in slices]
-        if len(pieces) == 1:
-            recut.append(pieces[0])
+        found = [flat[i][start:stop] for i, start, stop in slices]
+        if len(found) == 1:
+            recut.append(found[0])
         else:
-            recut.append(tf.concat(pieces, 0) if pieces else flat[0][:0])
+            recut.append(tf.concat(found, 0) if found else flat[0][:0])
     return recut

@@ -1,8 +1,8 @@
-"""Executes a schedule: chunks travel from device to device and are added up there.
+"""Executes a schedule: sends chunks between devices and sums them there.
 
-What is built is a graph (or runs at once, in eager mode) of casts, copies and sums, each
-on its device. TensorFlow's runtime sends a chunk as soon as it is there: what does not
-depend on each other, as the segments of a chunk, overlaps by itself.
+It builds a graph of casts, copies and sums, each on its device; in eager mode they run
+immediately. TensorFlow's runtime sends a chunk as soon as it is computed, so whatever
+is independent, such as the segments of a chunk, overlaps without further effort.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,17 @@ from tfdist.all_reduce.schedule import Schedule, Transfer
 from tfdist.all_reduce.wire import to_wire, travels_as
 
 IN_FLIGHT_BYTES = 1_000_000
-"""What may be on the way to a device: more than arrives while a message is answered."""
+"""How many bytes may be in flight to a device.
+
+More than arrive during the round trip of a message, so that the link does not idle.
+"""
 
 Chunk = list[tf.Tensor]
-"""The segments of a chunk, of which each travels and is added up by itself."""
+"""The segments of a chunk. Each is sent and summed separately."""
 
 
 class Parcel(NamedTuple):
-    """What one device sends another in one step, as one message a segment."""
+    """What one device sends another in one step, in one message per segment."""
 
     sender: int
     receiver: int
@@ -30,18 +33,18 @@ class Parcel(NamedTuple):
 
 
 class Turns:
-    """Has messages follow each other, where each device sends to one at a time.
+    """Limits the messages in flight in schedules where each device sends to one other.
 
-    Sent all at once they would share the link, and all arrive in the end; in turn, the
-    first can go on to the next device while the others are still on their way. No
-    message is needed for that: where each device sends to one and receives from one,
-    as in a ring, a device has sent as much as it has received.
+    Messages sent at the same time share the link, and all arrive late. Sent in turn, the
+    first one can continue to the next device while the others are in flight. This takes
+    no extra message: where each device sends to one and receives from one, as in a ring,
+    what a device has received tells how much of what it sent has arrived.
 
     Args:
-        num_devices: Devices that take part.
-        in_flight_bytes: What a device may have sent beyond what it has received, in
-            bytes. Two messages are always allowed: with one, the link would idle
-            until its sender has heard of it.
+        num_devices: The number of devices.
+        in_flight_bytes: How many bytes a device may have sent in excess of what it has
+            received. Two messages are always allowed: with one, the link would idle
+            until the sender learns of its arrival.
     """
 
     def __init__(
@@ -52,13 +55,14 @@ class Turns:
         self._arrived: list[list[tf.Tensor]] = [[] for _ in range(num_devices)]
 
     def take(self, size: int) -> int | None:
-        """Lets each device send one message more.
+        """Adds one message per device.
 
         Args:
-            size: Its size, in bytes.
+            size: The size of the message, in bytes.
 
         Returns:
-            The index of the message that has to arrive before; None for none.
+            The index of the message that has to arrive before this one is sent; None
+            if it can be sent immediately.
         """
         self._sizes.append(size)
         under_way = size + sum(self._sizes[-2:-1])
@@ -69,11 +73,11 @@ class Turns:
         return None
 
     def before(self, device: int, message: int | None) -> list[tf.Tensor]:
-        """What a device waits for, if it waits for a message."""
+        """Returns the control inputs of a send that waits for a message."""
         return [] if message is None else [self._arrived[device][message]]
 
     def arrived(self, device: int, message: tf.Tensor) -> None:
-        """Notes what a device has received."""
+        """Records a message that a device has received."""
         self._arrived[device].append(message)
 
 
@@ -86,24 +90,23 @@ def all_reduce(
 ) -> list[list[Chunk]]:
     """Sums the chunks of all devices on all devices.
 
-    The order of every sum is that of the schedule, so the same input gives the same
-    bits, and the sum of a chunk is computed once and copied, so that all devices end
-    with the same bits.
+    The schedule fixes the order of every sum, so equal inputs give equal bits. The sum
+    of a chunk is computed once and copied, so all devices end bit-identical.
 
-    Cost: what the schedule says, and a copy a chunk and device.
+    Cost: that of the schedule, and one copy per chunk and device.
 
     Args:
         schedule: Who sends what to whom.
-        chunks: `chunks[d][c]`: of each device, its chunks, vectors of one dtype; those
-            of one chunk in the same segments on all devices.
-        devices: The devices.
-        wire_dtype: What float32 and float64 travel as; their own dtype if None. They
+        chunks: `chunks[d][c]`: for each device, its chunks, vectors of one dtype. A
+            chunk is split into the same segments on all devices.
+        devices: The names of the devices.
+        wire_dtype: What float32 and float64 are sent as; their own dtype if None. They
             are added up in their own dtype.
-        turns: Those of several exchanges, of which the first goes first. They are for
-            schedules in which each device sends to one and receives from one.
+        turns: The order in which several exchanges are sent. It applies to schedules in
+            which each device sends to one other and receives from one other.
 
     Returns:
-        The sums, of the form of `chunks`.
+        The sums, in the structure of `chunks`.
     """
     held = [[list(chunk) for chunk in of_device] for of_device in chunks]
     steps = [_parcels(transfers) for transfers in schedule.steps]
@@ -117,6 +120,8 @@ def all_reduce(
                 if in_turn
                 else None
             )
+            # A device that sends equal chunks to several others joins and narrows them
+            # once. A dict, unlike a set, keeps the order, and so the graph the same.
             for sender, reduces, sends in {
                 (p.sender, p.reduces, p.chunks): 0 for p in parcels
             }:
@@ -125,7 +130,8 @@ def all_reduce(
                     own = [held[sender][chunk][segment] for chunk in sends]
                     message = to_wire(_joined(own), wire_dtype)
                     if not reduces and message.dtype != own[0].dtype:
-                        # The others will have no more digits than these.
+                        # The receivers get a rounded sum. So that all devices end
+                        # bit-identical, the sender rounds its own copy as well.
                         rounded = _like(own, tf.cast(message, own[0].dtype))
                         for chunk, value in zip(sends, rounded, strict=True):
                             held[sender][chunk][segment] = value
@@ -150,10 +156,10 @@ def _message_bytes(
     segment: int,
     wire_dtype: tf.DType | None,
 ) -> int:
-    """The size of the first message of a step; those of the others are about as large."""
+    """Returns the size of a step's first message. The others are about as large."""
     sender, _, _, chunks = parcels[0]
     parts = [held[sender][chunk][segment] for chunk in chunks]
-    # A shape that is known only when it runs counts nothing.
+    # A tensor without a static shape counts as empty.
     elements = sum(part.shape.num_elements() or 0 for part in parts)
     return int(elements * travels_as(parts[0].dtype, wire_dtype).size)
 
@@ -166,7 +172,7 @@ def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:
 
 
 def _is_permutation(parcels: Sequence[Parcel], num_devices: int) -> bool:
-    """Whether each device sends one parcel, and receives one."""
+    """Returns whether each device sends one parcel and receives one."""
     everyone = list(range(num_devices))
     senders = sorted(parcel.sender for parcel in parcels)
     receivers = sorted(parcel.receiver for parcel in parcels)
@@ -178,7 +184,7 @@ def _joined(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _like(vectors: Sequence[tf.Tensor], joined: tf.Tensor) -> list[tf.Tensor]:
-    """Takes apart what is joined as these are."""
+    """Splits a joined vector into vectors of these sizes."""
     if len(vectors) == 1:
         return [joined]
     sizes = [vector.shape.num_elements() for vector in vectors]
@@ -190,16 +196,16 @@ def _like(vectors: Sequence[tf.Tensor], joined: tf.Tensor) -> list[tf.Tensor]:
 def all_gather(
     blocks: Sequence[tf.Tensor], devices: Sequence[str]
 ) -> list[list[tf.Tensor]]:
-    """Brings the blocks of all devices to all devices, around a ring.
+    """Sends the blocks of all devices to all devices, around a ring.
 
     Cost: `n - 1` steps; a device sends and receives all blocks but one.
 
     Args:
-        blocks: One for each device, of any shapes.
-        devices: The devices.
+        blocks: One block per device, of any shape.
+        devices: The names of the devices.
 
     Returns:
-        Of each device, all blocks, in the order of the devices.
+        For each device, all blocks, in the order of the devices.
     """
     held: list[dict[int, tf.Tensor]] = [{i: each} for i, each in enumerate(blocks)]
     for step in range(len(devices) - 1):

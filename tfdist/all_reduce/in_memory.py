@@ -1,6 +1,6 @@
-"""Reduces where devices share their memory: nothing is sent, so one of them adds up.
+"""Reduces between devices that share memory: one device sums, and nothing is sent.
 
-The others read its result where it lies, as with `tf.distribute.ReductionToOneDevice`.
+The others read its result in place, as with `tf.distribute.ReductionToOneDevice`.
 """
 
 import math
@@ -14,23 +14,24 @@ from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.values import added, copied, divided
 
 PACKED_BYTES = 32_000
-"""Smaller tensors are copied into one: that takes less than an operation for each."""
+"""Smaller tensors are concatenated: the copy takes less time than an operation each."""
 
 
 def reduce_in_memory(
     per_device: Sequence[Sequence[Any]], devices: Sequence[str], mean: bool
 ) -> list[list[Any]]:
-    """Adds up what all devices have on the first, for all of them.
+    """Sums the tensors of all devices on the first device.
 
-    Cost: nothing is sent; the memory of `n` tensors is read, and that of one written.
+    Cost: nothing is sent; `n` tensors are read from memory, and one is written.
 
     Args:
-        per_device: `per_device[d][i]`: of each device, its tensors or `tf.IndexedSlices`.
-        devices: The devices.
-        mean: Whether the sums are divided by the number of devices.
+        per_device: `per_device[d][i]`: for each device, its tensors or
+            `tf.IndexedSlices`.
+        devices: The names of the devices.
+        mean: Whether to divide the sums by the number of devices.
 
     Returns:
-        The sums or means, of the form of `per_device`.
+        The sums or means, in the structure of `per_device`.
     """
     keys = [_pack_of(i, value) for i, value in enumerate(per_device[0])]
     results: list[list[Any]] = [[None] * len(keys) for _ in devices]
@@ -55,6 +56,7 @@ def _pack_of(i: int, value: Any) -> Hashable:
         and value.shape.is_fully_defined()
         and size_bytes(value) < PACKED_BYTES
     )
+    # A large value has a key that no other has, and so its own pack.
     return value.dtype.name if is_small else i
 
 

@@ -1,10 +1,10 @@
-"""Which devices share their memory or their process: what travels how far. Pure."""
+"""Which devices share memory or a process. Pure."""
 
 from collections.abc import Sequence
 
 
 def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
-    """Groups devices that share their memory: the CPUs of one process.
+    """Groups devices that share memory: the CPU devices of one process.
 
     >>> task = "/job:worker/replica:0/task:{}/device:{}"
     >>> sharing_memory([task.format(0, "CPU:0"), task.format(0, "CPU:1")])
@@ -18,7 +18,7 @@ def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
         devices: Their full names.
 
     Returns:
-        The indices of the devices of each group, each in the order of the devices.
+        The indices of the devices of each group, in the order of the devices.
     """
     groups: dict[str, list[int]] = {}
     for i, device in enumerate(devices):
@@ -29,7 +29,7 @@ def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
 
 
 def in_one_process(devices: Sequence[str]) -> bool:
-    """Whether all devices, given by their full names, are of one process."""
+    """Returns whether all devices, given by full name, belong to one process."""
     return len(set(map(_process, devices))) <= 1
 
 

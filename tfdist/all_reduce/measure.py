@@ -1,11 +1,11 @@
-"""Measures what connects devices, for the cost model to choose by."""
+"""Measures the network between devices, for the cost model."""
 
 import time
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdist.all_reduce.cost import Network
+from tfdist.all_reduce.network import Network
 from tfdist.all_reduce.locality import in_one_process
 
 ROUNDS = 10
@@ -13,57 +13,61 @@ BLOCK_BYTES = 8_000_000
 REPEATS = 5
 
 SHARED = 1.5
-"""If all devices together take so many times as long as two to send as much each, it is
-their processors that they wait for: each link is one device's own."""
+"""How many times as long all devices may take as two, if each sends the same amount.
+
+Each device has its own link. If all together take longer, they wait for processors that
+they share."""
 
 
 def measure_network(devices: Sequence[str]) -> Network:
-    """Returns latency, bandwidth and the cost of messages between devices, measured.
+    """Measures latency, bandwidth and the cost of messages between devices.
 
         strategy = tfdist.RingStrategy(...)
         network = tfdist.measure_network(strategy.devices)
         tfdist.AllReduce(network=network)
 
-    Each figure is the least of five repeats, and the difference of a long and a short
-    graph, so that what it takes to start a graph is not counted. `latency` is that of a
-    message from the first device to the second or back, `bandwidth` that of 8 MB from
-    the first to the second, `seconds_per_message` what each device more adds where the
-    first sends to all others and hears from them, and `processor_seconds_per_message`
-    what a message takes where all send to all at once. `processor_seconds_per_byte` is
-    what 8 MB take where each device sends them to the next at once, if that is at least
-    `SHARED` times as long as between two alone; else it is 0.
+    Each figure is the minimum of five repeats, and the difference between a long and a
+    short graph, so that the time to start a graph does not count. They are:
 
-    Cost: some `500 n^2` messages and `50 (n + 1)` MB, in all. It takes about two seconds
+    *   `latency`: a message from the first device to the second, or back.
+    *   `bandwidth`: 8 MB from the first device to the second.
+    *   `seconds_per_message`: what each further device adds when the first device sends
+        to all others and receives from them.
+    *   `processor_seconds_per_message`: a message when all send to all at once.
+    *   `processor_seconds_per_byte`: 8 MB when each device sends them to the next at
+        once, if that takes at least `SHARED` times as long as between two; else 0.
+
+    Cost: about `500 n^2` messages and `50 (n + 1)` MB in total, which takes two seconds
     on links of 1 Gbit/s.
 
     Args:
-        devices: The full names of two devices or more, of different hosts.
+        devices: The full names of two or more devices, of different hosts.
 
     Raises:
-        TypeError: If the devices are no list.
-        ValueError: If there are fewer than two devices, one is repeated or is not
-            there, or all are of one process: nothing is sent between those.
+        TypeError: If `devices` is not a list.
+        ValueError: If there are fewer than two devices, a device is repeated or does
+            not exist, or all belong to one process, between which nothing is sent.
     """
     if isinstance(devices, str) or not isinstance(devices, Sequence):
-        raise TypeError(f"devices are a list of their names; received {devices!r}")
+        raise TypeError(f"devices must be a list of names; received {devices!r}")
     received = ", ".join(devices) or "none"
     if len(devices) < 2 or len(set(devices)) < len(devices):
         raise ValueError(
-            f"measure_network needs two devices or more, each once; received {received}"
+            f"measure_network needs at least two different devices; received {received}"
         )
     places = [_place(device) for device in devices]
     if in_one_process(places):
         raise ValueError(
-            f"no network connects devices of one process; received {received}. There, "
-            "tfdist.AllReduce() sends nothing, whatever its network"
+            f"there is no network between devices of one process; received {received}. "
+            "tfdist.AllReduce() sends nothing between them"
         )
     return measured(devices)
 
 
 def measured(devices: Sequence[str]) -> Network:
-    """Measures, wherever the devices are."""
+    """Measures the network between devices, which may be in one process."""
     n = len(devices)
-    # Not more than noise, between devices of one process.
+    # Between devices of one process, the difference is noise, and may be negative.
     latency = max(_round_seconds(devices[:2], there_and_back) / 2, 1e-7)
     fan = _round_seconds(devices, there_and_back)
     everyone = _round_seconds(devices, all_to_all)
@@ -82,18 +86,18 @@ def measured(devices: Sequence[str]) -> Network:
 
 
 def _place(device: str) -> str:
-    """The full name of a device."""
+    """Returns the full name of a device."""
     wanted = tf.DeviceSpec.from_string(device)
     try:
         with tf.device(device):
             place = tf.DeviceSpec.from_string(tf.identity(0.0).device)
     except tf.errors.InvalidArgumentError:
         place = None
-    # TensorFlow may take another device for one that is not there.
+    # With soft placement, TensorFlow substitutes another device for a missing one.
     if place is None or place.make_merged_spec(wanted) != place:
         raise ValueError(
             f"there is no device {device!r}: tf.config.list_logical_devices() returns "
-            "those that are"
+            "the devices that exist"
         )
     return str(place.to_string())
 
@@ -102,7 +106,7 @@ Round = Callable[[list[tf.Tensor], Sequence[str]], list[tf.Tensor]]
 
 
 def there_and_back(values: list[tf.Tensor], devices: Sequence[str]) -> list[tf.Tensor]:
-    """One message from the first device to each other one, and one back."""
+    """Sends one message from the first device to each of the others, and one back."""
     heard = [values[0]]
     for device in devices[1:]:
         with tf.device(device):
@@ -112,7 +116,7 @@ def there_and_back(values: list[tf.Tensor], devices: Sequence[str]) -> list[tf.T
 
 
 def all_to_all(values: list[tf.Tensor], devices: Sequence[str]) -> list[tf.Tensor]:
-    """One message from each device to each other one."""
+    """Sends one message from each device to each of the others."""
     heard = []
     for device in devices:
         with tf.device(device):
@@ -122,7 +126,7 @@ def all_to_all(values: list[tf.Tensor], devices: Sequence[str]) -> list[tf.Tenso
 
 def _round_seconds(devices: Sequence[str], one_round: Round) -> float:
     def rounds(count: int) -> Callable[[], tf.Tensor]:
-        # What is known when the graph is made would be computed then.
+        # The input is an argument: TensorFlow folds constants when it builds the graph.
         @tf.function(input_signature=[tf.TensorSpec([])])
         def graph(value: tf.Tensor) -> tf.Tensor:
             values = []
@@ -139,7 +143,7 @@ def _round_seconds(devices: Sequence[str], one_round: Round) -> float:
 
 
 def _block_seconds(senders: Sequence[str], receivers: Sequence[str]) -> float:
-    """How long it takes until each receiver has a block of its sender."""
+    """Returns how long it takes until each receiver has its sender's block."""
 
     def largest(places: Sequence[str]) -> Callable[[tf.Tensor], tf.Tensor]:
         @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
@@ -176,7 +180,7 @@ def _addition_seconds(device: str) -> float:
 def _longer(
     graph: Callable[[tf.Tensor], tf.Tensor], without: Callable[[tf.Tensor], tf.Tensor]
 ) -> float:
-    """How much longer the one takes than the other, for as many numbers, in seconds."""
+    """Returns how many seconds longer one graph takes than the other."""
     elements = tf.constant(BLOCK_BYTES // 4)
     return max(
         0.0,
@@ -186,7 +190,7 @@ def _longer(
 
 
 def _least_seconds(run: Callable[[], tf.Tensor]) -> float:
-    run().numpy()
+    run().numpy()  # The first run traces the function and opens connections.
     taken = []
     for _ in range(REPEATS):
         start = time.perf_counter()

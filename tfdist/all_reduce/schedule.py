@@ -1,11 +1,11 @@
-"""Who sends which part of a tensor to whom, and when: all-reduce as plain data.
+"""Who sends which chunk of a tensor to whom, and when: all-reduce as plain data.
 
-Every device has a tensor of the same shape, and in the end each has the sum of all. A
-schedule says how: the tensor is split into chunks, and the transfers of one step move
-chunks at once. Each chunk is summed on its way to one device, its *owner*, and copied
-from there, so that all devices end with the same bits.
+Every device has a tensor of the same shape, and finally each has the sum of all. A
+schedule splits the tensor into chunks, and says which transfers happen in which step.
+Each chunk is summed on its way to one device, its *owner*, and copied from there, so
+all devices end bit-identical.
 
-What schedules cost is in `tfdist.all_reduce.cost`.
+`tfdist.all_reduce.cost` says what schedules cost.
 
 >>> for transfer in ring(2).transfers:
 ...     print(*transfer)
@@ -26,19 +26,19 @@ from typing import NamedTuple
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not exist: the message says which there are."""
+    """A schedule that does not exist: the message lists those that do."""
 
 
 class Transfer(NamedTuple):
-    """One chunk that goes from one device to another.
+    """One chunk that is sent from one device to another.
 
     Attributes:
-        step: When: the transfers of one step happen at once, each with what its sender
-            held when the step began.
-        sender: Index of the device that sends.
-        receiver: Index of the device that receives.
-        chunk: Index of the chunk.
-        reduces: Whether the receiver adds the chunk to its own, or replaces its own.
+        step: The step. The transfers of a step happen at the same time, each with what
+            its sender held when the step began.
+        sender: The index of the device that sends.
+        receiver: The index of the device that receives.
+        chunk: The index of the chunk.
+        reduces: Whether the receiver adds the chunk to its own or replaces its own.
     """
 
     step: int
@@ -52,14 +52,14 @@ class Transfer(NamedTuple):
 class Schedule:
     """The transfers of one all-reduce.
 
-    No device receives, in one step, a chunk that it also sends. A device that is sent
-    the same chunk by several in one step adds them in the order of `transfers`.
+    In one step, no device receives a chunk that it also sends. A device that receives
+    the same chunk from several others in one step adds them in the order of `transfers`.
 
     Attributes:
-        algorithm: Its name in `SCHEDULES`.
-        num_devices: Devices that take part.
-        num_chunks: Parts of (nearly) equal size that the tensor is split into.
-        transfers: Sorted by step, then by sender.
+        algorithm: The algorithm's name in `SCHEDULES`.
+        num_devices: The number of devices.
+        num_chunks: The number of chunks of (nearly) equal size.
+        transfers: The transfers, sorted by step, then by sender.
     """
 
     algorithm: str
@@ -76,11 +76,11 @@ class Schedule:
 
     @property
     def num_steps(self) -> int:
-        """How many steps there are: none for one device."""
+        """The number of steps; 0 for one device."""
         return self.transfers[-1].step + 1 if self.transfers else 0
 
     def owner(self, chunk: int) -> int:
-        """Returns the device that has a chunk's final sum first.
+        """Returns the device that computes a chunk's final sum.
 
         Raises:
             ScheduleError: If there is no such chunk.
@@ -88,7 +88,7 @@ class Schedule:
         if not 0 <= chunk < self.num_chunks:
             raise ScheduleError(
                 f"there is no chunk {chunk}: {self.algorithm} for {self.num_devices} "
-                f"devices has {self.num_chunks}, counted from 0"
+                f"devices has {self.num_chunks} chunks, counted from 0"
             )
         for transfer in reversed(self.transfers):
             if transfer.chunk == chunk and transfer.reduces:
@@ -96,26 +96,26 @@ class Schedule:
         return 0
 
     def sent(self, device: int) -> Fraction:
-        """Returns what a device sends, in sizes of the tensor."""
+        """Returns what a device sends, as a multiple of the tensor's size."""
         return self._size(each.sender == device for each in self.transfers)
 
     def received(self, device: int) -> Fraction:
-        """Returns what a device receives, in sizes of the tensor."""
+        """Returns what a device receives, as a multiple of the tensor's size."""
         return self._size(each.receiver == device for each in self.transfers)
 
     @property
     def busiest_sent(self) -> Fraction:
-        """The most that any device sends, in sizes of the tensor."""
+        """The most that any device sends, as a multiple of the tensor's size."""
         return max(map(self.sent, range(self.num_devices)))
 
     @property
     def busiest_received(self) -> Fraction:
-        """The most that any device receives, in sizes of the tensor."""
+        """The most that any device receives, as a multiple of the tensor's size."""
         return max(map(self.received, range(self.num_devices)))
 
     @property
     def links(self) -> dict[tuple[int, int], Fraction]:
-        """What goes from each sender to each receiver, in sizes of the tensor."""
+        """What each sender sends each receiver, as a multiple of the tensor's size."""
         chunks = Counter((each.sender, each.receiver) for each in self.transfers)
         return {link: Fraction(n, self.num_chunks) for link, n in chunks.items()}
 
@@ -124,10 +124,10 @@ class Schedule:
 
 
 def ring(num_devices: int) -> Schedule:
-    """Every device sends to the next one only: reduce-scatter, then all-gather.
+    """Every device sends only to the next: a reduce-scatter, then an all-gather.
 
     `n` chunks, `2(n - 1)` steps. The sum of a chunk grows along the ring until it
-    arrives at its owner, and is then passed on, once around.
+    reaches the chunk's owner. It then travels once around the ring.
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", Journal of Parallel and Distributed Computing 69(2), 2009.
@@ -149,7 +149,7 @@ def ring(num_devices: int) -> Schedule:
 
 
 def reduce_then_broadcast(num_devices: int) -> Schedule:
-    """All send to device 0, which sums and sends the sum to all: a star.
+    """All devices send to device 0, which sends the sum to all: a star.
 
     One chunk, two steps.
 
@@ -166,11 +166,10 @@ def reduce_then_broadcast(num_devices: int) -> Schedule:
 
 
 def tree(num_devices: int) -> Schedule:
-    """Pairs are summed on one of the two, then pairs of these, and so on, and back.
+    """Sums pairs of devices, then pairs of pairs, and so on, and copies back: a tree.
 
-    One chunk, `2 ceil(log2(n))` steps, a binomial tree with device 0 as its root. As few
-    messages as the star has, and the root takes part in `2 ceil(log2(n))` of them and
-    not in all.
+    One chunk, `2 ceil(log2(n))` steps, a binomial tree with device 0 as its root. It has
+    as few messages as the star, and the root takes part in only `2 ceil(log2(n))`.
 
     Source: the minimum-spanning-tree reduce and broadcast in Chan et al. 2007 (see
     `reduce_then_broadcast`).
@@ -189,7 +188,7 @@ def tree(num_devices: int) -> Schedule:
 
 
 def all_to_all(num_devices: int) -> Schedule:
-    """Every device owns a chunk: it is sent all others' at once, and sends the sum.
+    """Every device owns a chunk, receives it from all others, and sends them the sum.
 
     `n` chunks, two steps.
 
@@ -211,11 +210,11 @@ def all_to_all(num_devices: int) -> Schedule:
 
 
 def halving_doubling(num_devices: int) -> Schedule:
-    """Pairs exchange halves, then halves of these halves, and so on, and back.
+    """Exchanges halves between pairs, then quarters, and so on, and copies back.
 
-    `p` chunks and `2 log2(p)` steps, where `p` is the largest power of two that is not
-    above `n`. Where `n` is above `p`, each of the extra devices gives its whole tensor
-    to one of the `p` first, and is sent the whole sum last: two steps more.
+    `p` chunks and `2 log2(p)` steps, where `p` is the largest power of two that is at
+    most `n`. If `n` exceeds `p`, each extra device first sends its whole tensor to one of
+    the first `p`, and finally receives the whole sum: two more steps.
 
     Source: Rabenseifner's algorithm, in Thakur, Rabenseifner and Gropp, "Optimization
     of collective communication operations in MPICH", International Journal of High
@@ -268,7 +267,7 @@ def build(algorithm: str, num_devices: int) -> Schedule:
 
 
 def checked_algorithm(algorithm: str) -> str:
-    """Returns the name of an algorithm that exists.
+    """Returns the name of an existing algorithm.
 
     Raises:
         ScheduleError: If there is no such algorithm.
@@ -282,20 +281,20 @@ def checked_algorithm(algorithm: str) -> str:
 
 
 def checked_devices(num_devices: int) -> int:
-    """Returns a number of devices that there can be.
+    """Returns a valid number of devices.
 
     Raises:
         ScheduleError: If there is no device.
     """
     if num_devices < 1:
         raise ScheduleError(
-            f"an all-reduce needs at least 1 device, and was given {num_devices}"
+            f"an all-reduce needs at least 1 device; received {num_devices}"
         )
     return num_devices
 
 
 def _there_and_back(reductions: list[Transfer]) -> Iterable[Transfer]:
-    """Yields reductions, then copies of the sums along the same ways, backwards."""
+    """Yields reductions, then copies of the sums along the same links, backwards."""
     yield from reductions
     last = 2 * max((each.step for each in reductions), default=0) + 1
     for step, sender, receiver, chunk, _ in reductions:

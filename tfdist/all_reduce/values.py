@@ -1,4 +1,4 @@
-"""Values that meet: dense tensors, and slices of tensors, handled alike."""
+"""The values of an all-reduce: dense tensors and `tf.IndexedSlices`, handled alike."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from tfdist.all_reduce.wire import to_wire
 
 
 def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
-    """Returns the values of one tensor: all dense, or all slices.
+    """Returns the values of one tensor, either all dense or all slices.
 
     Args:
-        values: One of each device.
-        devices: Whose they are, wherever they may lie.
+        values: One value per device.
+        devices: The devices that they belong to, wherever they are stored.
 
     Raises:
         TypeError: If values of their dtype cannot be added up.
-        ValueError: If they do not agree in dtype and shape.
+        ValueError: If they differ in dtype or shape.
     """
     sliced = [isinstance(value, tf.IndexedSlices) for value in values]
     if any(sliced) and not all(sliced):
@@ -33,7 +33,7 @@ def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
         )
         if not fits:
             raise ValueError(
-                "what is added up has the same dtype and shape on every device; "
+                "values must have the same dtype and shape on every device; "
                 f"received {dtype.name} {first.shape} of {devices[0]} and "
                 f"{value.dtype.name} {value.shape} of {device}"
             )
@@ -46,7 +46,7 @@ def _dense(value: Any) -> tf.Tensor:
 
 
 def added(values: Sequence[Any]) -> Any:
-    """Returns the sum of values; of slices, all of them: a sum not yet added up."""
+    """Returns the sum of values. Slices are concatenated: repeated rows stay repeated."""
     if len(values) == 1:
         return values[0]
     if not isinstance(values[0], tf.IndexedSlices):
@@ -61,12 +61,12 @@ def gathered(
     devices: Sequence[str],
     wire_dtype: tf.DType | None,
 ) -> list[tf.IndexedSlices]:
-    """Brings the slices of all devices to all devices.
+    """Sends the slices of all devices to all devices.
 
     Cost: that of `all_gather`, twice.
 
     Returns:
-        Of each device, the sum of slices, as `added` has it.
+        For each device, the sum of the slices, as `added` returns it.
     """
     sent = []
     for value, device in zip(values, devices, strict=True):
@@ -88,12 +88,12 @@ def gathered(
 
 
 def divided(value: Any, by: int) -> Any:
-    """Returns the mean of so many values, given their sum."""
+    """Returns the mean of `by` values, given their sum."""
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(value.values / by, value.indices, value.dense_shape)
     return value / by
 
 
 def copied(value: Any) -> Any:
-    """Returns the value on the device of the scope."""
+    """Returns a copy of the value on the current device."""
     return tf.nest.map_structure(tf.identity, value, expand_composites=True)

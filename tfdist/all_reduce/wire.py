@@ -1,4 +1,4 @@
-"""Half precision on the wire: what a message travels as, and that it fits."""
+"""Half precision on the wire: what a message is sent as, and whether it fits."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ NARROWED = (tf.float32, tf.float64)
 
 
 def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
-    """Returns a dtype that messages may travel as; None is their own.
+    """Returns the dtype that messages are sent as, or None for their own.
 
     Raises:
-        TypeError: If it is neither bfloat16 nor float16, nor None.
+        TypeError: If it is neither bfloat16 nor float16 nor None.
     """
     if wire_dtype is None:
         return None
@@ -22,37 +22,40 @@ def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
         dtype = None
     if dtype not in WIRE_DTYPES:
         allowed = " or ".join(repr(each.name) for each in WIRE_DTYPES)
-        raise TypeError(f"wire_dtype is {allowed}, or None; received {wire_dtype!r}")
+        raise TypeError(
+            f"wire_dtype must be {allowed}, or None; received {wire_dtype!r}"
+        )
     return dtype
 
 
 def travels_as(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType:
-    """Returns what values of a dtype travel as."""
+    """Returns what values of a dtype are sent as."""
     return dtype if wire_dtype is None or dtype not in NARROWED else wire_dtype
 
 
 def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
-    """Returns what travels: the value itself, or in half precision.
+    """Returns the message to send: the value itself, or the value in half precision.
 
-    A number that is too large for it fails when it runs (InvalidArgumentError): it would
-    arrive as infinity. Infinities and NaN travel as they are. A float32 above bfloat16's
-    largest, 3.39e38 of 3.40e38, is not looked for, and does become infinity.
+    A number that is too large for half precision would arrive as infinity, so it raises
+    InvalidArgumentError when it runs. Infinities and NaN are sent unchanged. A float32
+    above bfloat16's maximum (3.39e38 of 3.40e38) is not detected, and becomes infinity.
 
     Args:
-        value: Of any dtype; only float32 and float64 are narrowed.
-        wire_dtype: Of `WIRE_DTYPES`, or None.
+        value: A tensor of any dtype; only float32 and float64 are narrowed.
+        wire_dtype: One of `WIRE_DTYPES`, or None.
     """
     message = tf.cast(tf.identity(value), travels_as(value.dtype, wire_dtype))
     if wire_dtype is None or message.dtype == value.dtype:
         return message
     if (wire_dtype, value.dtype) == (tf.bfloat16, tf.float32):
-        # All but the last 0.4% of float32's range fits. A check reads every value again.
+        # All but the last 0.4% of float32's range fits. A check would read every value
+        # a second time.
         return message
     wider = "wire_dtype='bfloat16'" if value.dtype == tf.float32 else "wire_dtype=None"
     complaint = (
-        f"a value, or a sum on its way, is too large for wire_dtype={wire_dtype.name!r}"
-        f" (at most {float(wire_dtype.max):g}): take {wider}, or clip or scale what is "
-        "reduced. The largest is"
+        f"a value or a partial sum is too large for wire_dtype={wire_dtype.name!r}"
+        f" (at most {float(wire_dtype.max):g}): use {wider}, or clip or scale the "
+        "values. The largest is"
     )
     magnitudes = tf.abs(tf.where(tf.math.is_finite(value), value, 0))
     largest = tf.reduce_max(magnitudes)
