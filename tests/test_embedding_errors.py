@@ -20,13 +20,22 @@ def shards(*sizes, dim=2, name="words"):
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ([], r"params are the shards of a table.*received \[\]"),
-        (None, "or one variable that is split; received None"),
-        (lambda: shards(1, 3), r"'mod' spreads the 4 rows of words over 2 shards of"),
-        (lambda: shards(2, 3), r"of \[3, 2\] rows; received \[2, 3\]"),
+        ([], r"params must be the shards of a table.*received \[\]"),
+        (None, "or one sharded variable; received None"),
+        (
+            lambda: shards(1, 3),
+            r"'mod' gives the 2 shards of words \[2, 2\] of its 4 rows",
+        ),
+        (
+            lambda: shards(2, 3),
+            r"\[3, 2\] of its 5 rows; received shards of \[2, 3\] rows",
+        ),
         (lambda: [*shards(2), *shards(2, dim=3)], r"only in their number of rows"),
-        (lambda: tf.Variable([1.0]), r"known shape \[rows, dim\]; received \[\(1,\)\]"),
-        (lambda: tf.Variable([[1]]), "of a float dtype, not int32"),
+        (
+            lambda: tf.Variable([1.0]),
+            r"static shape \[rows, dim\]; received \[\(1,\)\]",
+        ),
+        (lambda: tf.Variable([[1]]), "must have a float dtype, not int32"),
     ],
 )
 def test_shards_that_do_not_form_a_table(params, words):
@@ -48,15 +57,18 @@ def test_a_sharded_variable_is_split_by_div():
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ({"combiner": "max"}, "combiner is one of mean, sqrtn, sum; received 'max'"),
+        (
+            {"combiner": "max"},
+            "combiner must be one of mean, sqrtn, sum; received 'max'",
+        ),
         (
             {"partition_strategy": "round"},
-            "partition_strategy is one of mod, div; received 'round'",
+            "partition_strategy must be one of mod, div; received 'round'",
         ),
-        ({"max_norm": 0.0}, "max_norm is None or a positive number; received 0.0"),
+        ({"max_norm": 0.0}, "max_norm must be None or a positive number; received 0.0"),
         ({"max_norm": float("nan")}, "positive number; received nan"),
         ({"max_norm": "x"}, "positive number; received 'x'"),
-        ({"aggregate": "yes"}, "aggregate is True, False or None; received 'yes'"),
+        ({"aggregate": "yes"}, "aggregate must be True, False or None; received 'yes'"),
     ],
 )
 def test_options_that_do_not_exist(option, words):
@@ -74,17 +86,17 @@ def test_ids_of_another_kind():
         lookup(shards(4), tf.constant([[1]]), None)
     with pytest.raises(TypeError, match="int32 or int64; received float32"):
         lookup(shards(4), tf.cast(IDS, tf.float32), None)
-    with pytest.raises(ValueError, match="is a matrix"):
+    with pytest.raises(ValueError, match="must be a matrix"):
         lookup(shards(4), tf.sparse.from_dense([1, 2]), None)
-    with pytest.raises(TypeError, match="as sp_ids, a SparseTensor"):
+    with pytest.raises(TypeError, match="like sp_ids, a SparseTensor"):
         lookup(shards(4), IDS, tf.ones([2, 2]))
-    with pytest.raises(TypeError, match="are floats; received int32"):
+    with pytest.raises(TypeError, match="must be floats; received int32"):
         lookup(shards(4), IDS, IDS)
 
 
 def test_weights_of_another_shape_are_refused_before_the_step():
     weights = tf.sparse.from_dense([[1.0, 1.0]])
-    with pytest.raises(ValueError, match="one weight for each of sp_ids: received"):
+    with pytest.raises(ValueError, match="one weight per id of sp_ids: received"):
         lookup(shards(4), IDS, weights)
     with pytest.raises(ValueError, match="of the table words"):
         tf.function(lookup).get_concrete_function(shards(4), IDS, weights)
@@ -120,7 +132,9 @@ PLACES = [[0, 0], [1, 0]]
     ("ids", "bad"), [([0, 4], 4), ([-1, 3], -1), ([3, 2**40], 2**40)]
 )
 def test_ids_out_of_range(call, ids, bad):
-    with pytest.raises(InvalidArgument, match="table words are from 0 to 3") as raised:
+    with pytest.raises(
+        InvalidArgument, match="table words must be from 0 to 3"
+    ) as raised:
         call(sparse(PLACES, ids, tf.int64), sparse(PLACES, [1, 1], tf.float32))
     assert str(bad) in str(raised.value)
 
@@ -136,7 +150,7 @@ def test_ids_out_of_order(call):
 )
 def test_weights_of_other_ids(call, places):
     weights = sparse(places, np.ones(len(places)), tf.float32)
-    with pytest.raises((InvalidArgument, ValueError), match="one weight for each of"):
+    with pytest.raises((InvalidArgument, ValueError), match="one weight per id of"):
         call(sparse(PLACES, [1, 2], tf.int64), weights)
 
 
@@ -154,7 +168,7 @@ def test_ragged_weights_of_other_ids():
 
 
 def test_an_error_outside_of_a_step_says_as_much_as_one_in_it():
-    words = "^ids of the table words are from 0 to 3; received, among others, .4.$"
+    words = "^ids of the table words must be from 0 to 3; received, among others, .4.$"
     with pytest.raises(InvalidArgument, match=words):
         lookup(shards(4), tf.sparse.from_dense([[4]]), None)
 
@@ -164,7 +178,9 @@ LAYERS = [tfdist.Embedding, tfdist.EmbeddingBag]
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_ids_of_a_layer_are_numbers(layer):
-    words = "ids of the table .*embedding.* are integers; received string.*StringLookup"
+    words = (
+        "ids of the table .*embedding.* must be integers; received string.*StringLookup"
+    )
     with pytest.raises(TypeError, match=words):
         layer(4, 2)(tf.constant([["a"]]))
 
@@ -172,7 +188,7 @@ def test_ids_of_a_layer_are_numbers(layer):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_ids_of_a_layer_are_whole(layer):
     table = layer(4, 2)
-    with pytest.raises(InvalidArgument, match=r"are whole numbers.* \[1.5\]"):
+    with pytest.raises(InvalidArgument, match=r"must be whole numbers.* \[1.5\]"):
         table(np.array([[1.5, 2.0]]))
     ids = [[1, 2]]
     expected = table(np.array(ids))
@@ -183,7 +199,7 @@ def test_ids_of_a_layer_are_whole(layer):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_partitioner_of_another_type(layer):
     with pytest.raises(
-        TypeError, match="partitioner is None or a function.*received 3"
+        TypeError, match="partitioner must be None or a function.*received 3"
     ):
         layer(4, 2, partitioner=3)
 
@@ -191,10 +207,13 @@ def test_a_partitioner_of_another_type(layer):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ({"padding": None}, "padding is .* a whole number such as -1; received None"),
+        (
+            {"padding": None},
+            "padding must be .* a whole number such as -1; received None",
+        ),
         ({"padding": 0.5}, "received 0.5"),
-        ({"max_norm": "x"}, "max_norm is None or a positive number; received 'x'"),
-        ({"aggregate": "yes"}, "aggregate is True, False or None; received 'yes'"),
+        ({"max_norm": "x"}, "max_norm must be None or a positive number; received 'x'"),
+        ({"aggregate": "yes"}, "aggregate must be True, False or None; received 'yes'"),
     ],
 )
 def test_options_of_a_bag_that_do_not_exist(option, words):

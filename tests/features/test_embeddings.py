@@ -504,7 +504,7 @@ def test_id_out_of_range(strategy, ids, targets, kind, wrong):
         else:
             model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.SGD)
     ids[3, 2] = wrong
-    words = rf"ids of the table .*embedding.* are from 0 to {ROWS - 1}.*\[{wrong}"
+    words = rf"ids of the table .*embedding.* must be from 0 to {ROWS - 1}.*\[{wrong}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
         train(model, ids, targets)
 
@@ -513,15 +513,15 @@ def test_id_out_of_range(strategy, ids, targets, kind, wrong):
     "A bag with an invalid rank or combiner", "no", "the error lists what is allowed"
 )
 def test_arguments_of_a_bag(strategy):
-    with pytest.raises(ValueError, match="combiner is one of mean, sqrtn, sum"):
+    with pytest.raises(ValueError, match="combiner must be one of mean, sqrtn, sum"):
         tfdist.EmbeddingBag(ROWS, DIM, "max")
-    with pytest.raises(ValueError, match="partition_strategy is one of mod, div"):
+    with pytest.raises(ValueError, match="partition_strategy must be one of mod, div"):
         tfdist.Embedding(ROWS, DIM, partition_strategy="rows")
-    with pytest.raises(ValueError, match="input_dim is a whole number from 1"):
+    with pytest.raises(ValueError, match="input_dim must be a positive whole number"):
         tfdist.EmbeddingBag(0, DIM)
     with strategy.scope():
         layer = tfdist.EmbeddingBag(ROWS, DIM)
     with pytest.raises(ValueError, match=r"tensor \[batch, any\]"):
         layer(tf.constant([1, 2]))
-    with pytest.raises(ValueError, match="weights are of the shape of the ids"):
+    with pytest.raises(ValueError, match="weights must have the shape of the ids"):
         layer(tf.constant([[1, 2]]), weights=tf.ones([1, 3]))

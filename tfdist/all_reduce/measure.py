@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdist.all_reduce.network import Network
 from tfdist.all_reduce.locality import in_one_process
+from tfdist.all_reduce.network import Network
 
 ROUNDS = 10
 BLOCK_BYTES = 8_000_000

@@ -1,1 +1,1 @@
-"""Embedding tables that are spread over parameter servers."""
+"""Embedding tables whose rows are sharded over parameter servers."""

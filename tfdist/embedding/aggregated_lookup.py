@@ -1,4 +1,4 @@
-"""`embedding_lookup_sparse` that sums on the parameter servers."""
+"""Sparse embedding lookups that sum rows on the parameter servers."""
 
 from typing import Any
 
@@ -10,11 +10,10 @@ from tfdist.embedding.differentiable import sum_of_block, sums_on_shards
 
 
 class LookupBytesCounter:
-    """Adds up what lookups move, without moving anything for it.
+    """Counts the bytes that lookups move, without moving any itself.
 
-    Create it in the scope of the strategy: each worker then counts in a variable of
-    its own, on itself. It counts what the cost model says: see
-    `tfdist.embedding.cost`.
+    Create it in the strategy's scope: each worker then counts in a local variable. It
+    counts what the cost model predicts: see `tfdist.embedding.cost`.
     """
 
     def __init__(self) -> None:
@@ -29,13 +28,13 @@ class LookupBytesCounter:
         )
 
     def add(self, moved_plain_aggregated: tf.Tensor) -> None:
-        """Adds three int64: what a lookup moves, and would move on either route."""
+        """Adds three int64: the bytes moved, and those of the plain and the aggregated route."""
         self._has_counted = True
         self._sums.assign_add(moved_plain_aggregated)
 
     def total(self) -> LookupBytes:
-        """Returns the sums, over all workers where there are several."""
-        # Workers make their variables when they first need them.
+        """Returns the sums over all workers."""
+        # A worker creates its variable on first use. Before, there is nothing to read.
         if not self._has_counted:
             return LookupBytes(0, 0, 0)
         read = getattr(self._sums, "read_all", lambda: [self._sums])
@@ -58,46 +57,47 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     r"""Looks up a batch of bags of ids, and combines the rows of each bag.
 
     The result and its gradients are those of `tf.compat.v1.nn.embedding_lookup_sparse`
-    with the same arguments. Each shard of the table takes the route that moves less
-    for the ids at hand: it sends the different rows that are looked up, or it sums
-    its rows of each bag and sends the sums. On both routes a shard's rows are
-    gathered and clipped on its device, and so is the gradient by them computed: an
-    optimizer that updates a shard on its device moves nothing else.
+    with the same arguments. Each shard of the table uses the route that moves fewer
+    bytes for the current ids: it sends each distinct row once, or it sums its rows of
+    each bag and sends the sums. On both routes, a shard's rows are gathered and clipped
+    on its device, and their gradient is computed there. An optimizer that updates the
+    shard on its device moves nothing else.
 
     For the bag \(b\) with the ids \(i\), of weights \(w_i\) and rows \(r_i\), shard
     \(s\) sums \(\sum_{i \in b \cap s} w_i r_i\). The worker adds these up and divides
     by 1 (`"sum"`), \(\sum_b w_i\) (`"mean"`) or \(\sqrt{\sum_b w_i^2}\) (`"sqrtn"`).
 
-    Cost a step and shard: see `tfdist.embedding.cost`. Look a table up once a step:
-    TensorFlow joins the gradients of two lookups where the step runs.
+    Cost per step and shard: see `tfdist.embedding.cost`. Look a table up once per step:
+    TensorFlow concatenates the gradients of two lookups on the worker, which moves them
+    there and back.
 
     Args:
         params: The shards of the table, each `[rows, dim]`, or the only shard:
             `tf.Variable`s, Keras variables or tensors, each on its own device. Or one
-            variable that is split, by a partitioner or in `tfdist.Embedding`.
-        sp_ids: `[batch, any]` of int32 or int64, the ids of a bag in a row, and in
+            sharded variable, from a partitioner or from `tfdist.Embedding`.
+        sp_ids: `[batch, any]` of int32 or int64, with the ids of one bag per row, in
             the order of rows. A row without ids gives zeros.
-        sp_weights: A weight for each id, or None for ones.
-        partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`;
-            `"div"` if each shard has neighbours. The first shards may have one row
-            more than the others. Unless given, it is that of the one variable that is
-            split, and `"mod"`, as in TensorFlow 1, for shards.
+        sp_weights: One weight per id, or None for ones.
+        partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`; `"div"`
+            if shards have contiguous rows. The first shards may have one row more than
+            the others. The default is the layout of a sharded variable, and `"mod"`, as
+            in TensorFlow 1, for a list of shards.
         combiner: `"mean"`, `"sqrtn"` or `"sum"`; None is `"mean"`.
-        max_norm: Rows that are longer in the L2 norm are shortened to it first.
-        name: For the operations.
+        max_norm: Rows with a larger L2 norm are first scaled down to it.
+        name: The name scope of the operations.
         aggregate: Whether the shards sum; None to choose by the cost model.
-        counter: Adds up the bytes of this lookup.
+        counter: Counts the bytes of this lookup.
 
     Returns:
-        `[batch, dim]`, of the dtype of the table. Rows at the end of the batch that
-        have no ids are zeros as well; TensorFlow's function drops those.
+        `[batch, dim]`, with the table's dtype. Rows without ids at the end of the batch
+        are zeros too; TensorFlow's function drops them.
 
     Raises:
         TypeError: If `sp_ids`, `sp_weights` or `counter` is of another type.
-        ValueError: If an argument is not one of those above, or the shards do not fit
-            the strategy.
+        ValueError: If an argument has an invalid value, or the shards do not fit the
+            layout.
         tf.errors.InvalidArgumentError: When the step runs, if an id is not a row of
-            the table, or the weights are not those of the ids.
+            the table, or the weights do not match the ids.
 
     References:
         `tf.contrib.layers.embedding_lookup_sparse_with_distributed_aggregation` of
@@ -108,11 +108,11 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     aggregate = checks.aggregate(aggregate)
     if counter is not None and not isinstance(counter, LookupBytesCounter):
         raise TypeError(
-            "counter is None or a tfdist.LookupBytesCounter(), made in the scope of "
-            f"the strategy; received {counter!r}"
+            "counter must be None or a tfdist.LookupBytesCounter(), created in the "
+            f"strategy's scope; received {counter!r}"
         )
     table = checks.table(params, partition_strategy)
-    # A message carries the name of its operation: a long one would show.
+    # A message carries the name of its operation: a long name costs bytes per step.
     with tf.name_scope(name or "lookup_sparse"):
         bag = batch.bag(table, sp_ids, sp_weights)
         routed = [

@@ -1,7 +1,6 @@
-"""The ids and weights of a batch, and words for those that are none.
+"""Checks the ids and weights of a batch.
 
-What their types and shapes tell is checked before the first step, and their values
-where the step runs.
+Types and shapes are checked when the step is traced, values when it runs.
 """
 
 from typing import Any, NamedTuple
@@ -16,10 +15,10 @@ class Bag(NamedTuple):
     """The ids of a batch.
 
     Attributes:
-        ids: Of all rows, in their order, `[n]`.
-        segments: The row of each, ascending, int64.
-        weights: The weight of each, or None for ones.
-        num_segments: The rows of the batch, int64.
+        ids: The ids of all rows, in the order of rows, `[n]`.
+        segments: The row of each id, ascending, int64.
+        weights: The weight of each id, or None for ones.
+        num_segments: The number of rows of the batch, int64.
     """
 
     ids: tf.Tensor
@@ -29,9 +28,9 @@ class Bag(NamedTuple):
 
 
 def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
-    """Returns the ids of a batch, which are checked where the step runs.
+    """Returns the ids of a batch; their values are checked when the step runs.
 
-    A step with ids out of range, or with weights of other ids, raises
+    A step with ids out of range, or with weights that do not match the ids, raises
     `tf.errors.InvalidArgumentError`.
 
     Raises:
@@ -41,18 +40,19 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
     """
     if not isinstance(sp_ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
-            f"sp_ids is a tf.SparseTensor or tf.RaggedTensor; received {type(sp_ids)}"
+            "sp_ids must be a tf.SparseTensor or tf.RaggedTensor; received "
+            f"{type(sp_ids)}"
         )
     if sp_weights is not None and type(sp_weights) is not type(sp_ids):
         raise TypeError(
-            f"sp_weights is None or, as sp_ids, a {type(sp_ids).__name__}; received "
+            f"sp_weights must be None or, like sp_ids, a {type(sp_ids).__name__}; received "
             f"{type(sp_weights)}"
         )
     if sp_ids.dtype not in (tf.int32, tf.int64):
-        raise TypeError(f"sp_ids are int32 or int64; received {sp_ids.dtype.name}")
+        raise TypeError(f"sp_ids must be int32 or int64; received {sp_ids.dtype.name}")
     if sp_ids.shape.rank != 2:
         raise ValueError(
-            f"sp_ids is a matrix, the ids of a row in a row; received the shape "
+            "sp_ids must be a matrix with one bag per row; received the shape "
             f"{sp_ids.shape}"
         )
     valid = _in_range(sp_ids.values, table.num_rows, table.name)
@@ -75,13 +75,13 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
 
 
 def ids_in_range(ids: Any, num_rows: int, name: str) -> tf.Tensor:
-    """Returns the ids, which are checked where the step runs.
+    """Returns the ids; their values are checked when the step runs.
 
     A step with an id that is not a row of the table raises
     `tf.errors.InvalidArgumentError`.
 
     Raises:
-        TypeError: If they are no numbers.
+        TypeError: If the ids are not numbers.
     """
     ids = whole_numbers(ids, name)
     with tf.control_dependencies(_in_range(ids, num_rows, name)):
@@ -89,20 +89,20 @@ def ids_in_range(ids: Any, num_rows: int, name: str) -> tf.Tensor:
 
 
 def whole_numbers(ids: Any, name: str) -> tf.Tensor:
-    """Returns ids as int32 or int64: of any other integers, bools, or whole floats.
+    """Converts ids to int32 or int64, from other integers, bools or integral floats.
 
-    A step with another float raises `tf.errors.InvalidArgumentError`.
+    A step with a fractional float raises `tf.errors.InvalidArgumentError`.
 
     Args:
-        ids: What can be made a tensor.
-        name: Of the table, for errors.
+        ids: A tensor, or what can be converted to one.
+        name: The table's name, for errors.
 
     Raises:
-        TypeError: If they are no numbers, or sparse.
+        TypeError: If the ids are not numbers, or sparse.
     """
     if isinstance(ids, tf.SparseTensor):
         raise TypeError(
-            f"ids of the table {name} are dense or ragged; received a SparseTensor. "
+            f"ids of the table {name} must be dense or ragged; received a SparseTensor. "
             "Use tfdist.EmbeddingBag, which takes one, or tf.sparse.to_dense"
         )
     ids = tf.convert_to_tensor(ids)
@@ -112,31 +112,31 @@ def whole_numbers(ids: Any, name: str) -> tf.Tensor:
         is_whole = tf.equal(ids, tf.floor(ids))
         valid = _assert(
             tf.reduce_all(is_whole),
-            f"ids of the table {name} are whole numbers; received, among others,",
+            f"ids of the table {name} must be whole numbers; received, among others,",
             tf.boolean_mask(ids, ~is_whole)[:3],
         )
         with tf.control_dependencies(valid):
             return tf.cast(ids, tf.int64)
     if not ids.dtype.is_integer and ids.dtype != tf.bool:
         raise TypeError(
-            f"ids of the table {name} are integers; received {ids.dtype.name}. Number "
-            "words first, for example with keras.layers.StringLookup"
+            f"ids of the table {name} must be integers; received {ids.dtype.name}. Map "
+            "words to numbers first, for example with keras.layers.StringLookup"
         )
     return tf.cast(ids, tf.int64)
 
 
 def bags(inputs: Any, weights: Any, padding: int, name: str) -> tuple[Any, Any]:
-    """Returns ids and their weights, both ragged or both sparse, from any kind.
+    """Converts ids and their weights, so that both are ragged or both sparse.
 
     Args:
-        inputs: Ids: ragged, sparse, or a dense matrix that is filled up.
-        weights: Of the same kind and shape, or None.
-        padding: What a dense matrix is filled up with.
-        name: Of the table, for errors.
+        inputs: Ids: ragged, sparse, or a padded dense matrix.
+        weights: Of the same type and shape, or None.
+        padding: The value that pads a dense matrix.
+        name: The table's name, for errors.
 
     Raises:
-        TypeError: If the ids are no numbers.
-        ValueError: If a dense matrix is none, or the weights are of another shape.
+        TypeError: If the ids are not numbers.
+        ValueError: If dense ids are not a matrix, or the weights have another shape.
     """
     if isinstance(inputs, tf.RaggedTensor):
         ids = whole_numbers(inputs.flat_values, name)
@@ -146,7 +146,7 @@ def bags(inputs: Any, weights: Any, padding: int, name: str) -> tuple[Any, Any]:
     ids = whole_numbers(inputs, name)
     if ids.shape.rank != 2:
         raise ValueError(
-            "bags of ids are a tensor [batch, any], ragged, sparse or filled up with "
+            "bags of ids must be a tensor [batch, any], ragged, sparse or padded with "
             f"{padding}; received the shape {ids.shape}"
         )
     is_id = tf.not_equal(ids, tf.cast(padding, ids.dtype))
@@ -154,7 +154,7 @@ def bags(inputs: Any, weights: Any, padding: int, name: str) -> tuple[Any, Any]:
         weights = tf.convert_to_tensor(weights)
         if not ids.shape.is_compatible_with(weights.shape):
             raise ValueError(
-                f"weights are of the shape of the ids, {ids.shape}; received "
+                f"weights must have the shape of the ids, {ids.shape}; received "
                 f"{weights.shape}"
             )
         weights = tf.ragged.boolean_mask(weights, is_id)
@@ -162,11 +162,11 @@ def bags(inputs: Any, weights: Any, padding: int, name: str) -> tuple[Any, Any]:
 
 
 def _assert(condition: tf.Tensor, *message: Any) -> list[tf.Operation]:
-    """What a step has to depend on; outside of one, an error at once."""
+    """Returns control dependencies for a graph; in eager mode, raises immediately."""
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(condition, list(message))]
     if not condition:
-        # TensorFlow's own says which tensor is not True, and prints bytes.
+        # TensorFlow's message would name a tensor that is not True, and print bytes.
         words = [each.numpy() if tf.is_tensor(each) else each for each in message]
         raise tf.errors.InvalidArgumentError(None, None, " ".join(map(str, words)))
     return []
@@ -176,7 +176,7 @@ def _in_range(ids: tf.Tensor, num_rows: int, name: str) -> list[tf.Operation]:
     inside = (ids >= 0) & (tf.cast(ids, tf.int64) < num_rows)
     return _assert(
         tf.reduce_all(inside),
-        f"ids of the table {name} are from 0 to {num_rows - 1}; received, among "
+        f"ids of the table {name} must be from 0 to {num_rows - 1}; received, among "
         "others,",
         tf.boolean_mask(ids, ~inside)[:3],
     )
@@ -192,35 +192,36 @@ def _ascending(table: Table, segments: tf.Tensor) -> list[tf.Operation]:
 
 def _weights_fit(table: Table, sp_ids: Any, sp_weights: Any) -> list[tf.Operation]:
     if not sp_weights.dtype.is_floating:
-        raise TypeError(f"sp_weights are floats; received {sp_weights.dtype.name}")
+        raise TypeError(f"sp_weights must be floats; received {sp_weights.dtype.name}")
     if not sp_ids.shape.is_compatible_with(
         sp_weights.shape
     ) or not sp_ids.values.shape.is_compatible_with(sp_weights.values.shape):
         raise ValueError(
-            f"sp_weights has one weight for each of sp_ids: received "
+            "sp_weights must have one weight per id of sp_ids: received "
             f"{_extent(sp_weights)} weights for {_extent(sp_ids)} ids of the table "
             f"{table.name}"
         )
     if isinstance(sp_ids, tf.RaggedTensor):
-        return _same(table, *(_ragged_places(sp) for sp in (sp_ids, sp_weights)))
+        return _same(table, *(_ragged_positions(sp) for sp in (sp_ids, sp_weights)))
     return _same(table, sp_ids.indices, sp_weights.indices)
 
 
-def _ragged_places(sp: tf.RaggedTensor) -> tf.Tensor:
+def _ragged_positions(sp: tf.RaggedTensor) -> tf.Tensor:
     rows = sp.value_rowids()
     columns = tf.range(tf.size(rows, rows.dtype)) - tf.gather(sp.row_starts(), rows)
     return tf.cast(tf.stack([rows, columns], axis=1), tf.int64)
 
 
-def _same(table: Table, places: tf.Tensor, others: tf.Tensor) -> list[tf.Operation]:
-    """Whether weights are at the places of ids, each a row and a column."""
+def _same(table: Table, positions: tf.Tensor, others: tf.Tensor) -> list[tf.Operation]:
+    """Checks that weights have the same positions (row, column) as the ids."""
     rule = (
-        "sp_weights has one weight for each of sp_ids, at the same place; of the table "
-        f"{table.name} received"
+        "sp_weights must have one weight per id of sp_ids, at the same position; for "
+        f"the table {table.name} received"
     )
-    ids, weights = (tf.shape(each)[0] for each in (places, others))
+    # Numbers may differ, too: compare the positions that both have.
+    ids, weights = (tf.shape(each)[0] for each in (positions, others))
     fewer = tf.minimum(ids, weights)
-    same = tf.reduce_all(tf.equal(places[:fewer], others[:fewer]), axis=1)
+    same = tf.reduce_all(tf.equal(positions[:fewer], others[:fewer]), axis=1)
     different = tf.boolean_mask(tf.range(fewer), ~same)[:1]
     return [
         *_assert(tf.equal(ids, weights), rule, ids, "ids and", weights, "weights"),
@@ -228,7 +229,7 @@ def _same(table: Table, places: tf.Tensor, others: tf.Tensor) -> list[tf.Operati
             tf.reduce_all(same),
             rule,
             "an id at [row, column]",
-            tf.gather(places, different),
+            tf.gather(positions, different),
             "and its weight at",
             tf.gather(others, different),
         ),

@@ -1,4 +1,4 @@
-"""The tables and options of lookups, and words for those that there are not."""
+"""Checks the tables and options of lookups."""
 
 import numbers
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ COMBINERS = ("mean", "sqrtn", "sum")
 
 
 class Table(NamedTuple):
-    """An embedding table that is spread over shards.
+    """An embedding table in shards.
 
     Attributes:
-        params: The shards, each `[rows, dim]`; a variable in shards as a whole.
-        sizes: The rows of each shard.
+        params: The shards, each `[rows, dim]`, or one `PartitionedVariable`.
+        sizes: The number of rows of each shard.
         dim: The width of a row.
-        dtype: Of the rows.
-        name: For errors.
-        partition_strategy: How its rows are spread over the shards.
+        dtype: The dtype of the rows.
+        name: The name for errors.
+        partition_strategy: The row layout, `"div"` or `"mod"`.
     """
 
     params: Any
@@ -37,7 +37,7 @@ class Table(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """The rows of all shards."""
+        """The number of rows of all shards."""
         return sum(self.sizes)
 
 
@@ -46,12 +46,12 @@ def table(params: Any, strategy: str | None = None) -> Table:
 
     Args:
         params: The shards, or one variable.
-        strategy: How the rows are spread over the shards. Unless given, as those of
-            the variable are, if it is one that is split, and `"mod"` otherwise.
+        strategy: The row layout. The default is that of a sharded variable, and `"mod"`
+            for anything else.
 
     Raises:
         ValueError: If there is no shard, the shards do not fit each other or the
-            strategy, or there is no such strategy.
+            layout, or there is no such layout.
     """
     if strategy is not None:
         partition_strategy(strategy)
@@ -71,8 +71,8 @@ def table(params: Any, strategy: str | None = None) -> Table:
     shards = list(params) if isinstance(params, (list, tuple)) else [params]
     if not shards or any(each is None for each in shards):
         raise ValueError(
-            "params are the shards of a table, tf.Variables in a list, or one variable "
-            f"that is split; received {params!r}"
+            "params must be the shards of a table, a list of tf.Variables, or one "
+            f"sharded variable; received {params!r}"
         )
     strategy = strategy or MOD
     shards = [_shard(each) for each in shards]
@@ -80,23 +80,26 @@ def table(params: Any, strategy: str | None = None) -> Table:
     shapes = [tuple(shard.shape) for shard in shards]
     if any(len(shape) != 2 or None in shape for shape in shapes):
         raise ValueError(
-            f"each shard of {name} has a known shape [rows, dim]; received {shapes}"
+            f"each shard of {name} must have a static shape [rows, dim]; received "
+            f"{shapes}"
         )
     dtypes = sorted({shard.dtype.base_dtype.name for shard in shards})
     if len({shape[1] for shape in shapes}) > 1 or len(dtypes) > 1:
         raise ValueError(
-            f"the shards of {name} differ only in their number of rows; received the "
-            f"shapes {shapes} and dtypes {dtypes}"
+            f"the shards of {name} may differ only in their number of rows; received "
+            f"the shapes {shapes} and dtypes {dtypes}"
         )
     dtype = tf.as_dtype(dtypes[0])
     if not dtype.is_floating:
-        raise ValueError(f"the rows of {name} are of a float dtype, not {dtype.name}")
+        raise ValueError(
+            f"the rows of {name} must have a float dtype, not {dtype.name}"
+        )
     sizes = [shape[0] for shape in shapes]
     expected = routing.shard_sizes(sum(sizes), len(shards))
     if sizes != expected:
         raise ValueError(
-            f"partition_strategy={strategy!r} spreads the {sum(sizes)} rows "
-            f"of {name} over {len(shards)} shards of {expected} rows; received {sizes}"
+            f"partition_strategy={strategy!r} gives the {len(shards)} shards of {name} "
+            f"{expected} of its {sum(sizes)} rows; received shards of {sizes} rows"
         )
     return Table(shards, sizes, shapes[0][1], dtype, name, strategy)
 
@@ -105,9 +108,9 @@ def _rows_of(variable: Any) -> list[tf.Variable]:
     shards = list(variable)
     if any(shard.shape[1:] != variable.shape[1:] for shard in shards):
         raise ValueError(
-            f"{variable.name} of shape {tuple(variable.shape)} is split along another "
-            f"axis than 0, into the shapes {[tuple(shard.shape) for shard in shards]}: "
-            "a lookup needs a matrix that is split by rows"
+            f"{variable.name} of shape {tuple(variable.shape)} is not split along axis "
+            f"0 but into the shapes {[tuple(shard.shape) for shard in shards]}: a "
+            "lookup needs a matrix that is split by rows"
         )
     return shards
 
@@ -122,23 +125,23 @@ def _partitioned(variable: PartitionedVariable, strategy: str | None) -> Table:
     if strategy not in (None, own):
         raise ValueError(
             f"{variable.name} is split with partition_strategy={own!r}; received "
-            f"{strategy!r}. Leave it out: a variable knows how it is split"
+            f"{strategy!r}. Omit the argument: a sharded variable knows its layout"
         )
     sizes = list(variable.partition.sizes)
     return Table(variable, sizes, variable.shape[1], variable.dtype, variable.name, own)
 
 
 def partition_strategy(name: str) -> str:
-    """Returns the strategy, `"div"` or `"mod"`.
+    """Returns the row layout, `"div"` or `"mod"`.
 
     Raises:
-        ValueError: If there is no such strategy.
+        ValueError: If there is no such layout.
     """
     return _one_of("partition_strategy", name, routing.STRATEGIES)
 
 
 def combiner(name: str | None) -> str:
-    """Returns the combiner, `"mean"` where none is given.
+    """Returns the combiner; None is `"mean"`.
 
     Raises:
         ValueError: If there is no such combiner.
@@ -147,38 +150,40 @@ def combiner(name: str | None) -> str:
 
 
 def max_norm(value: float | None) -> float | None:
-    """Returns the norm that rows are shortened to.
+    """Returns the maximum norm of a row, or None.
 
     Raises:
         ValueError: If it is not a positive number.
     """
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if value is not None and not (is_number and value > 0):
-        raise ValueError(f"max_norm is None or a positive number; received {value!r}")
+        raise ValueError(
+            f"max_norm must be None or a positive number; received {value!r}"
+        )
     return value
 
 
 def aggregate(value: bool | None) -> bool | None:
-    """Returns whether the ps sum; None leaves it to the cost model.
+    """Returns whether the ps sum, or None to choose by the cost model.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it is neither a bool nor None.
     """
     if value is not None and not isinstance(value, bool):
-        raise ValueError(f"aggregate is True, False or None; received {value!r}")
+        raise ValueError(f"aggregate must be True, False or None; received {value!r}")
     return value
 
 
 def padding(value: int) -> int:
-    """Returns the id that fills up rows.
+    """Returns the id that pads rows.
 
     Raises:
-        ValueError: If it is no whole number.
+        ValueError: If it is not a whole number.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(
-            "padding is the id that fills up rows, a whole number such as -1; received "
-            f"{value!r}"
+            "padding must be the id that pads rows, a whole number such as -1; "
+            f"received {value!r}"
         )
     return int(value)
 
@@ -191,21 +196,23 @@ def partitioner(value: Partitioner | None) -> Partitioner | None:
     """
     if value is not None and not callable(value):
         raise TypeError(
-            "partitioner is None or a function of a shape and a dtype, such as "
+            "partitioner must be None or a function of a shape and a dtype, such as "
             f"tfdist.FixedShardsPartitioner(2); received {value!r}"
         )
     return value
 
 
 def positive(**values: int) -> None:
-    """Checks that these are whole numbers from 1.
+    """Checks that arguments are positive whole numbers.
 
     Raises:
         ValueError: If one is not.
     """
     for argument, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{argument} is a whole number from 1; received {value!r}")
+            raise ValueError(
+                f"{argument} must be a positive whole number; received {value!r}"
+            )
 
 
 def _shard(shard: Any) -> tf.Variable | tf.Tensor:
@@ -222,6 +229,6 @@ def _name(shard: tf.Variable | tf.Tensor) -> str:
 def _one_of(argument: str, value: str, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(
-            f"{argument} is one of {', '.join(allowed)}; received {value!r}"
+            f"{argument} must be one of {', '.join(allowed)}; received {value!r}"
         )
     return value

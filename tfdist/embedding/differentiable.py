@@ -1,8 +1,8 @@
-"""The two steps of a lookup's sum, with gradients that stay where the sums are.
+"""The two steps of a lookup's sum, with gradients on the devices of the sums.
 
-A tape runs the gradient of an operation wherever the step runs. Rows of a shard would
-then travel to the worker and back, so these gradients are written out, each on the
-device of its sum.
+A tape computes an operation's gradient on the device where the step runs. Rows of a
+shard would then be sent to the worker and back. So these gradients are defined
+explicitly, each on the device of its sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,19 +29,19 @@ def sums_on_shards(
 ) -> list[tf.Tensor]:
     """Sums rows of each shard by segment, on the shard's device.
 
-    Cost: a shard's message and weights go there and its block comes back; later the
-    block's gradient goes there. The gradient by the shard is computed there, and has
-    each row once.
+    Cost: each shard receives its message and weights, sends its block, and later
+    receives the block's gradient. The gradient with respect to the shard is computed
+    there, with each row once.
 
     Args:
         params: The shards, each `[rows, dim]`.
-        messages: To each shard: rows and segments, see `routing.pack`.
-        weights: For each shard, of the rows of its message, or empty for ones; None
-            for ones.
-        max_norm: Rows that are longer are shortened to it first.
+        messages: For each shard, its rows and segments; see `routing.pack`.
+        weights: For each shard, the weights of its message's rows, empty for ones; None
+            for ones everywhere.
+        max_norm: Rows with a larger norm are first scaled down to it.
 
     Returns:
-        A block `[segments, dim]` of each shard.
+        A block `[segments, dim]` per shard.
     """
     if isinstance(params, PartitionedVariable):
         return _sums_on_partitioned(params, messages, weights or [], max_norm)
@@ -78,7 +78,7 @@ def _sum_on_shard(
     with tf.device(_device_of(shard)):
         if not _is_resource(shard):
             return block_of(tf.convert_to_tensor(shard), *weights)
-        # Reads nothing; it is how a tape learns that the variable is used.
+        # Reads no rows, but tells the tape that the variable is used.
         shard.sparse_read(tf.constant([], tf.int32))
         return block_of(shard.handle, *weights)
 
@@ -102,12 +102,12 @@ def _sums_on_partitioned(
         )
 
         def gradient(*d_blocks: tf.Tensor) -> list[Any]:
-            parts = [
+            of_shards = [
                 gradient(d_block)
                 for gradient, d_block in zip(gradients, d_blocks, strict=True)
             ]
-            by_weights = [each for _, weights in parts for each in weights]
-            return [variable.slices([table for table, _ in parts]), *by_weights]
+            by_weights = [each for _, weights in of_shards for each in weights]
+            return [variable.slices([table for table, _ in of_shards]), *by_weights]
 
         return list(blocks), gradient
 
@@ -121,7 +121,7 @@ def _block_and_gradient(
     weights: Sequence[tf.Tensor],
     max_norm: float | None,
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.IndexedSlices, list[tf.Tensor]]]]:
-    """The block of one shard, and what gives the gradients by its rows and weights."""
+    """Returns the block of one shard, and the function that computes its gradients."""
     with tf.device(_device_of(shard)):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
@@ -135,6 +135,7 @@ def _block_and_gradient(
         clipped = clip_rows(rows, max_norm)
         all_weights = _filled_up(weights[0], tf.size(ids)) if weights else None
         block = partial_sum(clipped, index, segments, all_weights, num_segments)
+        # The block is sent in the shard's dtype, half precision for example.
         block = tf.cast(block, shard.dtype)
 
     def gradient(d_block: tf.Tensor) -> tuple[tf.IndexedSlices, list[tf.Tensor]]:
@@ -162,21 +163,22 @@ def sum_of_block(
     weights: tf.Tensor | None,
     num_segments: tf.Tensor,
 ) -> tf.Tensor:
-    """Sums rows of a block by segment, where it is called.
+    """Sums rows of a block by segment, on the current device.
 
-    The gradient by the block is dense, as large as the block: it goes back to the ps.
+    The gradient with respect to the block is dense and as large as the block: it is sent
+    back to the ps.
 
     Args:
-        block: `[n, dim]`, from `sum_on_shard`.
-        num_slots: The `n` of the block. TensorFlow would take its shape on the ps, and
-            send it in a message more.
+        block: `[n, dim]`, from `sums_on_shards`.
+        num_slots: The `n` of the block. TensorFlow would compute the block's shape on
+            the ps, and send it in an additional message.
         slots: Rows of the block, in the order of their segments.
-        segments: The segment that each of these is added to, ascending.
-        weights: The weight of each; None for ones.
-        num_segments: Rows of the result.
+        segments: The segment that each of these rows is added to, ascending.
+        weights: The weight of each of these rows; None for ones.
+        num_segments: The number of rows of the result.
 
     Returns:
-        `[num_segments, dim]`, at least of the precision of float32.
+        `[num_segments, dim]`, with at least the precision of float32.
     """
 
     @tf.custom_gradient
@@ -200,19 +202,19 @@ def sum_of_block(
 
 
 def computing_dtype(dtype: tf.DType) -> tf.DType:
-    """The dtype in which rows are summed: half precision is for the wire alone."""
+    """Returns the dtype in which rows are summed: at least float32."""
     return tf.float32 if dtype.size < tf.float32.size else dtype
 
 
 def _is_resource(shard: tf.Variable | tf.Tensor) -> bool:
-    # Variables of TF1 with use_resource=False have no handle.
+    # TF1 variables with use_resource=False have no handle.
     return isinstance(shard, tf.Variable) and hasattr(shard, "handle")
 
 
 def _device_of(shard: tf.Variable | tf.Tensor) -> tf.DeviceSpec:
     device = tf.DeviceSpec.from_string(shard.device)
-    # What is traced beside a variable of this process may be loaded in another one,
-    # whose job has another name.
+    # A function that uses a variable of this process may be exported and loaded in
+    # another process, whose job has another name.
     is_remote = device.job == "ps"
     return device if is_remote else device.replace(job=None, replica=None, task=None)
 

@@ -1,4 +1,4 @@
-"""Keras layers whose tables are spread over the parameter servers."""
+"""Keras layers whose tables are sharded over the parameter servers."""
 
 from typing import Any
 
@@ -20,34 +20,34 @@ from tfdist.variables.variable import ParameterServerVariable
 
 @keras.saving.register_keras_serializable("tfdist")
 class Embedding(keras.layers.Embedding):
-    """A `keras.layers.Embedding` whose rows are spread over the ps.
+    """A `keras.layers.Embedding` whose rows are sharded over the ps.
 
-    Its weights are those of the Keras layer, and each loads what the other has saved.
-    The table is one variable of Keras; its rows live on all ps, in contiguous shards,
-    and so do the slots that an optimizer adds to them.
+    It has the weights of the Keras layer, and each layer loads what the other has saved.
+    The table is one Keras variable. Its rows are on all ps, and so are the slots that an
+    optimizer adds to them.
 
-    A step moves the rows that it looks up, each once, and their gradients. The
-    optimizer updates these rows and leaves the others, and their slots, as they are:
-    SGD and Adagrad do what they do with a dense gradient. Momentum, RMSprop and Adam do
-    not: a row that is not looked up keeps its momentum for the next time, where the
-    dense optimizer goes on moving the row by it. Weight decay is dense: it reads and
-    writes every row on its ps in every step.
+    A step moves each row that it looks up once, and its gradient. The optimizer updates
+    these rows, and leaves the others and their slots unchanged. With SGD and Adagrad the
+    result equals that of a dense gradient. With Momentum, RMSprop and Adam it does not:
+    a row that is not looked up keeps its momentum for the next time, while the dense
+    optimizer continues to move the row by it. Weight decay is dense: it reads and writes
+    every row on its ps in every step.
 
-    Cost: for `n` different ids, `2 n (output_dim x itemsize)` bytes a step, whatever
-    `input_dim` is. Outside of a `ParameterServerStrategy` it is the Keras layer.
+    Cost: for `n` distinct ids, `2 n (output_dim x itemsize)` bytes per step, whatever
+    `input_dim` is. Outside a `ParameterServerStrategy`, it behaves as the Keras layer.
 
     Args:
-        input_dim: Rows of the table.
-        output_dim: Width of a row.
-        partitioner: How to split the rows; evenly over all ps unless given.
-        partition_strategy: `"div"` gives each ps neighbours, `"mod"` deals the rows out
-            one by one: rows that are looked up often because they are first, as words
-            sorted by frequency are, then load all ps alike.
-        **kwargs: As of `keras.layers.Embedding`.
+        input_dim: The number of rows of the table.
+        output_dim: The width of a row.
+        partitioner: How to split the rows; evenly over all ps by default.
+        partition_strategy: `"div"` gives each ps contiguous rows; `"mod"` puts row `i` on
+            shard `i % n`. If the first rows are looked up most, as with words sorted by
+            frequency, `"mod"` loads all ps equally.
+        **kwargs: Those of `keras.layers.Embedding`.
 
     Raises:
-        TypeError: If `partitioner` is no function.
-        ValueError: If there is no such strategy.
+        TypeError: If `partitioner` is not a function.
+        ValueError: If there is no such layout.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Embedding(keras.layers.Embedding):
 
     @property
     def partitioner(self) -> Partitioner | None:
-        """What says how many shards there are; None spreads the rows over all ps."""
+        """Decides the number of shards; None splits the rows over all ps."""
         return self._partitioner
 
     @property
@@ -81,7 +81,7 @@ class Embedding(keras.layers.Embedding):
         _update_by_row(self._embeddings)
 
     def call(self, inputs: Any) -> Any:
-        """Looks up ids of any shape: a tensor, or a ragged one."""
+        """Looks up a dense or ragged tensor of ids."""
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values))
         table = _tf.value_of(self._embeddings)
@@ -90,15 +90,15 @@ class Embedding(keras.layers.Embedding):
             is_sparse = isinstance(inputs, tf.SparseTensor)
             ids = inputs if is_sparse else batch.whole_numbers(inputs, self.path)
             return super().call(ids)
-        # Keras would read the whole table on its ps, too, to ask for its shape.
+        # `super().call` would read the whole table on its ps, only to get its shape.
         ids = batch.ids_in_range(inputs, self.input_dim, self.path)
         return tf.cast(table.look_up(ids), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, but for `partitioner`: that is the cluster's."""
+        """Returns the arguments without `partitioner`, which depends on the cluster."""
         config = super().get_config()
-        # `keras.layers.Embedding` opens what this layer has saved. It would refuse an
-        # argument of ours, and ignores one inside of a serialized object.
+        # `keras.layers.Embedding` has to load what this layer has saved. It raises for
+        # an unknown argument, and ignores one in the config of the dtype.
         config["dtype"] = {
             **config["dtype"],
             "partition_strategy": self._partition_strategy,
@@ -107,7 +107,7 @@ class Embedding(keras.layers.Embedding):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Embedding":
-        """Makes a layer of what `get_config` has returned, or that of Keras's layer."""
+        """Creates a layer from its `get_config()`, or from that of Keras's layer."""
         dtype = config.get("dtype")
         if isinstance(dtype, dict) and "partition_strategy" in dtype:
             config = {"partition_strategy": dtype["partition_strategy"], **config}
@@ -118,31 +118,30 @@ class Embedding(keras.layers.Embedding):
 class EmbeddingBag(keras.layers.Layer):
     """Looks up bags of ids, and combines the rows of each bag.
 
-    Each ps sums its own rows of a bag and sends one row, where this moves less than
-    the rows themselves: see `embedding_lookup_sparse_with_distributed_aggregation`.
-    The table is that of `tfdist.Embedding`: spread over the ps, updated by row, and
-    saved as one.
+    Where it moves fewer bytes, each ps sums its own rows of a bag and sends one row: see
+    `embedding_lookup_sparse_with_distributed_aggregation`. The table is that of
+    `tfdist.Embedding`: sharded over the ps, updated by row, and saved as one variable.
 
     Call it with a `tf.RaggedTensor` or a `tf.SparseTensor` of shape `[batch, any]`, or
-    with a dense matrix whose rows are filled up with `padding`; and with a weight for
-    each id, of the same kind and shape, if they have any.
+    with a dense matrix whose rows are padded with `padding`. Optional weights, one per
+    id, have the same type and shape.
 
     Args:
-        input_dim: Rows of the table.
-        output_dim: Width of a row.
+        input_dim: The number of rows of the table.
+        output_dim: The width of a row.
         combiner: `"sum"`, `"mean"` or `"sqrtn"`.
-        padding: The id that fills up rows of a dense matrix, and is not looked up.
-        max_norm: Rows that are longer in the L2 norm are shortened to it first.
-        embeddings_initializer: As of `keras.layers.Embedding`.
-        aggregate: Whether each ps sums; None to choose in each step by the bytes.
-        partitioner: How to split the rows; evenly over all ps unless given.
-        partition_strategy: As of `tfdist.Embedding`.
-        **kwargs: As of `keras.layers.Layer`.
+        padding: The id that pads the rows of a dense matrix, and is not looked up.
+        max_norm: Rows with a larger L2 norm are first scaled down to it.
+        embeddings_initializer: As in `keras.layers.Embedding`.
+        aggregate: Whether each ps sums; None to choose by the bytes in each step.
+        partitioner: How to split the rows; evenly over all ps by default.
+        partition_strategy: As in `tfdist.Embedding`.
+        **kwargs: Those of `keras.layers.Layer`.
 
     Raises:
-        TypeError: If `partitioner` is no function.
-        ValueError: If there is no such combiner or strategy, `max_norm` is not
-            positive, `padding` no whole number, or `aggregate` none of the three.
+        TypeError: If `partitioner` is not a function.
+        ValueError: If there is no such combiner or layout, `max_norm` is not positive,
+            `padding` is not a whole number, or `aggregate` is neither a bool nor None.
     """
 
     def __init__(
@@ -168,6 +167,7 @@ class EmbeddingBag(keras.layers.Layer):
         self.max_norm = checks.max_norm(max_norm)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.aggregate = checks.aggregate(aggregate)
+        # As in `keras.layers.Embedding`: cast to half precision, large float ids round.
         self.autocast = False
         self._partitioner = checks.partitioner(partitioner)
         self._partition_strategy = checks.partition_strategy(partition_strategy)
@@ -175,7 +175,7 @@ class EmbeddingBag(keras.layers.Layer):
 
     @property
     def partitioner(self) -> Partitioner | None:
-        """What says how many shards there are; None spreads the rows over all ps."""
+        """Decides the number of shards; None splits the rows over all ps."""
         return self._partitioner
 
     @property
@@ -196,7 +196,7 @@ class EmbeddingBag(keras.layers.Layer):
         self.built = True
 
     def count_bytes(self) -> LookupBytesCounter:
-        """Returns a counter of the bytes that lookups move from now on.
+        """Returns a counter of the bytes that this layer's lookups move from now on.
 
         Call it in the scope of the strategy, before the first step.
         """
@@ -207,8 +207,8 @@ class EmbeddingBag(keras.layers.Layer):
         """Looks up a batch of bags.
 
         Args:
-            inputs: Ids, `[batch, any]`.
-            weights: Of the ids, of the same kind and shape; ones unless given.
+            inputs: The ids, `[batch, any]`.
+            weights: One weight per id, of the same type and shape; ones by default.
 
         Returns:
             `[batch, output_dim]`. A bag without ids gives zeros.
@@ -232,7 +232,7 @@ class EmbeddingBag(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, but for `partitioner`: that is the cluster's."""
+        """Returns the arguments without `partitioner`, which depends on the cluster."""
         return {
             **super().get_config(),
             "input_dim": self.input_dim,

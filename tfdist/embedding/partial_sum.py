@@ -1,7 +1,7 @@
-"""The weighted sum of rows, and its gradients: plain functions, without a tape.
+"""The weighted sum of rows and its gradients, as functions without a tape.
 
-They have no opinion on devices and run where they are called: on the ps over rows of a
-shard, and on the worker over rows of the blocks that came from the ps.
+They run on the current device: on the ps for rows of a shard, and on the worker for rows
+of the blocks that the ps sent.
 """
 
 import tensorflow as tf
@@ -18,10 +18,10 @@ def partial_sum(
 
     Args:
         rows: `[num_rows, dim]`.
-        index: The rows to sum, `[n]`, with repeats.
-        segments: The segment that each is added to, `[n]`, ascending.
-        weights: The weight of each, `[n]` and of the dtype of `rows`; None for ones.
-        num_segments: How many segments there are; empty ones are zeros.
+        index: The rows to sum, `[n]`, possibly repeated.
+        segments: The segment that each row is added to, `[n]`, ascending.
+        weights: The weight of each row, `[n]`, with the dtype of `rows`; None for ones.
+        num_segments: The number of segments; empty ones are zeros.
 
     Returns:
         `[num_segments, dim]`.
@@ -39,10 +39,10 @@ def rows_gradient(
     weights: tf.Tensor | None,
     num_rows: tf.Tensor | int,
 ) -> tf.Tensor:
-    """The gradient of `partial_sum` by its rows, repeats of a row added up.
+    """Returns the gradient of `partial_sum` with respect to its rows, repeats summed.
 
     Args:
-        d_sum: The gradient by the sum, `[num_segments, dim]`.
+        d_sum: The gradient with respect to the sum, `[num_segments, dim]`.
         index: As in `partial_sum`.
         segments: As in `partial_sum`.
         weights: As in `partial_sum`.
@@ -60,22 +60,22 @@ def rows_gradient(
 def weights_gradient(
     d_sum: tf.Tensor, rows: tf.Tensor, index: tf.Tensor, segments: tf.Tensor
 ) -> tf.Tensor:
-    """The gradient of `partial_sum` by its weights, `[n]`."""
+    """Returns the gradient of `partial_sum` with respect to its weights, `[n]`."""
     return tf.reduce_sum(tf.gather(d_sum, segments) * tf.gather(rows, index), axis=1)
 
 
 def clip_rows(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
-    """Shortens rows that are longer than `max_norm` in the L2 norm."""
+    """Scales rows whose L2 norm exceeds `max_norm` down to it."""
     return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[1])
 
 
 def clip_gradient(
     d_clipped: tf.Tensor, rows: tf.Tensor, max_norm: float | None
 ) -> tf.Tensor:
-    """The gradient of `clip_rows` by its rows.
+    """Returns the gradient of `clip_rows` with respect to its rows.
 
-    A row `r` that was shortened to `c r / |r|` can only turn: its gradient is
-    `c / |r|` times the part of `d_clipped` that is orthogonal to `r`.
+    A row `r` that was scaled to `c r / |r|` can change only in direction: its gradient
+    is `c / |r|` times the component of `d_clipped` that is orthogonal to `r`.
     """
     if max_norm is None:
         return d_clipped

@@ -1,9 +1,9 @@
 """Which shard holds an id, and what is sent to that shard.
 
 A lookup is a sum in two steps: the ps sums rows of its shard into a block, and the
-worker sums rows of the block into rows of the batch. The two routes differ only in
-where the sum is: on the aggregated route the block holds the sum of each segment, on
-the plain route it holds each row once.
+worker sums rows of the block into rows of the batch. The two routes differ only in the
+block: on the aggregated route it holds the sum of each segment, on the plain route each
+distinct row once.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ STRATEGIES = (MOD, DIV)
 
 
 def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
-    """The rows of each shard: as even as can be, the first ones larger by one.
+    """Returns the rows of each shard, as even as possible; the first may have one more.
 
     >>> shard_sizes(10, 4)
     [3, 3, 2, 2]
@@ -31,9 +31,9 @@ class Entries(NamedTuple):
     """The ids of one shard.
 
     Attributes:
-        rows: Their rows in the shard, in the order of the batch.
-        segments: The row of the batch of each, ascending, int64.
-        weights: The weight of each, or None for ones.
+        rows: The rows of these ids in the shard, in the order of the batch.
+        segments: The row of the batch that each id belongs to, ascending, int64.
+        weights: The weight of each id, or None for ones.
     """
 
     rows: tf.Tensor
@@ -42,16 +42,16 @@ class Entries(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What the ps and the worker need to know for their steps of the sum.
+    """What the ps and the worker need for their steps of the sum.
 
     Attributes:
-        message: To the ps, see `pack`.
-        ps_weights: To the ps: a weight for each id of the message, or for none of
-            them. None where the lookup has no weights.
-        num_slots: On the worker: how many rows the block has.
+        message: For the ps; see `pack`.
+        ps_weights: For the ps: one weight per id of the message, or an empty tensor.
+            None if the lookup has no weights.
+        num_slots: For the worker: the number of rows of the block.
         slots: Rows of the block.
-        segments: The row of the batch that each of these is added to, ascending.
-        weights: The weight of each, or None for ones.
+        segments: The row of the batch that each of these rows is added to, ascending.
+        weights: The weight of each of these rows, or None for ones.
     """
 
     message: tf.Tensor
@@ -72,32 +72,32 @@ def split(
     """Returns the entries of every shard, from those of the table."""
     shards, rows = locate(ids, sizes, partition_strategy)
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
-    places = tf.dynamic_partition(
+    positions = tf.dynamic_partition(
         tf.range(tf.size(ids)), tf.cast(shards, tf.int32), len(sizes)
     )
     return [
         Entries(
-            tf.gather(rows, place),
-            tf.gather(segments, place),
-            None if weights is None else tf.gather(weights, place),
+            tf.gather(rows, chosen),
+            tf.gather(segments, chosen),
+            None if weights is None else tf.gather(weights, chosen),
         )
-        for place in places
+        for chosen in positions
     ]
 
 
 class RoutedShard(NamedTuple):
-    """The route to one shard, and its bytes as int64: moved, plain, aggregated."""
+    """The route to one shard, and three int64 of bytes: moved, plain, aggregated."""
 
     route: Route
     bytes: tf.Tensor
 
 
 def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedShard:
-    """Takes the route that moves less, or the one that is asked for.
+    """Chooses the route that moves fewer bytes, unless one is given.
 
     Args:
-        entries: Of one shard.
-        row_bytes: Of one row of the table.
+        entries: The ids of one shard.
+        row_bytes: The size of one row of the table.
         aggregate: Whether to sum on the ps; None to choose by the cost model.
     """
     unique_rows, slots = tf.unique(entries.rows)
@@ -117,7 +117,7 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
         weight_bytes=0 if entries.weights is None else entries.weights.dtype.size,
     )
     weights = entries.weights
-    rows_travel = Route(
+    of_rows = Route(
         message=unique_rows,
         ps_weights=None if weights is None else weights[:0],
         num_slots=tf.size(unique_rows),
@@ -125,7 +125,7 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
         segments=entries.segments,
         weights=weights,
     )
-    sums_travel = Route(
+    of_sums = Route(
         message=pack(entries.rows, lengths),
         ps_weights=weights,
         num_slots=tf.size(runs),
@@ -134,27 +134,27 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
         weights=None if weights is None else tf.ones_like(runs, weights.dtype),
     )
     if aggregate is None:
-        route = _either(aggregated < plain, sums_travel, rows_travel)
+        route = _either(aggregated < plain, of_sums, of_rows)
         moved = tf.minimum(aggregated, plain)
     else:
-        route = sums_travel if aggregate else rows_travel
+        route = of_sums if aggregate else of_rows
         moved = aggregated if aggregate else plain
     return RoutedShard(route, tf.stack([moved, plain, aggregated]))
 
 
 def pack(rows: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Puts the rows and the lengths of their segments into one message.
+    """Packs the rows and the lengths of their segments into one message.
 
-    A message costs some hundred bytes of its own. Rows are not negative, so that the
-    lengths are told apart by their sign.
+    Every message costs some hundred bytes, so one is better than two. Rows are never
+    negative; lengths are negated to tell them apart.
     """
     return tf.concat([rows, -lengths], axis=0)
 
 
 def unpack(message: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the rows of a message, the segment of each, and how many there are.
+    """Returns the rows of a message, the segment of each row, and their number.
 
-    Rows beyond the lengths, which on the plain route are all, are segments of one.
+    Each row that no length covers is a segment by itself: on the plain route, all are.
     """
     rows = tf.boolean_mask(message, message >= 0)
     lengths = -tf.boolean_mask(message, message < 0)
@@ -165,6 +165,7 @@ def unpack(message: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _either(condition: tf.Tensor, first: Route, second: Route) -> Route:
+    # `tf.cond` takes no None. Both routes have the same fields.
     present = [field for field, value in first._asdict().items() if value is not None]
     values = tf.cond(
         condition,
