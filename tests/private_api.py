@@ -28,7 +28,7 @@ PRIVATE_PACKAGES = (
     "tensorflow_estimator",
 )
 # Packages whose members are not declared yet.
-EXEMPT = ("estimator",)
+EXEMPT: tuple[str, ...] = ()
 # Underscored names that Python documents.
 OF_PYTHON = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 BY_NAME = {"delattr", "getattr", "hasattr", "setattr"}

@@ -137,6 +137,6 @@ def test_a_table_that_is_split_by_columns_is_refused():
             "columns", (10, 4), partitioner=tfdist.fixed_size_partitioner(2, axis=1)
         )
         with pytest.raises(
-            ValueError, match=r"columns of shape \(10, 4\) is split along"
+            ValueError, match=r"columns of shape \(10, 4\) is not split along axis 0"
         ):
             lookup(columns, *bags(is_weighted=False))

@@ -76,17 +76,6 @@ SYMBOLS: tuple[Symbol, ...] = (
         "has no public function for their devices.",
     ),
     Symbol(
-        "tensorflow.python.distribute.distribute_coordinator",
-        "Runs a worker of an Estimator with a synchronous strategy. Which session a task "
-        "makes, and what it saves, depends on a context that only it enters.",
-        "None since `tf.distribute.experimental_...` run functions were removed.",
-    ),
-    Symbol(
-        "tensorflow.python.distribute.distribute_coordinator_context",
-        "Returns that context.",
-        "None.",
-    ),
-    Symbol(
         "tensorflow.python.distribute.mirrored_strategy.MirroredExtended",
         "The base class of `RingStrategy`'s devices and collectives.",
         "`tf.distribute.StrategyExtended` is the base class only.",
@@ -273,6 +262,31 @@ MEMBERS: tuple[Member, ...] = (
         "read",
         "What a strategy delegates to, by its own type.",
         "`Strategy.extended` is the same object as `tf.distribute.StrategyExtended`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.mirrored_strategy.MirroredExtended",
+        "_cross_device_ops",
+        "set",
+        "Makes a mirrored strategy reduce on one device in the session of an Estimator, "
+        "where collectives on CPUs wait forever.",
+        "None: a strategy takes its `cross_device_ops` only when it is created.",
+    ),
+    Member(
+        "tensorflow.python.distribute.parameter_server_strategy."
+        "ParameterServerStrategyExtended",
+        "_create_variable",
+        "overridden",
+        "Records the variables of an Estimator for the placement report.",
+        "A `tf.variable_creator_scope` does not see the slots of optimizers.",
+    ),
+    Member(
+        "tensorflow.python.distribute.parameter_server_strategy."
+        "ParameterServerStrategyExtended",
+        "_variable_device",
+        "set",
+        "Decides the device of each variable of an Estimator.",
+        "The strategy applies this device function last, so no device scope around it "
+        "has an effect.",
     ),
     Member(
         "tensorflow.python.distribute.ps_values.CachingVariable",
