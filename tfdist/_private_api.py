@@ -274,14 +274,6 @@ MEMBERS: tuple[Member, ...] = (
     Member(
         "tensorflow.python.distribute.parameter_server_strategy."
         "ParameterServerStrategyExtended",
-        "_create_variable",
-        "overridden",
-        "Records the variables of an Estimator for the placement report.",
-        "A `tf.variable_creator_scope` does not see the slots of optimizers.",
-    ),
-    Member(
-        "tensorflow.python.distribute.parameter_server_strategy."
-        "ParameterServerStrategyExtended",
         "_variable_device",
         "set",
         "Decides the device of each variable of an Estimator.",
