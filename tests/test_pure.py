@@ -17,7 +17,15 @@ import tfdist
 ROOT = Path(tfdist.__file__).parent
 # Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
 PURE = {
-    "all_reduce": ["cost", "locality", "packing", "schedule"],
+    "all_reduce": [
+        "choice",
+        "cost",
+        "locality",
+        "network",
+        "packing",
+        "schedule",
+        "segments",
+    ],
     "checkpoint": ["attributes", "plain", "store"],
     "cluster": ["health", "servers", "startup"],
     "embedding": ["cost"],
