@@ -40,4 +40,7 @@ def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
     seen_by = ("worker:1 has been stopped", "chief waits for worker:1: killing it")
     assert any(words in done.stderr for words in seen_by)
     assert "worker:1 was killed by SIGKILL: restarting worker:1" in done.stderr
-    assert "recovered: ps:1 was killed by SIGKILL; chief, ps:0, ps:1" in done.stderr
+    assert (
+        "recovered: ps:1 was killed by SIGKILL; restarted chief, ps:0, ps:1"
+        in done.stderr
+    )

@@ -80,6 +80,7 @@ def test_graph_mode_is_refused(name):
         traced()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_accelerators_are_those_that_tensorflow_counts(strategy, monkeypatch, gpus):
     """As TensorFlow's own resolver says, of this task and of another."""
