@@ -323,7 +323,7 @@ def test_fit_that_had_ended(strategy, regression, program, runs_on_workers, capl
         model, first, second = program(main, 1)
     assert (first.epoch, second.epoch) == ([0, 1], [0])
     assert "nothing left to do" in caplog.text
-    assert "is the end of 1 epochs, and 1 are asked for" in caplog.text
+    assert "is the end of 1 epochs; epochs requested: 1" in caplog.text
     for one, other in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     with runs_on_workers(2 * STEPS):
@@ -401,7 +401,7 @@ def test_corrupt_checkpoint(strategy, regression, program, killed, caplog, damag
         (newest / "manifest.json").write_text(json.dumps(manifest))
     assert program(main).epoch == [0, 1, 2]
     assert f"skipping the checkpoint {newest}" in caplog.text
-    assert f"fit goes on from {before}" in caplog.text
+    assert f"fit continues from {before}" in caplog.text
     assert not newest.exists()
 
 

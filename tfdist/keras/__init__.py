@@ -1,1 +1,1 @@
-"""Keras 3 on a cluster of parameter servers and workers."""
+"""The patches of Keras 3, and the driver that each strategy supplies to them."""

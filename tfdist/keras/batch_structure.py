@@ -1,4 +1,4 @@
-"""How a batch becomes a flat tuple of the values that it holds, and back."""
+"""Flattens a batch into a tuple of the values that it holds, and packs it again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import tensorflow as tf
 
 
 class BatchStructure:
-    """The nested structure of a batch, without what the batch lacks.
+    """The nested structure of a batch, which may lack targets or weights.
 
     Args:
-        element_spec: The structure of type specs of one batch. Where a batch has no
-            targets or weights, Keras puts an `Optional`: None here.
+        element_spec: The structure of type specs of one batch. Keras puts an `Optional`
+            where a batch has no targets or weights.
 
     Attributes:
         specs: The structure, with None where a batch has no value.
@@ -26,7 +26,7 @@ class BatchStructure:
 
     @property
     def key(self) -> str:
-        """Equal for structures that one traced function serves."""
+        """A key that is equal for structures which can share a traced function."""
         return repr(self.specs)
 
     @property
@@ -40,28 +40,29 @@ class BatchStructure:
         return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
 
     def flatten(self, batch: Any) -> tuple[Any, ...]:
-        """The values in a batch, without those that are None."""
+        """Returns the values in a batch that are not None."""
         pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)
         return tuple(leaf for leaf, spec in pairs if spec is not None)
 
     def pack(self, present: Sequence[Any]) -> Any:
-        """The batch that holds these values."""
+        """Returns the batch that holds these values."""
         rest = iter(present)
         leaves = [None if spec is None else next(rest) for spec in self._leaves]
         return tf.nest.pack_sequence_as(self.specs, leaves)
 
     @classmethod
     def of_batch(cls, batch: Any) -> "BatchStructure":
-        """The structure of batches like this one, with any number of examples."""
+        """Returns the structure of batches like this one, with any number of examples."""
         return cls(tf.nest.map_structure(_spec_of_any_rows, batch))
 
 
 def as_element(arguments: tuple[Any, ...]) -> Any:
-    """The element of a dataset, from the arguments that `map` passes to a function."""
+    """Returns a dataset's element, given the arguments that `map` passes to a function."""
     return arguments if len(arguments) != 1 else arguments[0]
 
 
 def _spec_of_any_rows(value: Any) -> Any:
+    # The last batch of a dataset is often smaller. It should not cost another trace.
     if value is None:
         return tf.OptionalSpec(None)
     spec = tf.type_spec_from_value(value)

@@ -1,8 +1,8 @@
-"""Building a model before its first step: its variables, optimizer slots and states.
+"""Builds a model before its first step: variables, optimizer slots and states.
 
-Keras builds a model under a strategy by calling it on symbolic inputs. A model without
-`call`, or one whose `train_step` unpacks a batch in its own way, cannot be called so; such
-a step is rehearsed. It is traced and never run, and what it would create is created.
+Under a strategy, Keras builds a model by calling it on symbolic inputs. That fails for a
+model without `call`, or one whose `train_step` unpacks a batch in its own way. The step of
+such a model is rehearsed: traced but never run, to create the variables it would create.
 """
 
 import contextlib
@@ -29,24 +29,29 @@ STAGES = {
     "evaluate": TEST,
     "test_on_batch": TEST,
 }
-"""Which of a model's steps each method of the trainer runs."""
+"""Which step of a model each trainer method runs."""
+
+# Context variables, so that a thread that trains one model does not affect another thread
+# that evaluates a second one.
 
 _stage: ContextVar[str] = ContextVar("stage", default=TEST)
 _applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
     "applied", default=None
 )
+# Each rehearsal can create variables that the next one needs. The limit stops a step that
+# creates new variables on every trace.
 _MOST_REHEARSALS = 5
 _rehearsed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
 
 
 def stage() -> str:
-    """Whether Keras is about to train or to test: TRAIN or TEST."""
+    """Returns the kind of step that Keras is about to run: TRAIN or TEST."""
     return _stage.get()
 
 
 @contextlib.contextmanager
 def in_stage(stage: str) -> Iterator[None]:
-    """Notes which step Keras is about to run."""
+    """Records which step Keras is about to run."""
     token = _stage.set(stage)
     try:
         yield
@@ -55,19 +60,20 @@ def in_stage(stage: str) -> Iterator[None]:
 
 
 def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
-    """The optimizers that the current rehearsal has met, each with its variables.
+    """Returns the optimizers that the current rehearsal would apply.
 
     Returns:
-        A list to append to instead of applying an optimizer; None outside a rehearsal.
+        A list of pairs of an optimizer and its variables. Append to it instead of
+        applying an optimizer. None outside a rehearsal.
     """
     return _applied.get()
 
 
 def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
-    """Returns a model's `train_step` or `test_step`, without a `@tf.function` of its own.
+    """Returns a model's `train_step` or `test_step`, unwrapped from a `@tf.function`.
 
-    It is traced as a part of what a replica runs. A function of its own would be traced
-    once, and keep what belongs to the replica that it was traced for.
+    The step is traced as part of the function that each replica runs. A `tf.function` of
+    the user's would be traced once, and keep the state of the replica it was traced for.
     """
     step = model.train_step if stage == TRAIN else model.test_step
     return getattr(step, "python_function", step)
@@ -81,20 +87,22 @@ def build(
     *,
     always: bool = False,
 ) -> None:
-    """Builds a model by its `call`, or else by its step.
+    """Builds a model by its `call`, or by rehearsing its step if that fails.
 
     Args:
         model: The Keras model.
         strategy: The strategy in whose scope variables are created.
         element_spec: The structure of type specs of a batch; None for what it lacks.
-        rehearse: Runs the step that comes next on a symbolic batch.
-        always: Whether to rehearse whatever Keras has built.
+        rehearse: Runs the next step on a symbolic batch.
+        always: Whether to rehearse even if Keras could build the model.
 
     Raises:
-        Exception: What the step itself raises, if neither way works.
+        Exception: The error of the step itself, if neither way works.
     """
     problem = _build_by_call(model, strategy, element_spec)
     name = "train_step" if stage() == TRAIN else "test_step"
+    # The user's own step may use variables that `call` does not create: a second
+    # optimizer, say. So it is rehearsed even if Keras could build the model.
     is_own = name in vars(model) or (
         getattr(type(model), name) is not getattr(keras.Model, name)
     )
@@ -102,13 +110,14 @@ def build(
         return
     if problem and not is_own:
         raise problem
+    # Compiling again replaces the optimizer and the loss, which may need new variables.
     key = (stage(), id(model.optimizer), id(model._compile_loss))
     if key in _rehearsed.get(model, ()):
         return
     try:
         _rehearse(strategy, element_spec, rehearse)
     except Exception:
-        # What Keras could build may be enough; if not, the first step says so.
+        # What Keras has built may be enough. If not, the first step raises the error.
         if problem or always:
             raise
         _log.debug("could not rehearse the step of %r", model.name, exc_info=True)
@@ -122,7 +131,7 @@ def _build_by_call(
         with warnings.catch_warnings(record=True) as warned, strategy.scope():
             model._symbolic_build(data_batch=element_spec)
     except Exception as error:
-        # What Keras warned of, that it cannot build the model, is not the last word.
+        # Drop the warnings that Keras could not build the model: a rehearsal may.
         return error
     for each in warned:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
@@ -132,7 +141,7 @@ def _build_by_call(
 def _rehearse(
     strategy: tf.distribute.Strategy, element_spec: Any, step: Callable[[Any], Any]
 ) -> None:
-    """Rehearses a step until it creates nothing that the next rehearsal would need."""
+    """Rehearses a step until it creates no variable that the next rehearsal needs."""
     leaves = tf.nest.flatten(element_spec)
     specs = [_of_any_rows(spec) for spec in leaves if spec is not None]
 
@@ -146,16 +155,20 @@ def _rehearse(
         applied: list[tuple[Any, list[Any]]] = []
         token = _applied.set(applied)
         try:
-            # In this scope variables are created as it is left, and none is written.
+            # Keras defers the creation of variables to the end of a `StatelessScope`, and
+            # writes none inside it. The scope of the strategy applies to the creation only,
+            # not to the trace.
             with strategy.scope(), _deferred_creation() as created, outside_of_scope():
                 tf.function(run).get_concrete_function(*specs)
             break
         except Exception:
-            # A gradient, say, of a variable that was still to be created.
+            # The step may have used a variable that did not exist yet, for a gradient, say.
+            # It exists in the next rehearsal.
             if not created or rehearsal == _MOST_REHEARSALS - 1:
                 raise
         finally:
             _applied.reset(token)
+    # Not built inside the trace: slots go beside variables that may not have existed there.
     for optimizer, variables in applied:
         if not optimizer.built:
             with strategy.scope(), keras.name_scope(optimizer.name):
@@ -164,7 +177,7 @@ def _rehearse(
 
 @contextlib.contextmanager
 def _deferred_creation() -> Iterator[list[Any]]:
-    """Yields a list that has, once the context is left, the variables it has created."""
+    """Defers creating variables; yields a list that has them after the context."""
     created: list[Any] = []
     with generator_in_scope(), keras.StatelessScope():
         try:

@@ -1,4 +1,4 @@
-"""What a traced step uses of the chief, by the name that a user has for it."""
+"""Finds what a traced step uses on the chief, under names that the user knows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,21 +10,22 @@ from tfdist import _tf
 from tfdist.keras.graph import inputs_of, is_symbolic
 from tfdist.liveness.step_error import user_line
 
-# Workers may write by the chief's writer: each write is an operation of its own there.
+# Workers may use the chief's summary writer: each write runs on the chief, where the
+# writer is.
 _ALLOWED = "tensorflow::SummaryWriterInterface"
 _IN_THE_CLUSTER = ("ps", "worker")
 
 
-def of_the_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
-    """Names the variables, and the other resources, that a step uses of the chief.
+def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
+    """Names the variables and other resources on the chief that a step uses.
 
     Args:
         graph: The `FuncGraph` of the step.
         model: The Keras model whose step it is.
 
     Returns:
-        The variables and the rest: tables, generators, iterators. The writer of
-        `tf.summary` is none of them.
+        The variables, and the other resources: tables, generators, iterators, but not
+        the writer of `tf.summary`.
     """
     variables, others = [], []
     names = _names(graph, model)
@@ -45,14 +46,16 @@ def _is_in_the_cluster(handle: tf.Tensor) -> bool:
 
 
 def _outermost(handle: tf.Tensor) -> tf.Tensor:
-    """The handle itself, where a graph has it from the graph around it."""
+    """Follows a handle out of nested graphs, to the eager one."""
     while is_symbolic(handle) and (outer := inputs_of(handle)):
         handle = outer[0]
     return handle
 
 
 def _names(graph: Any, model: keras.Model) -> dict[int, str]:
-    """The names of resources, by the identity of their handles."""
+    """Maps the identities of resource handles to names."""
+    # Later entries win: an attribute's name says more than a variable's, and Keras's path
+    # says the most.
     names = {id(each.handle): each.name for each in graph.variables}
     for owner in _owners(model):
         path = getattr(owner, "path", None) or owner.name
@@ -102,7 +105,7 @@ def _by_use(tensor: tf.Tensor, what: str) -> str:
 
 
 def _uses(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """The operations that use a tensor, those in functions that it is given to too."""
+    """Yields the operations that use a tensor, including those in called functions."""
     for op in tensor.consumers():
         inner = list(_tf.inputs_of_functions(op, tensor))
         if not inner:

@@ -1,8 +1,8 @@
-"""The patches of what a step computes with: gradients, optimizers, seeds and losses.
+"""The patches of functions that a step calls: gradients, optimizers, seeds, losses.
 
-Where the replicas of a strategy compute parts of one step, some functions need all of
-them. A strategy says so by a `Computation` that is current while its step is traced;
-without one, each patched function behaves as before.
+If the replicas of a strategy compute parts of one step, some functions depend on all of
+them. The strategy then makes a `Computation` current while its step is traced. Without
+one, each patched function behaves as before.
 """
 
 import contextlib
@@ -16,15 +16,16 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
-from tfdist.keras import building, own_loop
+from tfdist.keras import building, custom_loop
 
+# Per thread: TensorFlow traces each replica in a thread of its own, with its own computation.
 _current: ContextVar["Computation | None"] = ContextVar("computation", default=None)
 
 
 class Computation(Protocol):
     """One replica's part of a step that several replicas compute together.
 
-    Each method gets the function that it stands in for, to call it or not.
+    Each method receives the function that it replaces, and may call it.
     """
 
     def gradient(
@@ -35,27 +36,27 @@ class Computation(Protocol):
         output_gradients: Any,
         unconnected: Any,
     ) -> Any:
-        """What `tf.GradientTape.gradient` returns."""
+        """Returns what `tf.GradientTape.gradient` should return."""
         ...
 
     def apply(
         self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
     ) -> Any:
-        """What `optimizer.apply(grads, given)` does; `given` may be None."""
+        """Does what `optimizer.apply(grads, given)` should do; `given` may be None."""
         ...
 
     def assign(self, variable: Any, value: Any) -> Any:
-        """Returns the value that a Keras variable is really set to."""
+        """Returns the value to which a Keras variable is set in place of `value`."""
         ...
 
     def assign_add(
         self, keras_add: Callable[..., Any], variable: Any, value: Any
     ) -> Any:
-        """What `variable.assign_add(value)` does."""
+        """Does what `variable.assign_add(value)` should do."""
         ...
 
     def next_seed(self, keras_next: Callable[[], Any]) -> Any:
-        """What a seed generator returns; replicas should not draw the same numbers."""
+        """Returns the next seed, so that replicas do not draw the same numbers."""
         ...
 
     def mask_weights(
@@ -66,18 +67,18 @@ class Computation(Protocol):
         dtype: Any,
         reduction: Any,
     ) -> Any:
-        """The weights of a loss whose predictions have a mask."""
+        """Returns the sample weights of a loss whose predictions have a mask."""
         ...
 
 
 def current_computation() -> Any:
-    """Returns the computation that is being traced in this thread, or None."""
+    """Returns the current computation of this thread, or None."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def computing(computation: Computation) -> Iterator[None]:
-    """Makes a computation the current one of this thread."""
+    """Makes a computation current in this thread."""
     token = _current.set(computation)
     try:
         yield
@@ -86,7 +87,7 @@ def computing(computation: Computation) -> Iterator[None]:
 
 
 def install() -> None:
-    """Has the functions that a step calls ask the current computation."""
+    """Patches the functions that a step calls to ask the current computation."""
     _ask_for_gradients()
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         _ask_to_apply(owner)
@@ -109,7 +110,7 @@ def _ask_for_gradients() -> None:
     ) -> Any:
         computation = _current.get()
         if computation is None:
-            own_loop.check_gradient_is_on_replica(tf.nest.flatten(sources))
+            custom_loop.check_gradient_is_on_replica(tf.nest.flatten(sources))
             return tape_gradient(
                 self, target, sources, output_gradients, unconnected_gradients
             )
@@ -130,10 +131,14 @@ def _ask_to_apply(owner: Any) -> None:
     def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
         noted = building.optimizers_to_apply()
         if noted is None:
+            # Keras applies the optimizer in any context, and updates of a step that runs
+            # on the chief would look like training. So the place is checked here.
             strategy = optimizer._distribution_strategy
             if strategy is MEMBERSHIP.strategy:
-                own_loop.check_optimizer_is_on_replica(strategy)
+                custom_loop.check_optimizer_is_on_replica(strategy)
             return keras_apply(optimizer, grads, variables)
+        # In a rehearsal the variables may not exist yet. `building` builds the optimizer
+        # afterwards. Without variables, it is built already: Keras requires that.
         if variables is not None:
             noted.append((optimizer, list(variables)))
         return None
@@ -153,7 +158,7 @@ def _leave_gradients_alone(owner: Any) -> None:
 
     @functools.wraps(keras_reduce)
     def reduce(self: Any, grads_and_vars: Any) -> Any:
-        # A computation returns gradients from the tape that are added up already.
+        # The gradients from a computation's tape are sums over all replicas already.
         if _current.get() is not None:
             return grads_and_vars
         return keras_reduce(self, grads_and_vars)
@@ -194,8 +199,8 @@ def _ask_for_losses() -> None:
 
 
 def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    # A computation weighs gradients by the examples of each replica. Keras would
-    # divide the losses by the number of replicas as well.
+    # A computation weights gradients by the number of examples of each replica. Keras
+    # would also divide the losses by the number of replicas.
     @functools.wraps(scale)
     def scaled(value: Any) -> Any:
         return scale(value) if _current.get() is None else value

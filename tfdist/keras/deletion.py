@@ -1,8 +1,9 @@
-"""Iterators over datasets, deleted where nobody waits for it.
+"""Deletes dataset iterators in the background.
 
-A thread of TensorFlow tunes each pipeline, with pauses of up to a minute. Told to end
-with its iterator, it now and then sleeps on, and the deletion waits for the rest of a
-pause. Seen with TensorFlow 2.21; without a tuner (`options.autotune`) it was not.
+A TensorFlow thread tunes each pipeline, and sleeps for up to a minute between passes. When
+its iterator is deleted, it sometimes misses the cancellation and sleeps out its pause, and
+the deletion waits for it. Observed with TensorFlow 2.21, and never with tuning disabled
+(`options.autotune`). At the end of an epoch, `fit` would have to wait that long.
 """
 
 import threading
@@ -10,10 +11,11 @@ from typing import Any
 
 
 def delete_in_background(owned: list[Any]) -> None:
-    """Empties a list, which alone has what is in it, in a thread of its own.
+    """Clears a list that holds the only references to its items, in another thread.
 
-    The program ends when that thread has.
+    The program waits for that thread before it exits.
     """
-    # Once all threads are awaited, at the interpreter's end, none that begins is.
+    # At exit, the interpreter joins all threads once. It would not join one that starts
+    # after that, and would tear TensorFlow down while the thread uses it.
     if threading.main_thread().is_alive():
         threading.Thread(target=owned.clear, name="deletion").start()

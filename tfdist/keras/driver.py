@@ -111,7 +111,7 @@ class FitDriver(Protocol):
 
 
 class DefaultDriver:
-    """A driver whose models differ from Keras's own way only where it is overridden.
+    """A base class for drivers, whose methods change as little of Keras as possible.
 
     Args:
         strategy: The strategy whose driver it is.
@@ -123,16 +123,16 @@ class DefaultDriver:
         self.strategy: Any = strategy
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
-        """Returns the function that runs train steps; a driver must implement it."""
-        raise NotImplementedError(f"{type(self).__name__} trains no model")
+        """Returns the function that runs train steps; subclasses must implement it."""
+        raise NotImplementedError(f"{type(self).__name__} does not support fit")
 
     def test_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
         """Returns the function that runs test steps."""
-        raise NotImplementedError(f"{type(self).__name__} evaluates no model")
+        raise NotImplementedError(f"{type(self).__name__} does not support evaluate")
 
     def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
         """Returns the function that predicts."""
-        raise NotImplementedError(f"{type(self).__name__} predicts with no model")
+        raise NotImplementedError(f"{type(self).__name__} does not support predict")
 
     def data(self, adapter: Any) -> Any:
         """Returns the dataset itself, read by this process."""
@@ -156,7 +156,7 @@ class DefaultDriver:
     def storing(
         self, model: Any, operation: str
     ) -> contextlib.AbstractContextManager[bool]:
-        """Lets this process save and load after the steps under way."""
+        """Lets this process save and load, after the steps in flight."""
         self.join()
         return contextlib.nullcontext(True)
 

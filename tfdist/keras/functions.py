@@ -1,7 +1,7 @@
-"""What Keras calls to train, to test and to predict, under any driver.
+"""The functions that Keras calls to train, test and predict, under any driver.
 
-Keras calls these functions with an iterator over the driver's data in `fit`, `evaluate`
-and `predict`, and with single batches in `train_on_batch` and its kind.
+Keras calls them with an iterator over the driver's data in `fit`, `evaluate` and
+`predict`, and with single batches in `train_on_batch` and the like.
 """
 
 import itertools
@@ -24,8 +24,8 @@ class Steps(Protocol):
         """Runs the next `steps_per_execution` steps on the driver's data.
 
         Returns:
-            The logs. They may be those of steps that have finished so far, in a dict
-            that is kept up to date.
+            The logs. They may cover only the steps finished so far, in a dict that is
+            kept up to date.
 
         Raises:
             StopIteration: At the end of the data.
@@ -33,7 +33,7 @@ class Steps(Protocol):
         ...
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
-        """Runs one step on a batch of the user's, and returns its logs."""
+        """Runs one step on a batch from the user, and returns its logs."""
         ...
 
 
@@ -54,7 +54,7 @@ class Predictions(Protocol):
         ...
 
     def on_batch(self, batch: Any) -> Any:
-        """Returns the outputs for a batch of the user's."""
+        """Returns the outputs for a batch from the user."""
         ...
 
 
@@ -107,7 +107,7 @@ class PredictFunction:
             try:
                 outputs.append(self._output(each))
             except StopIteration:
-                # The outputs before the end still count; the next call ends.
+                # Keep the outputs so far; the next call raises StopIteration.
                 break
         if not outputs:
             raise StopIteration

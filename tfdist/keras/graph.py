@@ -1,4 +1,4 @@
-"""Reading a traced step: where its tensors come from."""
+"""Traces the tensors of a graph back to where they come from."""
 
 from typing import Any
 
@@ -6,12 +6,15 @@ import tensorflow as tf
 
 
 def is_symbolic(tensor: Any) -> bool:
-    """Whether a tensor is of a graph, and not an eager one."""
+    """Returns whether a tensor belongs to a graph, in contrast to an eager tensor."""
     return not hasattr(tensor, "numpy")
 
 
 def inputs_of(tensor: Any) -> list[Any]:
-    """The tensors that one is computed from; of one from outside of a branch, that."""
+    """Returns the tensors that a tensor is computed from.
+
+    For a tensor captured from an outer graph, that is the outer tensor.
+    """
     op = tensor.op
     if op.type != "Placeholder":
         return list(op.inputs)
@@ -20,7 +23,7 @@ def inputs_of(tensor: Any) -> list[Any]:
 
 
 def handle_of(read: tf.Operation) -> Any:
-    """The handle of the variable that an operation reads, outside of the graph."""
+    """Returns the eager handle of the variable that an operation reads."""
     handle = read.inputs[0]
     while is_symbolic(handle) and (outer := inputs_of(handle)):
         handle = outer[0]

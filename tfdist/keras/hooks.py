@@ -1,8 +1,8 @@
-"""The patches of Keras's trainer. Each asks the driver of the model's strategy.
+"""The patches of Keras's trainer, each of which asks the driver of the strategy.
 
-A replaced method behaves as before unless the strategy supplies a `fit_driver` (see
-`tfdist.keras.driver`). The first strategy that is constructed installs the patches;
-importing this module patches nothing.
+A patched method behaves as before unless the model's strategy supplies a `fit_driver` (see
+`tfdist.keras.driver`). Constructing the first strategy installs the patches; importing
+this module patches nothing.
 """
 
 import functools
@@ -20,6 +20,7 @@ from tfdist.keras import building, computation, saving, variable_hooks
 from tfdist.keras.driver import FitDriver, driver_of
 
 _log = logging.getLogger("tfdist")
+# Models that were reported to be out of scope. Weak, so that it keeps none alive.
 _warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _lock = threading.Lock()
 _installed = False
@@ -50,7 +51,7 @@ def install() -> None:
 
 
 def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
-    """Replaces a method by `ours(driver, keras_method, self, ...)` under a driver."""
+    """Patches a method to call `ours(driver, keras_method, self, ...)` under a driver."""
     keras_method = getattr(owner, name)
 
     @functools.wraps(keras_method)
@@ -85,7 +86,7 @@ def _maker(stage: str) -> Callable[..., Any]:
     name = f"{stage}_function"
 
     def make(driver: FitDriver, _: Any, model: Any, force: bool = False) -> Any:
-        # A step under way may still need the function that is replaced here.
+        # A step in flight may still need the function that is replaced here.
         driver.join()
         if getattr(model, name) is None or force:
             setattr(model, name, getattr(driver, name)(model))
@@ -102,7 +103,8 @@ def _build(
     data_batch: Any = None,
 ) -> None:
     if iterator is not None:
-        # Keras would take a batch to learn this, and a generator cannot give it back.
+        # Keras would take a batch to learn its structure, and a generator cannot put the
+        # batch back.
         data_batch = iterator._distributed_dataset.element_spec
     driver.build(model, data_batch)
 
@@ -110,6 +112,8 @@ def _build(
 def _epoch_logs(
     driver: FitDriver, keras_method: Callable[..., Any], model: Any, logs: Any
 ) -> Any:
+    # Keras's method reads the metrics. In unison, the logs of a step already cover the
+    # epoch.
     return logs if driver.in_unison else keras_method(model, logs)
 
 
@@ -136,6 +140,7 @@ def _surround_by_driver(owner: type, name: str) -> None:
         driver = driver_of(_strategy_of(self))
         if driver is None:
             return keras_method(self, *args, **kwargs)
+        # By name, so that a driver can change them whichever way the user passed them.
         arguments = dict(signature.bind(self, *args, **kwargs).arguments)
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
@@ -167,21 +172,21 @@ def _take_data_of_driver(owner: Any) -> None:
         if driver is None:
             keras_init(self, distribute_strategy, *args, **kwargs)
             return
-        # Keras's own `__init__` distributes the dataset, which a driver may not want.
+        # Skip Keras's own `__init__`, which always distributes the dataset.
         super(owner, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         adapter = self.data_adapter
         data = self._distributed_dataset = driver.data(adapter)
         num_batches = getattr(data, "num_batches", adapter.num_batches)
         if num_batches != adapter.num_batches:
-            self.data_adapter = _OfOtherLength(adapter, num_batches)
+            self.data_adapter = _AdapterWithLength(adapter, num_batches)
             self._num_batches = num_batches
 
     owner.__init__ = init
 
 
-class _OfOtherLength:
-    """A data adapter whose number of batches is not the number of steps."""
+class _AdapterWithLength:
+    """A data adapter with a different number of batches."""
 
     def __init__(self, adapter: Any, num_batches: int | None) -> None:
         self._adapter = adapter

@@ -1,4 +1,4 @@
-"""What the chief shows while steps run on the workers."""
+"""The logs that callbacks on the chief see while steps run on the workers."""
 
 import time
 from typing import Any
@@ -7,20 +7,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# How old the metrics may be that a callback sees within an epoch, in seconds.
+# The maximum age of the metrics that a callback sees within an epoch, in seconds. Reading
+# them after every step would cost the chief a message per metric and step.
 MAX_AGE = 0.2
 
 
 class StepLogs:
     """The logs of a model's steps, as a callback sees them.
 
-    Where a step returns the results of the model's metrics and no more, as Keras's
-    own steps do, it need not return them: their variables are on the ps, and the chief
-    reads them there a few times a second. What else a step returns comes from the
-    workers, with every step.
+    If a step returns only the results of the model's metrics, as Keras's own steps do, the
+    worker does not send them: their variables are on the ps, and the chief reads them
+    there a few times per second. Any other logs come from the workers with every step.
 
     Args:
-        model: Its metrics are built.
+        model: The Keras model, whose metrics are built.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -31,14 +31,14 @@ class StepLogs:
 
     @property
     def are_unknown(self) -> bool:
-        """Whether no step has finished yet."""
+        """Whether no step has returned logs yet."""
         return not self._latest
 
     def pack(self, logs: Any) -> tf.Tensor | None:
-        """Returns, in a step, what the worker has to send of its logs, if anything."""
+        """Returns, within a step, the logs that the worker must send; may be empty."""
         if not isinstance(logs, dict):
             raise TypeError(
-                "train_step and test_step return a dict of logs, for example "
+                "train_step and test_step must return a dict of logs, for example "
                 f"{{'loss': loss}}; received {logs!r}"
             )
         if set(logs) == set(self._model.get_metrics_result()):
@@ -47,18 +47,21 @@ class StepLogs:
         return self._packed.pack(logs)
 
     def take(self, vector: tf.Tensor) -> None:
-        """Takes what a worker has sent."""
+        """Takes the logs that a worker has sent."""
         if self._packed is not None:
             self._latest.update(self._packed.unpack(vector.numpy()))
 
     def latest(self) -> dict[str, Any]:
-        """Logs of a moment ago; the same dict each time, so that it stays current."""
+        """Returns logs at most `MAX_AGE` old, in the same dict each time.
+
+        Keras keeps the dict of the last step, so updating it keeps that current.
+        """
         if self._packed is None and time.monotonic() - self._read_at > MAX_AGE:
             self.now()
         return self._latest
 
     def now(self) -> dict[str, Any]:
-        """Logs of this very moment."""
+        """Returns the logs as of now."""
         if self._packed is None:
             self._latest.update(self._model.get_metrics_result())
             self._read_at = time.monotonic()
@@ -66,7 +69,7 @@ class StepLogs:
 
 
 class PackedLogs:
-    """The logs of a step as one vector, so that they cross the network at once."""
+    """The logs of a step as one vector, which crosses the network in one message."""
 
     def __init__(self) -> None:
         self._structure: Any = None
@@ -87,7 +90,7 @@ class PackedLogs:
         return tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float64)
 
     def unpack(self, vector: np.ndarray) -> Any:
-        """Returns the logs that `pack` made the vector of."""
+        """Returns the logs that `pack` packed into the vector."""
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         parts = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
         values = [
@@ -98,7 +101,7 @@ class PackedLogs:
 
 
 def check_is_a_log(value: tf.Tensor) -> None:
-    """Checks what a step returns in its logs.
+    """Checks a value in the logs of a step.
 
     Raises:
         ValueError: If it has no fixed shape, or is not a number.

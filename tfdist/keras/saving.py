@@ -1,8 +1,8 @@
-"""The patches of what saves, exports and loads. Each asks the strategy's driver.
+"""The patches of saving, exporting and loading, which ask the strategy's driver.
 
-Steps may be under way when a callback saves at the end of a batch, and where every task
-runs the script, one of them has to write. Whatever Keras saves with (`model.save`,
-`keras.saving.save_weights` or a callback) ends in one of the functions below.
+Steps may be in flight when a callback saves at the end of a batch. If every task runs the
+script, only one of them may write. Every way to save in Keras (`model.save`,
+`keras.saving.save_weights`, a callback) calls one of the functions below.
 """
 
 import functools
@@ -18,7 +18,7 @@ from tfdist.keras.driver import driver_of
 
 
 def install() -> None:
-    """Has the driver of the strategy surround every save, export and load."""
+    """Patches every save, export and load to run inside the driver's `storing`."""
     for operation, owner, name in (
         ("save", keras.Model, "save"),
         ("save", keras.Model, "save_weights"),
@@ -37,9 +37,10 @@ def install() -> None:
 def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def surrounded(saved: Any, *args: Any, **kwargs: Any) -> Any:
+        # A `tf.train.Checkpoint` knows no strategy, so use that of the process.
         own = driver_of(getattr(saved, "distribute_strategy", None))
         driver = own or driver_of(MEMBERSHIP.strategy)
-        # In a graph nothing is saved yet: it is traced, and saves later.
+        # While a graph is traced, nothing is saved yet.
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
         with driver.storing(saved, operation) as is_done_here:

@@ -1,4 +1,4 @@
-"""Leaving the scope of a strategy for a while."""
+"""Leaves the scope of a strategy temporarily."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def outside_of_scope() -> Iterator[None]:
-    """Runs what is in this context as if no scope of a strategy had been entered.
+    """Leaves all strategy scopes within this context.
 
-    TensorFlow keeps scopes with the graph that is the default, in eager mode too.
+    TensorFlow keeps the stack of scopes in the default graph, even in eager mode. So a
+    new default graph has none, and eager mode must be entered again inside it.
     """
     with tf.Graph().as_default(), tf.__internal__.eager_context.eager_mode():
         yield

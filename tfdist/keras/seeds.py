@@ -1,7 +1,7 @@
-"""The generator that `keras.random` draws from without a seed, on replicas.
+"""The seed generator that `keras.random` uses without a seed, on replicas.
 
-Keras makes one when it is first needed, and keeps it for the thread. A step needs it in
-the scope of its strategy, and in the thread that TensorFlow runs a replica in.
+Keras creates one per thread when it is first needed. A step needs one that was created in
+the scope of its strategy, in the thread where TensorFlow runs a replica.
 """
 
 import contextlib
@@ -17,9 +17,10 @@ _made_in_scope: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 @contextlib.contextmanager
 def generator_in_scope() -> Iterator[None]:
-    """Has what draws without a seed meanwhile make a generator in the current scope.
+    """Makes Keras create its default seed generator in the current scope.
 
-    One that was made before the scope was entered is of no use on a worker.
+    The variable of a generator from before the scope is on the chief, out of reach of a
+    worker's step.
     """
     before = _tf.global_seed_generator()
     if before is not None and before in _made_in_scope:
@@ -30,6 +31,7 @@ def generator_in_scope() -> Iterator[None]:
         yield
     finally:
         made = _tf.global_seed_generator()
+        # If nothing was drawn, restore the state from before this context.
         if made is None:
             _tf.set_global_seed_generator(before)
         else:
@@ -37,7 +39,7 @@ def generator_in_scope() -> Iterator[None]:
 
 
 def with_this_generator(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that draws, in any thread, from this thread's generator."""
+    """Returns a function that uses this thread's seed generator in any thread."""
     generator = _tf.global_seed_generator()
 
     @functools.wraps(function)

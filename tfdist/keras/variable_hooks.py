@@ -1,4 +1,4 @@
-"""The patches of Keras's variables: where they live, and how a step writes them."""
+"""The patches of Keras variables: where they live, and how a step writes them."""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tfdist.variables.creation import variable_initializer, variable_path
 
 
 def install() -> None:
-    """Has Keras's variables live on a ps or on replicas as well as in this process."""
+    """Patches Keras variables so that they can live on a ps or on replicas."""
     owner = keras.Variable
     owner.sparse_read = property(keras_variable.sparse_read)
     owner.constraint = _constraint_beside_the_weight(owner.constraint)
@@ -39,6 +39,8 @@ def _constraint_beside_the_weight(keras_constraint: Any) -> property:
 def _naming_the_variable(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, value: Any) -> None:
+        # A variable creator is told neither the path nor the initializer, and placement
+        # needs both. They are passed around TensorFlow, in context variables.
         token = variable_path.set(variable.path)
         try:
             initialize(variable, value)
@@ -84,8 +86,8 @@ def _asking_to_add(keras_add: Callable[..., Any]) -> Callable[..., Any]:
 def _restoring_copies(keras_restore: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(keras_restore)
     def restore(self: Any, restored: Any) -> Any:
-        # TensorFlow restores copies on several tasks in a graph, where the value has
-        # no shape yet, and Keras assigns nothing of unknown shape.
+        # TensorFlow restores copies on several tasks in a graph, where values have no
+        # static shape, and Keras refuses to assign a value of unknown shape.
         if isinstance(self._value, tf.distribute.DistributedValues):
             restored = {
                 name: tf.ensure_shape(value, self.shape)
@@ -99,7 +101,7 @@ def _restoring_copies(keras_restore: Callable[..., Any]) -> Callable[..., Any]:
 def _converting_a_copy(
     convert: Callable[[Any], Any], number: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Converts a scalar variable, which TensorFlow cannot if it has several copies."""
+    """Converts a scalar with several copies, which TensorFlow's conversion cannot."""
 
     @functools.wraps(convert)
     def method(self: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Variables on parameter servers, steps on workers."""
+"""Asynchronous training: variables on parameter servers, steps on workers."""

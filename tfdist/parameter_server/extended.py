@@ -1,4 +1,4 @@
-"""How a `ParameterServerStrategy` creates variables and runs updates of them."""
+"""How a `ParameterServerStrategy` creates and updates variables."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ from tfdist.variables.variable import ParameterServerVariable
 
 
 class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
-    """Creates the variables of a `ParameterServerStrategy`."""
+    """Places and splits variables, and applies updates on the ps that hold them."""
 
     def __init__(
         self,
@@ -46,21 +46,25 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         placement: Placement,
     ) -> None:
         super().__init__(strategy, resolver, partitioner)
+        # `tf.distribute.Strategy.__init__` sets this, but on the `extended` that it
+        # made, which this object replaces afterwards.
         self._retrace_functions_for_each_device = len(self.worker_devices) > 1
         self._placement = placement
         self._partitioner = partitioner
         self.num_workers = len(cluster.worker)
         self.num_ps = len(cluster.ps)
+        # Weak references: the report must not keep the variables of a deleted model
+        # alive on the ps.
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
 
     def placed_variables(self) -> tuple[PlacedVariable, ...]:
-        """The variables that are still in use, in creation order."""
+        """Returns the variables that still exist, in creation order."""
         return tuple(
             placed for variable, placed in self._placed if variable() is not None
         )
 
     def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
-        """Checks, before the first step, that a planned model has been built."""
+        """Checks, before the first step, that the model matches the placement plan."""
         if isinstance(self._placement, PartitioningPlacement):
             self._placement.check_complete(weights)
 
@@ -68,8 +72,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Callable[..., tf.Variable]:
         def create(**kwargs: Any) -> tf.Variable:
-            # A variable that a step creates when it is traced leaves the graph with
-            # its device, and without its colocation.
+            # TensorFlow lifts a variable that is created while a step is traced out of
+            # the graph. That keeps its device but drops its colocation.
             beside = kwargs.get("colocate_with")
             with tf.device(beside.device) if beside is not None else nullcontext():
                 created = next_creator(**kwargs)
@@ -101,13 +105,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             layout = self._layout(spec)
             if layout is not None:
                 return self._create_shards(next_creator, layout, spec, (), kwargs)
-            # TensorFlow's own partitioned variable is for users' `tf.Variable`s.
+            # The base class would apply the partitioner and return a `ShardedVariable`,
+            # which Keras cannot use. That is right only for a user's `tf.Variable`.
             creator = self._create_var_creator(next_creator)
             return self._create_variable_round_robin(creator, **kwargs)
         return super()._create_variable(next_creator, **kwargs)
 
     def _layout(self, spec: VariableSpec) -> Layout | None:
-        """How to split a Keras variable; None leaves it in one piece."""
+        """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = requested()
         if isinstance(self._placement, PartitioningPlacement):
             partition = self._placement.partition(spec, self.num_ps)
@@ -121,9 +126,9 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         partition.check(spec, self.num_ps)
         if request.rows_only and partition.axis:
             raise PartitionError(
-                f"{spec.name} of shape {spec.shape} can be split by rows alone, since "
-                "it is looked up by row or its rows are dealt out; it was to be split "
-                f"along axis {partition.axis}. Use a partitioner that splits axis 0"
+                f"{spec.name} of shape {spec.shape} can be split by rows only, because "
+                "it is looked up by row or uses the 'mod' layout; the partitioner "
+                f"splits axis {partition.axis}. Use a partitioner that splits axis 0"
             )
         return layout_of(partition, request.partition_strategy, spec.name)
 
@@ -135,9 +140,10 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         beside: tuple[ParameterServerVariable, ...],
         kwargs: dict[str, Any],
     ) -> PartitionedVariable:
-        """Creates a variable in shards, each on the ps of the layout or beside another.
+        """Creates a variable as shards, placed by the layout or beside other shards.
 
-        The shards are not trainable: gradients flow to the whole, which is.
+        The shards are not trainable; the partitioned variable is, and receives the
+        gradient.
         """
         trainable = bool(kwargs.get("trainable", True)) and not beside
         creator = self._create_var_creator(next_creator, is_weight=trainable)
@@ -168,11 +174,12 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         whole = PartitionedVariable(
             shards, layout, spec.name, trainable, self.num_workers
         )
+        # A plan matches weights here; `check_slot` has already checked slots.
         if not beside:
-            self._tell(spec, whole)
+            self._notify_placement(spec, whole)
         return whole
 
-    def _tell(self, spec: VariableSpec, variable: Any) -> None:
+    def _notify_placement(self, spec: VariableSpec, variable: Any) -> None:
         if isinstance(self._placement, PartitioningPlacement):
             self._placement.created(spec, variable)
 
@@ -180,8 +187,11 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
         if isinstance(var, PartitionedVariable):
-            per_argument = [self._parts(var, each) for each in args]
+            per_argument = [self._per_shard(var, each) for each in args]
             for i, shard in enumerate(var.shards):
+                # The optimizer's function still gets the partitioned variable, by which
+                # it finds its slots. While it runs, partitioned variables read and
+                # write their shard i only.
                 with narrowing.of_shard(i):
                     self._update(
                         shard,
@@ -192,7 +202,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                     )
             return None
         if args and isinstance(args[0], tf.IndexedSlices):
-            summed = _summed_by_row(args[0])
+            summed = _sum_duplicate_rows(args[0])
             if var.updates_rows:
                 args = (summed.values, *args[1:])
                 with narrowing.of_rows(var, summed.indices):
@@ -200,8 +210,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             args = (summed, *args[1:])
         return super()._update(var, fn, args, kwargs, group)
 
-    def _parts(self, var: PartitionedVariable, argument: Any) -> list[Any]:
-        """The shards' parts of a gradient; of other arguments, the same for each."""
+    def _per_shard(self, var: PartitionedVariable, argument: Any) -> list[Any]:
+        """Splits a gradient into one part per shard; repeats any other argument."""
         is_gradient = isinstance(argument, tf.IndexedSlices) or (
             tf.is_tensor(argument) and argument.shape == var.shape
         )
@@ -215,29 +225,30 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         )
 
     def _use_merge_call(self) -> bool:
-        # An optimizer asks, and then merges the calls of the replicas.
+        # An optimizer calls this before it updates anything, so this is where one that
+        # is applied outside a step can be noticed.
         if tf.distribute.in_cross_replica_context():
             raise RuntimeError(
-                "an optimizer was applied in the scope of the strategy, and outside of "
-                "strategy.run. Put the step into a function, and schedule one that "
-                "calls strategy.run(step, args=(batch,))"
+                "an optimizer was applied in the scope of the strategy but outside of "
+                "strategy.run. Put the step into a function, and schedule a function "
+                "that calls strategy.run(step, args=(batch,))"
             )
         return super()._use_merge_call()
 
     def _create_variable_round_robin(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> tf.Variable:
-        # The base class would take the ps in turn.
+        # The base class would use the ps in turn; the placement decides instead.
         spec = spec_before_creation(kwargs)
         ps = ps_for(self._placement, spec, self.num_ps)
         variable = self._create_on(ps, next_creator, kwargs)
-        self._tell(spec, variable)
+        self._notify_placement(spec, variable)
         return variable
 
     def _create_on(
         self, ps: int, creator: Callable[..., tf.Variable], kwargs: dict[str, Any]
     ) -> Any:
-        # The device of a ps and a colocation from around would contradict each other.
+        # A colocation from the surrounding code could contradict the device of the ps.
         with (
             tf.compat.v1.colocate_with(None, ignore_existing=True),
             tf.device(f"/job:ps/task:{ps}/device:CPU:0"),
@@ -252,19 +263,19 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self._placed.append((weakref.ref(variable), placed))
 
     def _assert_being_scheduled_by_cluster_coordinator(self) -> None:
-        # The base class warns of `run` outside of a scheduled function. A step is
-        # traced before it is scheduled, so only a call that would really run on the
-        # chief deserves the warning.
+        # The base class warns about `run` outside a scheduled function. tfdist traces a
+        # step before it schedules it, so warn only about a call that would really run
+        # on the chief.
         if tf.executing_eagerly():
             super()._assert_being_scheduled_by_cluster_coordinator()
 
 
-def _summed_by_row(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """A gradient that has each of its rows once, with the sum of what it had for it.
+def _sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Sums the values of each row, so that every row occurs once in the gradient.
 
     Optimizers square gradients, and the sum of squares is not the square of the sum.
     """
-    # Before it travels if it has to, and on the ps if it was computed there.
+    # Sum where the gradient was computed: on a worker, this saves sending duplicates.
     with tf.device(gradient.values.device):
         rows, positions = tf.unique(gradient.indices)
         summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))

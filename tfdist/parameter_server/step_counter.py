@@ -1,4 +1,4 @@
-"""How many training steps each worker has run: the proof of where steps ran."""
+"""Counts the training steps that each worker runs, as proof of where steps ran."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tfdist.placement.report import WorkerReport
 
 
 class StepCounter:
-    """A counter on every worker.
+    """One counter per worker.
 
     Args:
         strategy: The `ParameterServerStrategy` whose workers count.
@@ -17,14 +17,15 @@ class StepCounter:
     def __init__(self, strategy: Any) -> None:
         self._num_workers = strategy.num_workers
         with strategy.scope():
-            # It lives on the worker that counts, so no other task can add to it.
+            # A per-worker variable lives on the worker itself: only steps that run there
+            # can add to it, so the chief cannot miscount.
             self._steps = tf.Variable(
                 0, dtype=tf.int64, trainable=False, per_worker_variable=True
             )
         self._has_counted = False
 
     def count(self) -> None:
-        """Adds one, inside a step, to the count of the worker that runs it."""
+        """Adds one to the count of the worker that runs the current step."""
         self._has_counted = True
         self._steps.assign_add(1)
 
@@ -32,7 +33,7 @@ class StepCounter:
         """Asks every worker for its count.
 
         Raises:
-            tf.errors.OpError: While a worker is away.
+            tf.errors.OpError: While a worker is down.
         """
         if not self._has_counted:
             return WorkerReport((0,) * self._num_workers)

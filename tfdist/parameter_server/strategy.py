@@ -41,51 +41,49 @@ from tfdist.placement.report import (
 
 
 class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
-    """Trains on a cluster of parameter servers and workers, from the chief.
+    """Trains on a cluster of parameter servers and workers; the script runs on the chief.
 
     Variables created in `scope()` live on the ps that `placement` chooses. A Keras 3
     model built and compiled in the scope trains with its own `fit`: each step runs
     on whichever worker is free, and updates the variables without waiting for the
     other workers. A custom loop with `tf.distribute.coordinator.ClusterCoordinator`
-    works as with TensorFlow's own strategy, which this is a subclass of.
+    works as it does with TensorFlow's own strategy, the base class of this one.
 
-    Cost: a step moves to its worker every variable that it reads, and back to the
-    ps every gradient; optimizer slots stay on the ps.
+    Cost: a step sends every variable that it reads from the ps to its worker, and
+    every gradient from the worker to the ps; optimizer slots stay on the ps.
 
     Args:
-        cluster: The cluster, and the chief as this process's task. From the
-            environment variable TF_CONFIG unless given.
+        cluster: The cluster, with this process's task as the chief. Defaults to the
+            environment variable TF_CONFIG.
         placement: Which ps a variable lives on.
-        partitioner: Splits large variables, Keras's too, over several ps: one of
-            `tf.distribute.experimental.partitioners`, or of tfdist's own. A Keras
-            variable stays one to Keras, and so do its optimizer slots, which are
-            split as it is; a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
+        partitioner: Splits large variables, including Keras's, over several ps: one of
+            `tf.distribute.experimental.partitioners` or of tfdist's own. Keras still
+            sees a single variable, and its optimizer slots are split in the same way;
+            a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
-        stall_timeout: For how long a task may not answer, a step not finish, or the
-            dataset not give a batch, in seconds. From the environment variable
-            TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets, unless
-            given; without it, 120.
-        on_stall: What is done then: "raise" an error, have the tasks that keep it
-            waiting started again ("restart", by a launcher that can), or "warn". Unless
-            given, a task that does not answer is started again where there is such a
-            launcher, and elsewhere is an error once nothing goes on; a slow step or a
-            slow dataset is only warned of.
-        checkpoint_dir: Where `fit` keeps checkpoints, from which it goes on when the
-            program is started again. The chief and every ps write there, by the same
-            path. From the environment variable TFDIST_CHECKPOINT_DIR, which
-            `launch.local --checkpoint_dir` sets, unless given; without it there are
-            none.
-        checkpoint_interval: How often one is begun, in seconds.
-        checkpoints_to_keep: How many of the newest are kept of each `fit`.
+        stall_timeout: How long a task may not respond, a step may not finish, or the
+            dataset may not yield a batch, in seconds. Defaults to the environment
+            variable TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets,
+            and to 120 without it.
+        on_stall: What to do then: "raise" an error, "restart" the stuck tasks (where a
+            launcher can), or "warn". By default, a task that does not respond is
+            restarted where a launcher can do that; elsewhere it raises an error once
+            training makes no progress. A slow step or dataset only causes a warning.
+        checkpoint_dir: Where `fit` writes the checkpoints from which it continues when
+            the program is started again. The chief and every ps write to this path.
+            Defaults to the environment variable TFDIST_CHECKPOINT_DIR, which
+            `launch.local --checkpoint_dir` sets; without it, there are no checkpoints.
+        checkpoint_interval: How often to begin a checkpoint, in seconds.
+        checkpoints_to_keep: How many of the newest checkpoints to keep per `fit`.
 
     Raises:
-        ValueError: If a time or a number is not positive, or there is no such `on_stall`.
+        ValueError: If a time or a number is not positive, or `on_stall` is unknown.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
-        StartupTimeoutError: If a ps or a worker does not answer in time.
+        StartupTimeoutError: If a ps or a worker does not respond in time.
         TypeError: If `placement` has no method `place`.
-        RuntimeError: If this process has such a strategy already, or a worker has
-            more than one GPU, or in graph mode.
+        RuntimeError: If this process already has such a strategy, a worker has more
+            than one GPU, or the process is in graph mode.
     """
 
     def __init__(
@@ -113,12 +111,13 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         check_on_stall(on_stall)
         config = _chief_of(cluster)
         MEMBERSHIP.check_none()
+        # Before TensorFlow connects: this wait has a deadline and names missing servers.
         servers.wait_for_servers(config.cluster, startup_timeout)
         MEMBERSHIP.joined(self)
         self.activity = Activity(len(config.cluster.worker))
         self.servers = servers.servers_of(config.cluster)
         self.watchdog = Watchdog(self.servers, self.activity, stall_timeout, on_stall)
-        # It keeps watching while the process exits.
+        # Not at exit: the watchdog must also catch a process that hangs while exiting.
         weakref.finalize(self, self.watchdog.stop).atexit = False
         with self.activity.call():
             self._connect(config, partitioner, placement)
@@ -129,6 +128,8 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             STEPS_PER_WORKER * self.num_workers,
             Patience(self._coordinator, self.activity, self.watchdog.check),
         )
+        # On TensorFlow's shared executor, each worker's thread would wait after every step
+        # for what a slow worker has pending: 3 of 4 workers kept 83% of their speed.
         _tf.give_workers_own_executors(self._coordinator)
         _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
         self.checkpoints = checkpoints
@@ -143,23 +144,25 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         partitioner: Callable[..., Any] | None,
         placement: Placement,
     ) -> None:
-        """Joins the cluster, with an `extended` that places variables."""
+        """Joins the cluster, and installs an `extended` that places variables."""
         self._resolver = resolver_of(config)
         super().__init__(self._resolver, variable_partitioner=partitioner)
         status.publish_here(config)
+        # TensorFlow's constructor makes its own `extended` and takes no other, so it is
+        # replaced here. Nothing has created a variable yet.
         self._extended = ParameterServerExtended(
             self, self._resolver, config.cluster, partitioner, placement
         )
         if self.num_replicas_in_sync > 1:
             raise RuntimeError(
-                f"each worker shows {self.num_replicas_in_sync} GPUs, and a worker "
-                "runs one step at a time: start one worker task per GPU, each with its "
-                "own CUDA_VISIBLE_DEVICES"
+                f"each worker has {self.num_replicas_in_sync} GPUs, but a worker runs "
+                "one step at a time. Start one worker task per GPU, each with its own "
+                "CUDA_VISIBLE_DEVICES"
             )
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        """The cluster, and this process's task in it."""
+        """The cluster and this process's task in it."""
         return self._resolver
 
     @property
@@ -169,7 +172,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
 
     @property
     def in_flight(self) -> InFlight:
-        """The steps of `fit`, `evaluate` and `predict` that are under way."""
+        """The steps of `fit`, `evaluate` and `predict` that are in flight."""
         return self._in_flight
 
     @property
@@ -185,48 +188,49 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any = None
     ) -> Any:
-        """As in TensorFlow; `fit` reads the dataset on the chief."""
+        """Distributes a dataset as TensorFlow does, and keeps the original for `fit`."""
         distributed = super().experimental_distribute_dataset(dataset, options)
+        # A distributed dataset cannot be iterated on the chief, where `fit` reads data.
         distributed.tfdist_source = dataset
         return distributed
 
     def count_step(self) -> None:
-        """Adds one, inside a step, to the count of the worker that runs it."""
+        """Adds one to the count of the worker that runs the current step."""
         self._step_counter.count()
 
     def worker_report(self) -> WorkerReport:
         """Asks every worker how many training steps of `fit` it has run.
 
-        A worker that was started again counts from then on.
+        A restarted worker counts from 0 again.
 
         Raises:
-            tf.errors.OpError: While a worker is away: a CancelledError or an
+            tf.errors.OpError: While a worker is down: a CancelledError or an
                 UnavailableError. Ask again once it is back.
         """
         return self._step_counter.report()
 
     def check_placement_is_complete(self, weights: Iterable[Any] = ()) -> None:
-        """Checks, before the first step, that the model is the one that was planned.
+        """Checks, before the first step, that the model matches the placement plan.
 
         Args:
-            weights: The model's, whose optimizer has made its slots.
+            weights: The weights of the model, whose optimizer is built.
 
         Raises:
             PlanMismatchError: If a variable or a slot of the plan is missing, or a
-                variable is there more often than planned.
+                variable exists more often than planned.
         """
         self._extended.check_placement_is_complete(weights)
 
     def placement_report(self) -> PlacementReport:
-        """Says where every variable lives that still exists."""
+        """Reports where every variable that still exists lives."""
         return PlacementReport(self.num_ps, self._extended.placed_variables())
 
 
 def _stall_timeout(given: float | None) -> float:
-    """Returns the seconds that the user or the launcher gave, or 120.
+    """Returns the timeout from the user or the launcher, or 120 seconds.
 
     Raises:
-        ValueError: If that is not a positive number.
+        ValueError: If it is not a positive number.
     """
     text = os.environ.get(contract.STALL_TIMEOUT, "120")
     try:
@@ -249,8 +253,8 @@ def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
         )
     if cluster.task.job != "chief":
         raise tf_config.ClusterError(
-            f"ParameterServerStrategy runs on the chief alone; this task is "
+            "ParameterServerStrategy runs on the chief alone; this task is "
             f"{cluster.task}. A ps or a worker runs `python -m tfdist.server`, which "
-            "python -m launch.task and python -m launch.local start for you"
+            "`python -m launch.task` and `python -m launch.local` start for you"
         )
     return cluster

@@ -1,1 +1,1 @@
-"""How Keras models train on parameter servers."""
+"""Training of Keras models on parameter servers."""

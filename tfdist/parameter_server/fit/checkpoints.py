@@ -1,10 +1,10 @@
-"""The checkpoints of a `fit`, which they do not hold up.
+"""The checkpoints of a `fit`, written without holding it up.
 
-When one is due, it is noted how far `fit` is and what the callbacks know, and `fit` goes
-on; once the steps up to there have finished, the variables are written, in the
-background. For a step that takes long, as that of a worker which was stopped does,
-nothing waits: its batch is put back. So a checkpoint has every step of its position, and
-perhaps some that come after: those are run again.
+When a checkpoint is due, the position of `fit` and the state of the callbacks are
+recorded, and `fit` continues. Once the steps before that position have finished, the
+variables are written in the background. Nothing waits for a slow step, such as one on a
+stopped worker: its batch is put back. A checkpoint therefore contains every step before
+its position, and perhaps some later ones, which run again after a restart.
 """
 
 import dataclasses
@@ -26,22 +26,23 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
-# How long a checkpoint waits for the steps that were under way when it was due.
+# How long a checkpoint waits for the steps that were in flight when it was due. The
+# batches of slower steps are put back, so this bounds how old a checkpoint can get.
 _SECONDS_FOR_STEPS = 2.0
-# How long a fit that has failed waits for the checkpoint that is being written.
+# How long a failed `fit` waits for the checkpoint that is being written.
 _SETTLE_SECONDS = 30.0
 
 
 @dataclass
 class Progress:
-    """How far a `fit` is.
+    """The progress of a `fit`.
 
     Attributes:
-        epochs: How many epochs it is asked for.
-        epochs_done: How many have ended.
-        epoch_iterator: Keras's, once the first step is known.
-        feed: The batches of the iteration that it is in.
-        batches_before: How many of them earlier epochs were given.
+        epochs: The number of epochs requested.
+        epochs_done: The number of epochs completed.
+        epoch_iterator: Keras's epoch iterator; None before the first step.
+        feed: The batches of the current iteration over the dataset.
+        batches_before: How many batches of this iteration earlier epochs used.
     """
 
     epochs: int
@@ -52,7 +53,9 @@ class Progress:
 
 
 def groups_of(model: Any) -> dict[str, list[Any]]:
-    """The variables of a model and its optimizer, and those of its metrics."""
+    """Groups the variables of a model and its optimizer apart from its metrics'."""
+    # Keras resets the metrics as each epoch begins, so they must be restored after that,
+    # apart from the rest.
     metrics = model.metrics_variables
     those = {id(each) for each in metrics}
     every = [*model.variables, *model.optimizer.variables]
@@ -61,7 +64,7 @@ def groups_of(model: Any) -> dict[str, list[Any]]:
 
 
 def described(model: Any) -> list[Any]:
-    """These variables, as a checkpoint describes them."""
+    """Describes the variables of a model as a checkpoint does."""
     groups = groups_of(model)
     return variables.describe([*groups["model"], *groups["metrics"]])
 
@@ -70,12 +73,12 @@ class Checkpoints:
     """Writes a checkpoint whenever one is due.
 
     Args:
-        options: Say how often.
-        in_flight: The steps under way.
-        store: Of this `fit`.
-        model: In the scope of the strategy, and built.
-        progress: Kept up to date by the caller.
-        changes: What the callbacks know.
+        options: How often to write a checkpoint.
+        in_flight: The steps in flight.
+        store: The directory of this `fit`.
+        model: The Keras model, built in the scope of the strategy.
+        progress: The progress of `fit`, which the caller keeps up to date.
+        changes: The state of the callbacks.
     """
 
     def __init__(
@@ -94,14 +97,15 @@ class Checkpoints:
         self._progress = progress
         self._changes = changes
         self._writer = BackgroundWriter()
-        # TensorFlow makes what is traced known to every task, which may not answer later.
+        # Trace now: TensorFlow registers every traced function with every task and waits
+        # for the answers. A task that stops responding later would block a checkpoint.
         self._write_variables = variables.VariableWriter(**groups_of(model))
         self._write_data = DataWriter()
         self._due: tuple[Snapshot, int] | None = None
         self._last = time.monotonic()
 
     def before_step(self, step: int) -> None:
-        """Begins a checkpoint, if one is due, or has the one begun written."""
+        """Begins a checkpoint if one is due, or writes the one that was begun."""
         waited = time.monotonic() - self._last
         if self._due is not None:
             snapshot, submitted = self._due
@@ -119,7 +123,12 @@ class Checkpoints:
             self._due = self._snapshot(position), self._in_flight.submitted
 
     def _put_back(self, snapshot: Snapshot, late: list[Any]) -> Snapshot:
-        """The snapshot without the steps of functions with these arguments."""
+        """Returns the snapshot with the batches of late steps put back.
+
+        Args:
+            snapshot: Taken when the checkpoint was begun.
+            late: The arguments of the functions that have not finished since then.
+        """
         if not late:
             return snapshot
         position = snapshot.position
@@ -127,7 +136,7 @@ class Checkpoints:
         position = dataclasses.replace(position, step=position.step - steps)
         assert self._progress.feed
         if self._progress.feed.worker_input is not None:
-            # Only its worker knows which batches these are.
+            # The worker read these batches itself, so the chief does not have them.
             return dataclasses.replace(snapshot, position=position)
         rows = [each.numpy() for each in late]
         if snapshot.put_back is not None:
@@ -143,8 +152,10 @@ class Checkpoints:
         progress = self._progress
         position = Position(progress.epochs_done)
         assert progress.feed
-        goes_on = progress.epoch_iterator._current_iterator is progress.feed
-        if goes_on and progress.epoch_iterator.steps_per_epoch:
+        # With `steps_per_epoch`, a later `fit` of more epochs continues in the middle of
+        # the dataset. Keras drops the iterator once the dataset has ended.
+        is_mid_dataset = progress.epoch_iterator._current_iterator is progress.feed
+        if is_mid_dataset and progress.epoch_iterator.steps_per_epoch:
             position = dataclasses.replace(
                 position,
                 batches=progress.feed.read,
@@ -178,7 +189,8 @@ class Checkpoints:
         self._writer.start(write, f"a checkpoint in {self._store.directory}")
 
     def settle(self) -> None:
-        """Waits for the checkpoint that is being written, but not for ever."""
+        """Waits a limited time for the checkpoint that is being written."""
+        # In a stall, the ps that writes may be the task that does not respond.
         stalls = self._in_flight.stalls
         if not self._writer.wait(0.0 if stalls else _SETTLE_SECONDS):
-            _log.warning("a checkpoint is still being written, and left behind")
+            _log.warning("abandoned a checkpoint that was still being written")

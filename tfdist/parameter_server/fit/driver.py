@@ -1,4 +1,4 @@
-"""How `fit` trains on parameter servers: the driver of `ParameterServerStrategy`."""
+"""The driver with which `fit` trains on parameter servers."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tfdist.keras.driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.liveness import lost_ps
 from tfdist.parameter_server.fit import refusals
-from tfdist.parameter_server.fit.export import in_one_piece
+from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
@@ -20,16 +20,16 @@ from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 
 
 class ParameterServerDriver(DefaultDriver):
-    """Sends each step to a free worker, and waits for the steps where Keras needs them.
+    """Sends each step to a free worker, and waits only where Keras needs the results.
 
     Args:
         strategy: The `ParameterServerStrategy`.
         in_flight: Sends functions to the workers.
-        checkpoints: From which `fit` continues.
+        checkpoints: Where and how often `fit` writes checkpoints.
 
     Attributes:
-        fits: How many calls of `fit` have had checkpoints; the n-th has its own
-            directory.
+        fits: How many calls of `fit` have written checkpoints. Each has a directory,
+            named after its number.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class ParameterServerDriver(DefaultDriver):
         self.fits = 0
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
-        """Checks the model, and returns what sends its train steps to the workers.
+        """Checks the model, and returns the function that sends train steps to workers.
 
         Raises:
             AsynchronousTrainingError: If asynchronous workers cannot train the model.
-            PlanMismatchError: If it is not the one whose placement was planned.
+            PlanMismatchError: If it does not match the placement plan.
         """
         refusals.check_model(model)
         self.strategy.check_placement_is_complete([w.value for w in model.weights])
@@ -63,17 +63,17 @@ class ParameterServerDriver(DefaultDriver):
         return StepFunction(model, steps)
 
     def test_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
-        """Returns what sends test steps to the workers."""
+        """Returns the function that sends test steps to workers."""
         refusals.check_model(model)
         step = building.step_of(model, building.TEST)
         return StepFunction(model, WorkerSteps(model, self._in_flight, step))
 
     def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
-        """Returns what predicts on the workers."""
+        """Returns the function that predicts on workers."""
         return PredictFunction(WorkerPredictions(model, self._in_flight))
 
     def data(self, adapter: Any) -> FedDataset:
-        """Returns the dataset, read by the chief, or by the workers if it is endless."""
+        """Returns the dataset; the workers can read it themselves if it is endless."""
         dataset = adapter.get_tf_dataset()
         dataset = getattr(dataset, "tfdist_source", dataset)
         return FedDataset(dataset, self.strategy.coordinator, self.strategy.num_workers)
@@ -87,7 +87,7 @@ class ParameterServerDriver(DefaultDriver):
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        """Continues `fit` from its checkpoint, and settles the steps if it fails."""
+        """Continues `fit` from its checkpoint; waits for the steps in flight on errors."""
         try:
             with (
                 self.strategy.activity.call(),
@@ -95,7 +95,8 @@ class ParameterServerDriver(DefaultDriver):
             ):
                 yield
         except BaseException as error:
-            # What an `except` block saves or counts must not change meanwhile.
+            # The user's `except` block may save or read variables, which steps still in
+            # flight would change meanwhile.
             self._in_flight.settle()
             if lost := lost_ps.explained(error, self.strategy.servers):
                 raise lost.with_traceback(error.__traceback__) from None
@@ -105,7 +106,7 @@ class ParameterServerDriver(DefaultDriver):
     def _resuming(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        # A fit within a fit, of a callback say, has no checkpoints of its own.
+        # A callback may itself call `fit`. That inner call writes no checkpoints.
         is_inner = self._resumable is not None
         if method != "fit" or self._checkpoints.directory is None or is_inner:
             yield
@@ -120,7 +121,7 @@ class ParameterServerDriver(DefaultDriver):
                 self._resumable = None
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Skips the steps that were done before the checkpoint."""
+        """Skips the steps that ran before the checkpoint."""
         if self._resumable is None:
             return steps
         return self._resumable.follow(epoch_iterator, steps)
@@ -128,14 +129,14 @@ class ParameterServerDriver(DefaultDriver):
     def storing(
         self, model: Any, operation: str
     ) -> contextlib.AbstractContextManager[Any]:
-        """Has a save contain all steps so far, and no part of a later one."""
+        """Makes a save contain all steps so far, and no part of a later step."""
         if operation == "export":
             self._in_flight.join()
-            return in_one_piece(model)
+            return with_whole_variables(model)
         if operation != "load":
             self._in_flight.join_own()
         return contextlib.nullcontext(True)
 
     def join(self) -> None:
-        """Waits for all steps under way."""
+        """Waits for all steps in flight."""
         self._in_flight.join()

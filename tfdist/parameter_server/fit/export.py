@@ -1,7 +1,8 @@
-"""`model.export` of a model whose variables are in shards.
+"""`model.export` of a model whose variables are split into shards.
 
-An exported function reads the variables that it was traced with. So that a SavedModel
-has a table, and not its shards, each is in one piece on the chief while it is exported.
+An exported function reads the variables that it was traced with. A SavedModel should
+contain whole tables, not shards, so each split variable is replaced by a whole one on the
+chief during the export.
 """
 
 import concurrent.futures
@@ -15,23 +16,24 @@ from tfdist.variables.partitioned import PartitionedVariable
 
 
 @contextlib.contextmanager
-def in_one_piece(model: keras.Model) -> Iterator[bool]:
-    """Has the model's variables that are in shards be whole ones of this process.
+def with_whole_variables(model: keras.Model) -> Iterator[bool]:
+    """Replaces the model's split variables by whole ones in this process meanwhile.
 
-    Cost: the memory of all of them on the chief.
+    Cost: the memory of all split variables on the chief.
     """
     split = [
         (variable, variable._value, type(variable))
         for variable in model.variables
         if isinstance(variable._value, PartitionedVariable)
     ]
-    # A strategy's scope is that of a thread: from another one, the variables are of
-    # this process, wherever the model is exported.
+    # The user may export inside `strategy.scope()`, where a new variable would go to a
+    # ps. A scope belongs to a thread, so another thread creates them in this process.
     with concurrent.futures.ThreadPoolExecutor(1) as elsewhere:
         wholes = list(elsewhere.map(_whole, [value for _, value, _ in split]))
     try:
         for (variable, _, _), whole in zip(split, wholes, strict=True):
             variable._value = whole
+            # The class of split variables reads and assigns shard by shard.
             variable.__class__ = keras.Variable
         yield True
     finally:

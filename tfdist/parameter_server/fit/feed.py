@@ -1,4 +1,4 @@
-"""The batches of a dataset, on their way to the workers."""
+"""Feeds the batches of a dataset to the workers."""
 
 import collections
 import contextlib
@@ -24,9 +24,9 @@ class FedBatch:
     """One batch on its way to a worker.
 
     Attributes:
-        row: The batch, as `message.to_row` makes it.
-        feed: Where it comes from, and where the next ones are.
-        output: The remote result, once a worker was asked for it ahead of time.
+        row: The batch, serialized by `message.to_row`.
+        feed: The feed that it comes from, which also has the next batches.
+        output: The remote value of the result, once it has been requested ahead of time.
     """
 
     row: tf.Tensor
@@ -38,13 +38,13 @@ class Feed(Iterator[FedBatch]):
     """Reads a dataset batch by batch; every batch is read exactly once.
 
     Args:
-        rows: The dataset as rows, read by the chief from its start, once a batch is
-            asked for.
-        structure: Of its batches.
-        worker_input: The same dataset read by the workers, if they can.
+        rows: The dataset as serialized rows. The chief starts to read it when the first
+            batch is requested.
+        structure: The structure of its batches.
+        worker_input: The same dataset as the workers read it; None if they cannot.
 
     Attributes:
-        taken: How many batches were taken, those before its start included.
+        taken: How many batches were taken, including those that `start_at` skipped.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Feed(Iterator[FedBatch]):
     def start_at(
         self, batches: int, state: tf.Tensor | None, put_back: np.ndarray | None
     ) -> None:
-        """Begins where another feed of this dataset was.
+        """Starts where an earlier feed of this dataset stopped.
 
         Args:
-            batches: How many batches the other had read.
-            state: Its `state()`; without it, the batches are read and thrown away.
-            put_back: Those that are to be given again, first of all: rows of `bytes`.
+            batches: How many batches the earlier feed had read.
+            state: Its `state()`. Without it, the batches are read and discarded.
+            put_back: The batches to yield again first, as rows of `bytes`.
         """
         self._batches = self._resumed(state) or iter(self._rows.skip(batches))
         rows = [] if put_back is None else list(put_back)
@@ -82,12 +82,12 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def ahead(self) -> list[tf.Tensor]:
-        """The rows of the batches that were read, and not taken yet."""
+        """The rows of the batches that were read but not taken yet."""
         return [batch.row for batch in self._ahead]
 
     @property
     def read(self) -> int:
-        """How many batches were read from the dataset, those before its start too."""
+        """How many batches were read, including those that `start_at` skipped."""
         return self.taken + len(self._ahead)
 
     def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:
@@ -97,14 +97,18 @@ class Feed(Iterator[FedBatch]):
         try:
             _tf.restore_iterator(iterator, state)
         except tf.errors.OpError as error:
-            _log.warning("the dataset is not the one of the checkpoint: %s", error)
+            _log.warning(
+                "the dataset differs from that of the checkpoint, so its state cannot be "
+                "restored; reading it from its start up to the checkpoint: %s",
+                error,
+            )
             return None
         return iterator
 
     def state(self) -> tf.Tensor | None:
-        """Where the dataset is, with what its pipeline holds; None if it cannot tell.
+        """Returns the state of the dataset's iterator, or None if it has none to save.
 
-        The batches that are `ahead` are behind it.
+        The iterator has already passed the batches in `ahead`.
         """
         if self.worker_input is not None:
             return None
@@ -119,8 +123,8 @@ class Feed(Iterator[FedBatch]):
         return batch
 
     def _read(self) -> FedBatch:
-        # On the executor of all threads, a read would wait for the steps that are under
-        # way at that moment, that of the slowest worker too.
+        # TensorFlow's iterator waits for everything on its thread's executor. All threads
+        # share one by default, so a read would wait for the slowest worker's step.
         with _tf.executor_scope(self._executor):
             return FedBatch(next(self._begin()), self)
 
@@ -130,17 +134,17 @@ class Feed(Iterator[FedBatch]):
         return self._batches
 
     def peek(self, count: int) -> list[FedBatch]:
-        """The next batches, at most `count`, without taking them."""
+        """Returns the next batches, at most `count`, without taking them."""
         with contextlib.suppress(StopIteration):
             while len(self._ahead) < count:
                 self._ahead.append(self._read())
         return list(self._ahead)[:count]
 
     def take(self, count: int) -> list[FedBatch]:
-        """Takes the next batches: `count`, or those that are left.
+        """Takes the next `count` batches, or as many as are left.
 
         Raises:
-            StopIteration: If none is left.
+            StopIteration: If no batch is left.
         """
         batches = self.peek(count)
         if not batches:
@@ -152,12 +156,12 @@ class Feed(Iterator[FedBatch]):
 
 
 class FedDataset:
-    """A dataset for the steps of a cluster; each iteration begins at its start.
+    """A dataset for the steps of a cluster. Each iteration starts from its beginning.
 
     Args:
-        dataset: Made before or after the process has joined the cluster.
-        coordinator: Of the workers.
-        num_workers: Their number.
+        dataset: The dataset, made before or after the process joined the cluster.
+        coordinator: The coordinator of the workers.
+        num_workers: The number of workers.
     """
 
     def __init__(
@@ -166,13 +170,15 @@ class FedDataset:
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
     ) -> None:
+        # Joining a cluster renames the local devices, and a dataset made before that is
+        # bound to the old names. A copy from its graph is not.
         if not _tf.is_of_this_cluster(dataset):
             graph = _tf.dataset_graph(dataset)
             dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
         self._dataset = dataset
         self._structure = BatchStructure(dataset.element_spec)
-        # Traced once: what is traced is made known to every task, one that does not
-        # answer too, and the chief waits for it with Python's lock in its hand.
+        # Traced once here, not in every iteration: TensorFlow registers a traced function
+        # with every task and waits, holding the GIL, even for one that does not respond.
         self._rows = dataset.map(self._to_row)
         self._coordinator = coordinator
         self._num_workers = num_workers

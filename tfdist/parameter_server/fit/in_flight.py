@@ -1,4 +1,4 @@
-"""The steps that workers were asked for and have not been seen to finish."""
+"""The steps that were sent to workers and are not known to have finished."""
 
 import logging
 import threading
@@ -17,16 +17,17 @@ from tfdist.liveness.watchdog import StalledError
 
 _log = logging.getLogger("tfdist")
 
-# Each worker has one step to run and a few to follow. TensorFlow's own queue holds
-# 256k, and with it the batches of as many steps.
+# Each worker has one step to run and a few queued behind it, so that it never waits for
+# the chief. TensorFlow's own queue has room for 256k steps, and would keep the batches of
+# all of them in memory.
 STEPS_PER_WORKER = 4
 
-_MOMENT = 0.005  # seconds
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, eq=False)
 class _Function:
-    """One that was submitted, the `number`-th."""
+    """A submitted function; `number` counts submissions from 1."""
 
     number: int
     argument: Any
@@ -35,18 +36,18 @@ class _Function:
 
 
 class InFlight:
-    """Schedules functions on the workers, with a bound on how many are under way.
+    """Schedules functions on the workers, and limits how many are in flight.
 
-    A slow worker holds up nothing but its own: the others go on.
+    A slow worker delays only its own function; the other workers continue.
 
     Args:
-        coordinator: Sends functions to workers.
-        limit: The number of functions under way at once, at most.
-        patience: How to wait; without one, as TensorFlow does, without a deadline.
+        coordinator: The coordinator that sends functions to workers.
+        limit: The maximum number of functions in flight.
+        patience: How long to wait; without it, waits have no deadline, as in TensorFlow.
 
     Attributes:
-        submitted: How many functions were submitted.
-        stalls: Whether the last wait was given up.
+        submitted: How many functions have been submitted.
+        stalls: Whether the last wait was given up because training stalled.
     """
 
     def __init__(
@@ -70,20 +71,20 @@ class InFlight:
         argument: Any,
         on_result: Callable[[Any], None] = lambda _: None,
     ) -> Any:
-        """Sends a function to whichever worker is free; waits if too many are out.
+        """Sends a function to whichever worker is free; waits while `limit` are in flight.
 
         Args:
             function: A `ConcreteFunction`.
             argument: Its only argument.
-            on_result: Called with the fetched result, at the latest by `join`; not if
-                that of a function submitted later was there before it.
+            on_result: Called with the fetched result, at the latest by `join`. Skipped
+                if a function that was submitted later has finished first.
 
         Returns:
             The remote value of its result.
 
         Raises:
-            tf.errors.OpError: What an earlier function failed with.
-            StalledError: If training stands still.
+            tf.errors.OpError: The error of an earlier function.
+            StalledError: If training has stalled.
         """
         self._submitter = threading.get_ident()
         self._make_room()
@@ -95,20 +96,22 @@ class InFlight:
 
     @property
     def finished(self) -> int:
-        """How many functions have finished for certain, whichever these are."""
+        """The number of functions known to have finished, in any order."""
         return self.submitted - len(self._under_way)
 
     def under_way(self, first: int) -> list[Any]:
-        """The arguments of those of the `first` functions that may be under way."""
+        """The arguments of those of the `first` functions that may be in flight."""
         return [each.argument for each in self._under_way if each.number <= first]
 
     def _make_room(self) -> None:
-        """Waits until fewer than `limit` are under way, whichever has ended."""
+        """Waits until fewer than `limit` functions are in flight."""
         self._take_results()
         with self._waiting():
             while len(self._under_way) >= self.limit:
-                # It need not be the oldest that ends first, but mostly is.
-                _tf.wait_for_result(self._under_way[0].output, _MOMENT)
+                # Each result has its own event, and nothing waits for any one of several.
+                # So wait for the oldest, which usually finishes first, but only briefly:
+                # if a slow worker has it, others may have finished.
+                _tf.wait_for_result(self._under_way[0].output, _POLL_SECONDS)
                 self._check()
                 self._take_results()
 
@@ -122,8 +125,10 @@ class InFlight:
 
     def _take_result(self, function: _Function) -> None:
         result = self.fetch(function.output)
+        # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:
             supervision.report_training()
+        # Results arrive in any order, and logs must not go back to an earlier step.
         if function.number > self._newest_result:
             self._newest_result = function.number
             function.on_result(result)
@@ -140,7 +145,7 @@ class InFlight:
                 raise
 
     def schedule(self, function: Any, argument: Any) -> Any:
-        """Sends a function whose result the caller fetches; waits for nothing.
+        """Sends a function without waiting; the caller fetches its result.
 
         Args:
             function: A `ConcreteFunction`.
@@ -150,7 +155,7 @@ class InFlight:
             The remote value of its result, for `fetch`.
 
         Raises:
-            tf.errors.OpError: What an earlier function failed with.
+            tf.errors.OpError: The error of an earlier function.
         """
         try:
             return self._coordinator.schedule(function, args=(argument,))
@@ -162,7 +167,8 @@ class InFlight:
         """Waits for one function, and returns its result.
 
         Raises:
-            tf.errors.OpError: What it, or another, failed with. None is under way.
+            tf.errors.OpError: The error of this or another function. No function is in
+                flight any longer.
         """
         try:
             if self._patience is not None:
@@ -173,8 +179,9 @@ class InFlight:
             raise
         except Exception as error:
             self._forget()
-            # A function cancelled because another failed: join says why. Left with
-            # the coordinator, the error would be raised again by the next call.
+            # If this function was cancelled because another failed, `join` raises the
+            # error of that one. Joining also clears the error, which the coordinator
+            # would otherwise raise again in the next call.
             self._join()
             raise _shortened(error) from None
 
@@ -182,7 +189,7 @@ class InFlight:
         """Waits for every function, and takes all results.
 
         Raises:
-            tf.errors.OpError: What a function failed with.
+            tf.errors.OpError: The error of a function.
         """
         self._join()
         self._take_results()
@@ -190,11 +197,11 @@ class InFlight:
     def join_own(self) -> None:
         """Waits for the functions that this thread has submitted.
 
-        It does nothing in another thread, since whoever submits meanwhile would keep it
-        waiting, nor after a wait that was given up.
+        Does nothing in any other thread, which could wait forever while this one keeps
+        submitting, nor after a wait that was given up.
 
         Raises:
-            tf.errors.OpError: What a function failed with.
+            tf.errors.OpError: The error of a function.
         """
         if self._submitter == threading.get_ident() and not self.stalls:
             self.join()
@@ -216,17 +223,19 @@ class InFlight:
         self.stalls = True
 
     def _forget(self) -> None:
-        # None is under way any longer, and none will be fetched.
+        # After an error, the coordinator has cancelled all functions; after a stall,
+        # nobody fetches them. Either way they must not count towards `limit`.
         self._under_way.clear()
 
     def settle(self) -> None:
-        """Waits for every function, when another error is already on its way."""
+        """Waits for every function while another error is being raised."""
         if self.stalls:
             return
         try:
             self.join()
         except Exception as error:
-            _log.warning("while waiting for the steps under way: %s", error)
+            # The error being raised comes first; this one would hide it.
+            _log.warning("while waiting for the steps in flight: %s", error)
 
 
 def _shortened(error: Exception) -> Exception:

@@ -1,7 +1,8 @@
-"""A batch as one tensor, the argument of a function on a worker.
+"""A batch as one tensor, the only argument of a function on a worker.
 
-Every argument of such a function costs a message of its own. As rows of strings, the
-batches of one or more steps are one argument, whatever they consist of.
+TensorFlow sends every argument of a remote function in a separate message. Serialized
+into rows of strings, the batches of one or more steps travel in one message, whatever
+their structure.
 """
 
 from typing import Any
@@ -12,17 +13,17 @@ from tfdist.keras.batch_structure import BatchStructure
 
 
 def tensor_specs(structure: BatchStructure) -> list[tf.TensorSpec]:
-    """The specs of a batch's tensors; a ragged or sparse one has several."""
+    """Returns the specs of a batch's tensors; a ragged or sparse value has several."""
     return tf.nest.flatten(list(structure.present), expand_composites=True)
 
 
 def tensors_of(structure: BatchStructure, batch: Any) -> list[tf.Tensor]:
-    """The tensors of a batch, in the order of `tensor_specs`."""
+    """Returns the tensors of a batch, in the order of `tensor_specs`."""
     return tf.nest.flatten(list(structure.flatten(batch)), expand_composites=True)
 
 
 def pack(structure: BatchStructure, tensors: list[tf.Tensor]) -> Any:
-    """The batch that has these tensors."""
+    """Returns the batch with these tensors."""
     present = list(structure.present)
     return structure.pack(
         tf.nest.pack_sequence_as(present, tensors, expand_composites=True)
@@ -30,16 +31,17 @@ def pack(structure: BatchStructure, tensors: list[tf.Tensor]) -> Any:
 
 
 def to_row(structure: BatchStructure, batch: Any) -> tf.Tensor:
-    """A batch as a matrix of one row: each of its tensors serialized, a string."""
+    """Returns a batch as a matrix of one row, with one string per serialized tensor."""
     strings = [tf.io.serialize_tensor(each) for each in tensors_of(structure, batch)]
     return tf.reshape(tf.stack(strings), [1, len(strings)])
 
 
 def from_row(structure: BatchStructure, row: tf.Tensor) -> Any:
-    """The batch of a row, a vector of strings."""
+    """Returns the batch that a row, a vector of strings, was made from."""
     return pack(
         structure,
         [
+            # `parse_tensor` returns an unknown shape, and layers need the rank.
             tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
             for i, spec in enumerate(tensor_specs(structure))
         ],
@@ -47,7 +49,7 @@ def from_row(structure: BatchStructure, row: tf.Tensor) -> Any:
 
 
 def as_tensors(batch: Any) -> Any:
-    """The same structure with a tensor in place of each array; None stays."""
+    """Converts each array of a structure to a tensor; keeps None."""
 
     def as_tensor(value: Any) -> Any:
         if value is None or isinstance(value, tf.__internal__.CompositeTensor):

@@ -1,6 +1,6 @@
-"""What cannot be right when workers update without waiting for each other.
+"""Checks for models that asynchronous workers cannot train correctly.
 
-Each is refused before the first step, with the reason and what to do instead.
+Each raises an error before the first step, with the reason and an alternative.
 """
 
 from typing import Any
@@ -11,19 +11,20 @@ from tfdist import _tf
 from tfdist.keras import captures
 from tfdist.variables.partitioned import PartitionedVariable
 
-# The norm of a weight, its rows' and columns' means, its orthogonal factor.
-_OF_WHOLE_WEIGHTS = frozenset({"Lamb", "Adafactor", "Muon"})
+# They compute the norm of a weight, the means of its rows and columns, and its orthogonal
+# factor. Shards are updated one by one, so none of these would be that of the weight.
+_WHOLE_WEIGHT_OPTIMIZERS = frozenset({"Lamb", "Adafactor", "Muon"})
 
 
 class AsynchronousTrainingError(ValueError):
-    """The model asks for something that asynchronous training cannot do right."""
+    """The model needs something that asynchronous training cannot do correctly."""
 
 
 def check_scope(model: keras.Model) -> None:
-    """Checks, before an optimizer makes its variables, that it belongs to the cluster.
+    """Checks, before optimizers create their variables, that they belong to the cluster.
 
     Raises:
-        AsynchronousTrainingError: If it was made outside of the scope.
+        AsynchronousTrainingError: If one was created outside of the scope.
     """
     for optimizer in _optimizers_of(model):
         if optimizer._distribution_strategy is not model.distribute_strategy:
@@ -38,19 +39,19 @@ def check_model(model: keras.Model) -> None:
     """Checks a compiled model before its step is traced.
 
     Raises:
-        AsynchronousTrainingError: If one of its options, layers or optimizers cannot
-            be right on workers that do not wait for each other.
+        AsynchronousTrainingError: If one of its options, layers or optimizers would
+            give wrong results on workers that do not wait for each other.
     """
     if model.run_eagerly:
         raise AsynchronousTrainingError(
             "run_eagerly=True would run every step on the chief, in Python, and none "
-            "on a worker. Compile with run_eagerly=False, or debug the model without "
+            "on a worker. Compile the model with run_eagerly=False, or debug it without "
             "the strategy first"
         )
     if model.jit_compile:
         raise AsynchronousTrainingError(
-            "jit_compile=True compiles a step for one device, and this one spans a "
-            "worker and the ps. Compile the model with jit_compile=False"
+            "jit_compile=True compiles a step for one device, but under this strategy a "
+            "step spans a worker and the ps. Compile the model with jit_compile=False"
         )
     for layer in _tf.flatten_layers(model):
         _check_layer(layer)
@@ -68,45 +69,46 @@ def _check_partitioned(model: keras.Model) -> None:
     for weight in weights:
         if weight.constraint is not None:
             raise AsynchronousTrainingError(
-                f"{weight.path} is split into {len(_tf.value_of(weight).shards)} shards, and "
-                "its constraint would read all of them in every step. Leave the "
-                "constraint out, or the variable in one piece"
+                f"{weight.path} is split into {len(_tf.value_of(weight).shards)} shards, "
+                "and its constraint would read all of them in every step. Remove the "
+                "constraint, or do not split the variable"
             )
     for optimizer in _optimizers_of(model):
         name = type(optimizer).__name__
-        if weights and name in _OF_WHOLE_WEIGHTS:
+        if weights and name in _WHOLE_WEIGHT_OPTIMIZERS:
             raise AsynchronousTrainingError(
-                f"{name} computes with a whole weight at a time, and {weights[0].path} "
-                f"is split into {len(_tf.value_of(weights[0]).shards)} shards, each updated "
-                "on its own ps. Use an optimizer that updates each element by itself, "
-                "such as Adam, or leave the variable in one piece"
+                f"{name} needs a whole weight at a time, but {weights[0].path} is split "
+                f"into {len(_tf.value_of(weights[0]).shards)} shards, each updated on its "
+                "own ps. Use an optimizer that updates each element separately, such as "
+                "Adam, or do not split the variable"
             )
 
 
 def _check_layer(layer: keras.Layer) -> None:
     if getattr(layer, "stateful", False):
         raise AsynchronousTrainingError(
-            f"layer {layer.name!r} has stateful=True: its state goes from one batch to "
-            "the next, and workers that run batches at the same time would overwrite "
-            "each other's. Use stateful=False, and longer sequences"
+            f"layer {layer.name!r} has stateful=True: it carries its state from one "
+            "batch to the next, and workers that run batches at the same time would "
+            "overwrite each other's. Use stateful=False and longer sequences"
         )
     if isinstance(layer, keras.layers.SpectralNormalization) and layer.trainable:
         raise AsynchronousTrainingError(
             f"layer {layer.name!r}, a SpectralNormalization, rescales its kernel in "
-            "each step, and would erase the gradients that other workers have applied "
-            "meanwhile. Leave it out, or use a weight constraint such as "
-            "keras.constraints.MaxNorm in its place"
+            "each step, which would erase the gradients that other workers have applied "
+            "meanwhile. Remove it, or replace it by a weight constraint such as "
+            "keras.constraints.MaxNorm"
         )
+    # Keras sets this attribute on the scales of a float8 layer.
     if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
         raise AsynchronousTrainingError(
-            f"layer {layer.name!r} computes in float8, whose scales follow the steps "
-            "in their order, and workers have no order. Use the dtype policy "
+            f"layer {layer.name!r} computes in float8, whose scales depend on the order "
+            "of the steps, and asynchronous steps have none. Use the dtype policy "
             "mixed_bfloat16"
         )
 
 
 def _optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The model's compiled optimizer, and those that a custom train_step uses."""
+    """Returns the compiled optimizer, and those that a custom `train_step` may use."""
     candidates = [model.optimizer, *vars(model).values()]
     optimizers = {
         id(each): each
@@ -114,6 +116,7 @@ def _optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
         if isinstance(each, keras.optimizers.Optimizer)
     }
     for each in list(optimizers.values()):
+        # keras.optimizers.MultiOptimizer, where this Keras has it.
         for inner in getattr(each, "optimizers", ()):
             optimizers[id(inner)] = inner
     return list(optimizers.values())
@@ -123,41 +126,41 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise AsynchronousTrainingError(
-            f"{name} changes its scale by the last steps' gradients, and workers that "
-            "change it at the same time can make it 0. Train in mixed_bfloat16, which "
-            "needs no loss scale, in place of mixed_float16"
+            f"{name} adapts its scale to the gradients of the last steps, and workers "
+            "that change it at the same time can make it 0. Train in mixed_bfloat16, "
+            "which needs no loss scale, instead of mixed_float16"
         )
     if optimizer.gradient_accumulation_steps:
         raise AsynchronousTrainingError(
             f"{name} has gradient_accumulation_steps="
             f"{optimizer.gradient_accumulation_steps}: workers would add to and clear "
-            "the same accumulators at the same time, and gradients would be lost or "
+            "the same accumulators at the same time, so gradients would be lost or "
             "counted twice. Use a larger batch or a lower learning rate instead"
         )
     if optimizer.use_ema and optimizer.ema_overwrite_frequency:
         raise AsynchronousTrainingError(
             f"{name} has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}: "
             "one worker would overwrite the weights while the others update them. Set "
-            "it to None; the averages are written to the model at the end of fit"
+            "it to None: fit then writes the averages to the model when it ends"
         )
     if name == "ScheduleFreeAdamW":
         raise AsynchronousTrainingError(
-            f"{name} recovers its iterate from two variables that it takes to be of "
-            "one moment, and on the ps they are not. Use AdamW"
+            f"{name} computes its iterate from two variables that must be read at the "
+            "same moment, which the ps do not guarantee. Use AdamW"
         )
 
 
 def check_captures(function: Any, model: Any) -> None:
-    """Checks that a traced step uses no variable, table or the like of the chief.
+    """Checks that a traced step uses no variables, tables or the like on the chief.
 
     Args:
         function: The step, a `ConcreteFunction`.
-        model: The Keras model, to name its variables.
+        model: The Keras model, whose names for variables the error uses.
 
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.
     """
-    variables, others = captures.of_the_chief(function.graph, model)
+    variables, others = captures.resources_on_chief(function.graph, model)
     if variables:
         why = (
             "Such a variable lives on the chief, where workers lose each other's "
@@ -165,8 +168,8 @@ def check_captures(function: Any, model: Any) -> None:
         )
     elif others:
         why = (
-            "The chief alone has it. What every worker has a copy of is a "
-            "tf.lookup.StaticHashTable that is created inside"
+            "It exists on the chief only. Every worker has a copy of a "
+            "tf.lookup.StaticHashTable if it is created inside"
         )
     else:
         return

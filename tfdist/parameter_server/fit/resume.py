@@ -1,6 +1,6 @@
-"""A `fit` that goes on where the process before has left off.
+"""Continues a `fit` from the checkpoint of an earlier process.
 
-It is a callback behind all others, so it sees what they have made of a step.
+The callback below comes after all others, so that it sees their state after each step.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
-# Keras gives a callback the first two, and `EarlyStopping` turns its `min_delta` round
-# when it begins: restored, it would be turned back.
-_NOT_ITS_STATE = ("params", "_model", "min_delta")
-# These are the fault of a ps, and not of the checkpoint that it reads.
-_LOST = (
+# Keras sets the first two itself. `EarlyStopping` flips the sign of `min_delta` when
+# training begins, so a restored value would be flipped twice.
+_EXCLUDED_ATTRIBUTES = ("params", "_model", "min_delta")
+# These mean that the ps which reads a checkpoint failed, not that the checkpoint is corrupt.
+_LOST_PS_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,
 )
-_CORRUPT = (tf.errors.OpError, OSError, ValueError, TypeError, KeyError)
+_CORRUPTION_ERRORS = (tf.errors.OpError, OSError, ValueError, TypeError, KeyError)
 
 
 class CheckpointMismatchError(ValueError):
-    """The checkpoint is of another model."""
+    """The checkpoint belongs to a different model."""
 
 
 @contextlib.contextmanager
@@ -57,15 +57,15 @@ def resumable_fit(
 ) -> Iterator["ResumableFit"]:
     """Surrounds a call of `fit` that continues from its newest checkpoint.
 
-    The n-th `fit` of a program has the n-th directory. One that had finished returns at
-    once, with its variables and its history.
+    The n-th `fit` of a program uses the n-th directory. A `fit` that had already finished
+    returns immediately, with its variables and its history.
 
     Args:
         model: The Keras model.
-        arguments: Of `fit`, by name. A callback is added to them.
+        arguments: The arguments of `fit` by name. A callback is added to them.
         number: Which `fit` of the program this is, from 0.
-        options: Of the checkpoints, with a directory.
-        in_flight: The steps under way.
+        options: The options of the checkpoints, including a directory.
+        in_flight: The steps in flight.
     """
     assert options.directory is not None
     directory = Path(options.directory, f"fit-{number:03d}")
@@ -83,6 +83,7 @@ def resumable_fit(
         try:
             yield resumable
         finally:
+            # Otherwise the next `fit` of this model would begin at this epoch too.
             model._initial_epoch = None
             resumable.settle()
 
@@ -92,7 +93,8 @@ def _with_history(given: Any) -> list[Any]:
         return list(given.callbacks)
     callbacks = keras.tree.flatten(given) if given else []
     if not any(isinstance(each, keras.callbacks.History) for each in callbacks):
-        # Keras adds one behind ours, which would not have seen the epoch's end.
+        # Keras would add one after our callback. At the end of an epoch, a checkpoint
+        # would then be written before the history has that epoch.
         callbacks.append(keras.callbacks.History())
     return callbacks
 
@@ -101,14 +103,15 @@ class ResumableFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
     Args:
-        options: Say how often.
-        in_flight: The steps under way.
-        store: Of this `fit`.
-        callbacks: The others, which come before this one.
-        epochs: How many `fit` is asked for.
+        options: How often to write a checkpoint.
+        in_flight: The steps in flight.
+        store: The directory of this `fit`.
+        callbacks: The other callbacks, which come before this one.
+        epochs: The number of epochs requested.
     """
 
-    # Its hooks before a batch are never called by another thread.
+    # Keras dispatches only the hooks after a batch to another thread, and this callback has
+    # none of them.
     async_safe = True
 
     def __init__(
@@ -125,7 +128,7 @@ class ResumableFit(keras.callbacks.Callback):
         self._store = store
         self._callbacks = callbacks
         self._progress = Progress(epochs)
-        self._changes = Changes(callbacks, _NOT_ITS_STATE)
+        self._changes = Changes(callbacks, _EXCLUDED_ATTRIBUTES)
         self._checkpoints: Checkpoints | None = None
         self._found: Iterator[Path] = iter(())
         self._first: Path | None = None
@@ -133,15 +136,16 @@ class ResumableFit(keras.callbacks.Callback):
         self._epoch_begins = False
 
     def find_checkpoint(self) -> None:
-        """Looks for a checkpoint, before other callbacks begin."""
+        """Looks for a checkpoint before the other callbacks begin."""
         self._found = self._store.whole()
         self._first = next(self._found, None)
         for each in self._callbacks:
             if self._first and isinstance(each, keras.callbacks.CSVLogger):
-                each.append = True  # It would begin its file anew.
+                # It would otherwise truncate the file that the earlier process wrote.
+                each.append = True
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores the variables, the other callbacks and the first epoch."""
+        """Restores the variables, the other callbacks and the initial epoch."""
         self._checkpoints = Checkpoints(
             self._options,
             self._in_flight,
@@ -160,27 +164,29 @@ class ResumableFit(keras.callbacks.Callback):
             for name, state in snapshot.callbacks
         ]
         for each in self._callbacks:
-            # The first of its class gets the state of the first, and so on.
+            # Callbacks have no names, so those of one class are matched in their order.
             same = [state for state in states if state[0] == type(each).__name__]
             if same:
                 vars(each).update(same[0][1])
                 states.remove(same[0])
         epochs = self._progress.epochs
+        # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If the
+        # user asks for more epochs now, it continues.
         at_end = snapshot.finished and snapshot.epochs >= epochs
         epoch = epochs if at_end else position.epoch
         self.model._initial_epoch = self._progress.epochs_done = epoch
         if epoch >= epochs:
             _log.warning(
-                "fit has nothing left to do: %s is %s, and %d are asked for",
+                "fit has nothing left to do: %s is %s; epochs requested: %d",
                 path,
                 f"the end of {snapshot.epochs} epochs"
                 if at_end
-                else f"of epoch {epoch}",
+                else f"from epoch {epoch}",
                 epochs,
             )
         else:
             _log.warning(
-                "fit goes on from %s: epoch %d of %d, step %d",
+                "fit continues from %s: epoch %d of %d, step %d",
                 path,
                 epoch + 1,
                 epochs,
@@ -196,9 +202,9 @@ class ResumableFit(keras.callbacks.Callback):
                 self._check_model(path, snapshot)
                 has_begun = True
                 variables.read(path, **groups)
-            except (CheckpointMismatchError, *_LOST):
+            except (CheckpointMismatchError, *_LOST_PS_ERRORS):
                 raise
-            except _CORRUPT as error:
+            except _CORRUPTION_ERRORS as error:
                 self._store.skip(path, reason(str(error)).partition("\n")[0])
                 path = next(self._found, None)
             else:
@@ -207,7 +213,7 @@ class ResumableFit(keras.callbacks.Callback):
             so_far = ", and some variables have been restored" if has_begun else ""
             raise CorruptCheckpointError(
                 f"no checkpoint in {self._store.directory} can be read to its end"
-                f"{so_far}: remove that directory to begin anew"
+                f"{so_far}: remove that directory to start from scratch"
             )
         return None
 
@@ -215,12 +221,13 @@ class ResumableFit(keras.callbacks.Callback):
         differs = variables.difference(snapshot.variables, described(self.model))
         if differs:
             raise CheckpointMismatchError(
-                f"{path} is not of this model: it has {differs}. Name another "
-                "checkpoint_dir, or remove that one to begin anew"
+                f"{path} belongs to a different model: it has {differs}. Use another "
+                "checkpoint_dir, or remove that one to start from scratch"
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Restores the metrics, which Keras has just reset."""
+        """Restores the metrics in the middle of an epoch."""
+        # Keras has just reset them, so `on_train_begin` would have been too early.
         self._epoch_begins = True
         if self._restored is not None:
             path, snapshot = self._restored
@@ -229,12 +236,14 @@ class ResumableFit(keras.callbacks.Callback):
         self._progress.epochs_done = epoch
 
     def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Passes the steps of an epoch on, without those that were run before.
+        """Yields the steps of an epoch, without those that ran before the checkpoint.
 
         Args:
-            epoch_iterator: Keras's, of `fit` or of an evaluation within it.
+            epoch_iterator: Keras's epoch iterator, of `fit` or of an evaluation in it.
             steps: What it yields: the first and the last step, and the data.
         """
+        # `on_epoch_begin` precedes the training steps of an epoch. The steps of an
+        # evaluation follow without it.
         if not self._epoch_begins:
             yield from steps
             return
@@ -246,7 +255,8 @@ class ResumableFit(keras.callbacks.Callback):
             if feed is not progress.feed:
                 progress.feed = feed
                 first_step = self._start_at(epoch_iterator, feed)
-                feed.state()  # It is traced now, as all that a checkpoint needs is.
+                # Traces what a checkpoint needs now, while all tasks respond.
+                feed.state()
             if begin >= first_step:
                 yield begin, end, feed
 
@@ -260,7 +270,8 @@ class ResumableFit(keras.callbacks.Callback):
         self._progress.batches_before = position.batches_before
         if feed.worker_input is not None:
             _log.warning(
-                "the workers read their endless dataset from its beginning again"
+                "the workers read their endless dataset from the beginning again: it has "
+                "no state that a checkpoint could keep"
             )
         elif position.batches:
             feed.start_at(position.batches, snapshot.data, snapshot.put_back)
@@ -270,7 +281,7 @@ class ResumableFit(keras.callbacks.Callback):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Has a checkpoint written, if one is due."""
+        """Begins or writes a checkpoint if one is due."""
         assert self._checkpoints
         self._checkpoints.before_step(batch)
 
@@ -285,6 +296,6 @@ class ResumableFit(keras.callbacks.Callback):
             self._checkpoints.at_end()
 
     def settle(self) -> None:
-        """Waits for the checkpoint that is being written, but not for ever."""
+        """Waits a limited time for the checkpoint that is being written."""
         if self._checkpoints is not None:
             self._checkpoints.settle()

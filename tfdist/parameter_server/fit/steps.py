@@ -1,7 +1,7 @@
-"""A model's steps on whichever worker is free.
+"""Runs a model's steps on whichever worker is free.
 
-With batches of a `Feed` they return at once, while up to a few steps per worker are
-under way; with a single batch (`train_on_batch` and its kind) they wait for its result.
+With batches from a `Feed`, a call returns immediately while few steps per worker are in
+flight. With a single batch (`train_on_batch` and the like), it waits for the result.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ class WorkerSteps:
     Args:
         model: The Keras model.
         in_flight: Sends functions to the workers.
-        step: The model's own step: maps a batch to a dict of logs.
-        workers_may_read: Whether the workers may read an endless dataset, so that
-            which of its batches are used depends on how fast each of them is.
+        step: The model's step, which maps a batch to a dict of logs.
+        workers_may_read: Whether the workers may read an endless dataset. The batches
+            used then depend on the speed of each worker.
     """
 
     data_type = Feed
@@ -51,10 +51,10 @@ class WorkerSteps:
         self._traced: dict[Any, Any] = {}
 
     def on_data(self, data: Feed) -> dict[str, Any]:
-        """Sends the next steps to a worker, and returns the logs of finished ones.
+        """Sends the next steps to a worker, and returns the logs of finished steps.
 
         Raises:
-            StopIteration: If there is no batch left; all steps have finished.
+            StopIteration: If no batch is left; all steps have finished.
         """
         if self._workers_may_read and data.worker_input is not None:
             argument = data.worker_input.iterators
@@ -65,6 +65,7 @@ class WorkerSteps:
             argument = self._take(data)
             function = self._trace(data.structure, self._steps)
         self._in_flight.submit(function, argument, self._logs.take)
+        # Callbacks need logs after the first step, and only a finished step has any.
         if self._logs.are_unknown:
             self._in_flight.join()
         return self._logs.latest()
@@ -74,7 +75,7 @@ class WorkerSteps:
             with self._strategy.activity.waiting_for(DATA):
                 rows = [batch.row for batch in feed.take(self._steps)]
         except StopIteration:
-            # Keras leaves the epoch here without waiting, as it does elsewhere.
+            # Keras leaves the epoch here without the wait that it makes elsewhere.
             self._in_flight.join()
             raise
         return rows[0] if self._steps == 1 else tf.concat(rows, axis=0)
@@ -105,6 +106,9 @@ class WorkerSteps:
         )
 
     def _traced_once(self, key: Any, trace: Callable[[Callable[..., Any]], Any]) -> Any:
+        # Traced before it is scheduled, so that `check_captures` can reject the graph before
+        # a worker runs any of it. TensorFlow registers each traced function with every
+        # task, and the chief waits for all of them, so steps are traced once per key.
         if key not in self._traced:
             give_to_workers(self._model)
             function = trace(lambda batch: self._logs.pack(self._step(batch)))
@@ -129,7 +133,7 @@ class WorkerPredictions:
         self._traced: dict[Any, Any] = {}
 
     def on_data(self, data: FedBatch) -> Any:
-        """Waits for the outputs of one batch, and asks for those of the next ones."""
+        """Waits for the outputs of one batch, and requests those of the next batches."""
         if data.output is None:
             self._ask_for(data)
         for ahead in data.feed.peek(self._in_flight.limit):
@@ -138,7 +142,7 @@ class WorkerPredictions:
         return self._in_flight.fetch(data.output)
 
     def on_batch(self, batch: Any) -> Any:
-        """Waits for the outputs of a batch of the user's."""
+        """Returns the outputs for a batch from the user."""
         tensors = as_tensors(batch)
         structure = BatchStructure.of_batch(tensors)
         output = self._schedule(structure, to_row(structure, tensors))
@@ -157,11 +161,12 @@ class WorkerPredictions:
             )
             check_captures(function, self._model)
             self._traced[structure.key] = function
-        # The chief waits for every output itself, so nothing has to be bounded.
+        # The chief fetches every output and requests only `limit` ahead, so the number of
+        # functions in flight needs no other bound.
         return self._in_flight.schedule(self._traced[structure.key], row)
 
     def _build(self, structure: BatchStructure) -> None:
-        """Creates the variables of a model that has not seen a batch before."""
+        """Creates the variables of a model that has not been built."""
         if self._model.built:
             return
         x, _, _ = keras.utils.unpack_x_y_sample_weight(structure.specs)

@@ -1,4 +1,4 @@
-"""A Keras step as a function that a worker runs, traced once."""
+"""Traces Keras steps into functions that workers run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +15,16 @@ def trace_steps(
     structure: BatchStructure,
     steps: int,
 ) -> Any:
-    """Traces up to `steps` steps, one after the other, each on a batch of its own.
+    """Traces a function that runs up to `steps` steps in sequence, each on one batch.
 
     Args:
-        strategy: Whose replica runs the steps.
+        strategy: The strategy whose replica runs the steps.
         step: Takes a batch. If `steps` is more than 1, it returns a vector.
-        structure: Of each batch.
-        steps: The number of batches that the function takes at most.
+        structure: The structure of each batch.
+        steps: The maximum number of batches per call.
 
     Returns:
-        A `ConcreteFunction` of the batches' rows. It returns what the last step does.
+        A `ConcreteFunction` of the batches' rows. It returns the result of the last step.
     """
 
     def run(rows: tf.Tensor) -> Any:
@@ -48,18 +48,18 @@ def trace_steps_reading(
     iterator_spec: tf.TypeSpec,
     steps: int,
 ) -> Any:
-    """Traces `steps` steps whose batches the worker reads itself.
+    """Traces a function that runs `steps` steps on batches that the worker reads.
 
     Args:
-        strategy: Whose replica runs the steps.
+        strategy: The strategy whose replica runs the steps.
         step: Takes a batch. If `steps` is more than 1, it returns a vector.
-        structure: Of each batch.
-        iterator_spec: Of a worker's iterator over the batches.
+        structure: The structure of each batch.
+        iterator_spec: The type spec of a worker's iterator over the batches.
         steps: The number of steps.
 
     Returns:
-        A `ConcreteFunction` of a worker's iterator. It returns what the last step
-        does.
+        A `ConcreteFunction` of a worker's iterator. It returns the result of the last
+        step.
     """
 
     def run(iterator: Any) -> Any:
@@ -76,6 +76,8 @@ def trace_steps_reading(
 
 
 def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
+    # The vector's length is known only once `body` has been traced, after the loop needs
+    # an initial value. So the loop starts from an empty vector of unknown length.
     shape = None
 
     def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -96,7 +98,7 @@ def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.T
 
 
 def _unless_empty(result: Any) -> Any:
-    # A result costs a message, even an empty one.
+    # Each result costs a message, even if it is empty.
     is_empty = isinstance(result, tf.Tensor) and result.shape.num_elements() == 0
     return None if is_empty else result
 

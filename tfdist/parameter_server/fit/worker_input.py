@@ -1,7 +1,7 @@
-"""An endless dataset that the workers read themselves.
+"""Endless datasets that the workers read themselves.
 
-A finite dataset is read by the chief, so that every example is seen exactly once. An
-endless one has no such count to keep, and then its batches need not cross the network.
+The chief reads a finite dataset, so that every example is used exactly once. An endless
+dataset has no such count to keep, so its batches need not cross the network.
 """
 
 from typing import Any
@@ -10,28 +10,28 @@ import tensorflow as tf
 
 from tfdist import _tf
 
-# The arrays of `from_tensor_slices` are part of the graph. Larger ones stay with the
-# chief, which sends batches in place of a copy of them all to each worker.
+# The graph contains the arrays of `from_tensor_slices`. If they are larger than this, the
+# chief reads the dataset and sends batches instead of a copy of all arrays per worker.
 MAX_GRAPH_BYTES = 64 * 2**20
 
 _PYTHON_OPS = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
 class WorkerInput:
-    """The dataset, on every worker: worker i of W takes every W-th batch, from the i-th.
+    """The dataset on every worker: worker i of W takes every W-th batch from the i-th on.
 
-    So the batches of all workers together are those of the dataset, also where its
-    shuffling has a fixed seed. Each worker runs the whole pipeline for its share.
+    The batches of all workers together are those of the dataset, even if it shuffles
+    with a fixed seed. Each worker runs the whole pipeline to produce its share.
 
     Args:
-        graph: Of the dataset, serialized, an eager tensor. As a constant of the
-            workers' function it would be folded, and with it the dataset.
-        element_spec: Of its batches.
-        coordinator: Of the workers.
-        num_workers: Their number.
-        is_tuned: Whether TensorFlow is to tune the pipeline. A worker runs no step while
-            it deletes an iterator, and that may take as long as a pause of the tuner
-            (`deletion`). Without, `AUTOTUNE` stands for a fixed number of calls.
+        graph: The serialized graph of the dataset, an eager tensor. As a constant in the
+            workers' function, it would be folded, and the dataset with it.
+        element_spec: The element spec of the dataset.
+        coordinator: The coordinator of the workers.
+        num_workers: The number of workers.
+        is_tuned: Whether TensorFlow tunes the pipeline. A worker runs no step while it
+            deletes an iterator, which can take as long as the tuner pauses (see
+            `tfdist.keras.deletion`). Untuned, `AUTOTUNE` means a fixed number of calls.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class WorkerInput:
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
     ) -> "WorkerInput | None":
-        """The dataset for the workers, or None if the chief has to read it.
+        """Returns the dataset for the workers, or None if the chief must read it.
 
-        It has to for a dataset that ends, one that calls Python functions of this
+        The chief must read a dataset that ends, one that calls Python functions of this
         process, and one whose graph is larger than `MAX_GRAPH_BYTES`.
         """
         if dataset.cardinality() != tf.data.INFINITE_CARDINALITY:
@@ -68,6 +68,7 @@ class WorkerInput:
         definition = graph.numpy()
         if len(definition) > MAX_GRAPH_BYTES or _calls_python(definition):
             return None
+        # Unset means tuned to TensorFlow. Here, the user has to ask for it.
         is_tuned = dataset.options().autotune.enabled is True
         return cls(graph, dataset.element_spec, coordinator, num_workers, is_tuned)
 
@@ -78,7 +79,7 @@ class WorkerInput:
 
     @property
     def iterators(self) -> Any:
-        """One iterator a worker, as an argument of a scheduled function."""
+        """One iterator per worker, as an argument of a scheduled function."""
         if self._iterators is None:
             datasets = self._coordinator.create_per_worker_dataset(self._make)
             self._iterators = iter(datasets)

@@ -77,7 +77,7 @@ def check_copies(graph: Any, model: Any) -> None:
     Raises:
         ScopeError: If it does.
     """
-    variables, _ = captures.of_the_chief(graph, model)
+    variables, _ = captures.resources_on_chief(graph, model)
     if variables:
         raise ScopeError(
             f"created outside of the strategy's scope: {', '.join(variables)}. Such a "

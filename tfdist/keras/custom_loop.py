@@ -1,4 +1,4 @@
-"""What to say of a training loop of one's own that computes in the wrong place."""
+"""Errors for custom training loops that compute in the wrong place."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from tfdist.keras.driver import driver_of
 _IN_RUN = "Put the step into a function that is called by strategy.run(step, args=...)"
 
 
-def outside_of_run(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
-    """Returns the error of what only a step under `strategy.run` may do.
+def outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
+    """Returns the error for something that is allowed only under `strategy.run`.
 
     Args:
         what: What was done, in the past tense.
-        strategy: Whose variables it was done to.
+        strategy: The strategy of the variables involved.
     """
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         way_out = (
             f"{_IN_RUN}, and schedule that call by a "
-            "tf.distribute.coordinator.ClusterCoordinator: here it would run on the "
+            "tf.distribute.coordinator.ClusterCoordinator. Here it would run on the "
             "chief, and no worker would take part"
         )
     else:
@@ -32,29 +32,30 @@ def outside_of_run(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
 
 
 def check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
-    """Checks where an optimizer is applied.
+    """Checks that an optimizer is applied on a replica.
 
     Args:
-        strategy: In whose scope it was created.
+        strategy: The strategy in whose scope it was created.
 
     Raises:
-        RuntimeError: If that is not on a replica of the strategy.
+        RuntimeError: If it is applied elsewhere than on a replica of the strategy.
     """
     elsewhere = tf.distribute.get_strategy() is not strategy
     if elsewhere or tf.distribute.in_cross_replica_context():
-        raise outside_of_run("an optimizer was applied", strategy)
+        raise outside_run_error("an optimizer was applied", strategy)
 
 
 def check_gradient_is_on_replica(sources: list[Any]) -> None:
-    """Checks where a gradient is computed.
+    """Checks that a gradient is computed on a replica.
 
     Args:
-        sources: What it is computed with respect to.
+        sources: What the gradient is taken with respect to.
 
     Raises:
-        RuntimeError: If that is outside a replica, in the scope of a strategy whose
-            replicas compute gradients in unison.
+        RuntimeError: If it is computed outside a replica, in the scope of a strategy
+            whose replicas compute gradients in unison.
     """
+    # Gradients with respect to plain tensors, as for saliency maps, involve no replica.
     strategy = tf.distribute.get_strategy()
     driver = driver_of(strategy)
     if (
@@ -63,4 +64,4 @@ def check_gradient_is_on_replica(sources: list[Any]) -> None:
         and tf.distribute.in_cross_replica_context()
         and any(isinstance(each, keras.Variable | tf.Variable) for each in sources)
     ):
-        raise outside_of_run("a gradient was computed", strategy)
+        raise outside_run_error("a gradient was computed", strategy)
