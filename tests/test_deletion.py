@@ -8,7 +8,6 @@ import threading
 import pytest
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.worker_input import WorkerInput
@@ -81,7 +80,11 @@ def test_workers_have_no_tuner_to_wait_for_unless_asked(
         options.autotune.enabled = asked_for
     endless = tf.data.Dataset.range(6).repeat().with_options(options)
     worker_input = WorkerInput.of(endless, coordinator=None, num_workers=2)
-    monkeypatch.setattr(_tf, "worker_index", lambda: tf.constant(1, tf.int64))
+    monkeypatch.setattr(
+        tf.distribute.coordinator,
+        "experimental_get_current_worker_index",
+        lambda: tf.constant(1, tf.int64),
+    )
     share = worker_input._make()
     assert list(share.take(4).as_numpy_iterator()) == [1, 3, 5, 1]
     assert share.options().autotune.enabled is is_tuned
