@@ -11,7 +11,6 @@ from typing import Any
 
 from absl import flags
 
-import tfdist
 from tfdist.planning.arguments import (
     TARGET,
     NotAModelError,
@@ -65,8 +64,10 @@ def main(argv: Sequence[str]) -> int:
         print(f"{error}\n\n{USAGE}", file=sys.stderr)
         return 2
     try:
-        # TensorFlow takes seconds to import, and `--help` needs none of it.
-        planned = tfdist.plan(
+        # Imported late: TensorFlow takes seconds to import, and `--help` needs none.
+        from tfdist.planning.model import plan
+
+        planned = plan(
             build_model,
             options.num_ps,
             lookups=lookups,
@@ -166,6 +167,9 @@ def _flags_of_the_script_parsed() -> Iterator[None]:
     A script without flags of its own may parse `sys.argv` in another way, as with
     argparse: then only what absl happens to know of it is parsed.
     """
+    # TensorFlow defines flags as well, and the script is about to import it.
+    import tensorflow as tf  # noqa: F401
+
     before = {*flags.FLAGS}
     yield
     if not flags.FLAGS.is_parsed():
