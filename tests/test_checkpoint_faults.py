@@ -38,7 +38,7 @@ def test_a_checkpoint_that_was_cut_short_is_seen(tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said == [
         f"{newest} can be read",
-        f"{newest} cannot be read: large has 500 bytes, and had 1000 when it was "
+        f"{newest} cannot be read: large has 500 bytes; it had 1000 when it was "
         "written",
     ]
 

@@ -441,8 +441,8 @@ def test_has_the_names_of_tf_estimator():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("TPUEstimator", "modules that TensorFlow 2.16 has removed"),
-        ("BoostedTreesClassifier", "no boosted trees any more"),
+        ("TPUEstimator", "modules that TensorFlow 2.16 removed"),
+        ("BoostedTreesClassifier", "no longer has boosted trees"),
         ("inputs", "tfdist.estimator.v1.inputs"),
         ("Estimater", "no such name either"),
     ],

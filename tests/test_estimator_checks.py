@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_named(monkeypatch):
 
 
 def test_evaluation_has_no_cluster():
-    with pytest.raises(estimator.StrategyError, match="eval_distribute is a strategy"):
+    with pytest.raises(estimator.StrategyError, match="eval_distribute must be"):
         estimator.RunConfig(eval_distribute=estimator.ParameterServerStrategy())
 
 
@@ -192,7 +192,7 @@ def test_optimizer_of_keras_3(make, tmp_path):
         optimizer=make(keras.optimizers.Adam(0.1)),
         model_dir=str(tmp_path),
     )
-    words = r"the optimizer is of Keras 3.*tf_keras.optimizers.legacy.Adam"
+    words = r"the optimizer is from Keras 3.*tf_keras.optimizers.legacy.Adam"
     with pytest.raises(estimator.Keras3Error, match=words):
         model.train(rows, steps=1)
 

@@ -77,5 +77,5 @@ def test_ps_and_workers_end_although_others_are_dead(run_program):
     assert lines.count("serves") == 2
     assert lines.index("ps:0: worker:1 is done") < lines.index("ps:0: worker:0 is done")
     assert sum("cannot tell ps:1 that it is done: no server" in x for x in lines) == 2
-    assert any(x.startswith("ps:0 ends without worker:2, not heard") for x in lines)
+    assert any(x.startswith("ps:0 exits without worker:2, which did") for x in lines)
     assert lines[-1] == "missing ['worker:2']"

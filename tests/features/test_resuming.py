@@ -469,7 +469,7 @@ def test_full_disk(
 
     program(main)
     assert "No space left on device" in caplog.text
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
     assert len(checkpoints(program.directory, 0)) == 1
     assert list((program.directory / "fit-001").iterdir()) == [
         program.directory / "fit-001" / ".lock"

@@ -1,1 +1,1 @@
-"""Checkpoints that a killed process cannot leave half written."""
+"""Atomic checkpoints: a process that is killed never leaves a partial one."""

@@ -1,9 +1,9 @@
-"""Says which checkpoints of a directory can be read, the newest of each `fit` first.
+"""Checks whether the newest checkpoint of each `fit` can be read.
 
     python -m tfdist.checkpoint DIRECTORY
 
-The exit status is 0 if the newest of each `fit` can be read, 1 if one cannot, and 2 if
-there is none.
+The exit status is 0 if all of them can be read, 1 if one cannot, and 2 if there is no
+checkpoint.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tfdist.checkpoint.store import CorruptCheckpointError, check, name_of, numb
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command, and returns its exit status."""
+    """Runs the command and returns its exit status."""
     if argv[1:] == ["--help"]:
         print(__doc__)
         return 0
@@ -22,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"name one directory; received {argv[1:]}\n{__doc__}", file=sys.stderr)
         return 2
     directory = Path(argv[1])
+    # A directory of checkpoints may be given, or the parent of those of several `fit`s.
     newest = [_newest(each) for each in (directory, *sorted(directory.glob("fit-*")))]
     found = [path for path in newest if path is not None]
     if not found:

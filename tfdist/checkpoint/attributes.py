@@ -1,8 +1,8 @@
-"""What an object has come to know since it was made: its plain attributes that changed.
+"""The state of an object: its plain attributes that changed since it was created.
 
-So a callback's state is told from its settings without its help: `patience` is as it
-was made, and `wait` is not. A program that is started again with other settings keeps
-those.
+This separates a callback's state from its settings without help from the callback:
+`patience` keeps its initial value, `wait` does not. A program that is restarted with
+other settings keeps the new settings.
 """
 
 from collections.abc import Iterable
@@ -15,11 +15,12 @@ from tfdist.checkpoint.plain import NotPlainError, to_json
 class Changes:
     """Watches the plain attributes of objects.
 
-    An array counts as changed when there is another in its place.
+    An array counts as changed when another array replaces it; its contents are not
+    compared.
 
     Args:
-        objects: As they are at the beginning.
-        ignored: Names of attributes that are not theirs to restore.
+        objects: The objects in their initial state.
+        ignored: Names of attributes not to restore.
     """
 
     def __init__(self, objects: Iterable[Any], ignored: Iterable[str] = ()) -> None:
@@ -28,7 +29,11 @@ class Changes:
         self._first = [self._read(each) for each in self._objects]
 
     def state(self, arrays: dict[str, Any]) -> list[Any]:
-        """Returns each object's class and changed attributes, for JSON and `arrays`."""
+        """Returns the class and the changed attributes of each object.
+
+        Args:
+            arrays: Receives the arrays; all else in the result can be written as JSON.
+        """
         states = []
         for each, first in zip(self._objects, self._first, strict=True):
             changed = {
@@ -46,6 +51,7 @@ class Changes:
             if name not in self._ignored:
                 try:
                     seen[name] = _Seen(to_json(value, arrays), list(arrays.values()))
+                # A model or a dataset is not state; a list may contain itself.
                 except (NotPlainError, RecursionError):
                     continue
         return seen
@@ -53,7 +59,7 @@ class Changes:
 
 @dataclass(eq=False)
 class _Seen:
-    """A value as it was; it keeps the arrays, lest others get their identity."""
+    """A value at one time. It holds the arrays, so that no new one reuses their ids."""
 
     json: Any
     arrays: list[Any]

@@ -1,4 +1,4 @@
-"""One write at a time, in a thread, whose failure is a warning."""
+"""Writing in a background thread, one write at a time; a failure is a warning."""
 
 import logging
 import threading
@@ -10,22 +10,22 @@ _log = logging.getLogger("tfdist")
 
 
 class BackgroundWriter:
-    """Runs a function in a thread of its own, unless the one before still runs."""
+    """Runs one function at a time in a background thread."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the function of before still runs."""
+        """Whether the previous function is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, write: Callable[[], None], what: str) -> None:
-        """Starts to write; `busy` has to be False.
+        """Starts a write; `busy` must be False.
 
         Args:
-            write: Whatever it raises is a warning.
-            what: Is written, for the warning.
+            write: Writes. An exception that it raises is logged as a warning.
+            what: Names what is written, for the warning.
         """
         assert not self.busy
 
@@ -34,20 +34,22 @@ class BackgroundWriter:
                 write()
             except Exception as error:
                 _log.warning(
-                    "%s was not written, training goes on, and the checkpoints of "
-                    "before stay: %s",
+                    "%s was not written; training continues, and earlier "
+                    "checkpoints are kept: %s",
                     what,
                     reason(str(error)).partition("\n")[0],
                 )
 
+        # A daemon, since a write that hangs on a file system must not keep the chief
+        # from exiting.
         self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for the function to end, for at most `timeout` seconds.
+        """Waits at most `timeout` seconds for the function to return.
 
         Returns:
-            Whether it has ended.
+            Whether it has returned.
         """
         if self._thread is not None:
             self._thread.join(timeout)

@@ -1,4 +1,4 @@
-"""Where `fit` keeps checkpoints, how often it writes one, and how many it keeps."""
+"""Where `fit` writes checkpoints, how often, and how many it keeps."""
 
 import os
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass
 class CheckpointOptions:
-    """The checkpoints of each `fit`.
+    """Options for the checkpoints of each `fit`.
 
     Attributes:
-        directory: Where they are; None for no checkpoints.
-        interval: The time between two of them, in seconds.
-        to_keep: How many of the newest are kept of each `fit`.
+        directory: The directory of the checkpoints; None for no checkpoints.
+        interval: Seconds between checkpoints.
+        to_keep: How many checkpoints to keep per `fit`: the newest.
 
     Raises:
-        ValueError: If the time or the number is not positive.
+        ValueError: If `interval` or `to_keep` is not positive.
     """
 
     directory: str | os.PathLike[str] | None
@@ -22,6 +22,7 @@ class CheckpointOptions:
     to_keep: int
 
     def __post_init__(self) -> None:
+        # Not `<= 0`, which is false for NaN.
         if not self.interval > 0:
             raise ValueError(
                 f"checkpoint_interval must be > 0 seconds; received {self.interval!r}"

@@ -1,6 +1,6 @@
-"""Plain Python values as JSON and arrays, and back.
+"""Conversion of plain Python values to JSON and arrays, and back.
 
-Not pickle, which runs what it reads: a checkpoint may come from anybody.
+Pickle would execute code that a file contains, and a checkpoint may come from anyone.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ _KIND = "__kind__"
 
 
 class NotPlainError(TypeError):
-    """A value that is more than numbers, text, lists, tuples, dicts and arrays."""
+    """A value that is not made of numbers, strings, lists, tuples, dicts and arrays."""
 
 
 def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns what JSON can hold of a value, and puts its arrays into `arrays`.
+    """Returns a value in a form that JSON can hold, with its arrays in `arrays`.
 
     >>> arrays = {}
     >>> to_json({"best": np.float32(0.5), "at": (1, 2)}, arrays)
     {'best': 0.5, 'at': {'__kind__': 'tuple', 'value': [1, 2]}}
 
     Raises:
-        NotPlainError: If the value has anything else in it.
+        NotPlainError: If the value contains anything else.
     """
-    # Of a subclass, an enumeration for example, only the value would come back.
+    # Exact types only: a subclass, such as an enum, would come back as its base class.
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.bool_ | np.integer | np.floating):
@@ -39,19 +39,21 @@ def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if type(value) is tuple:
         return {_KIND: "tuple", "value": [to_json(each, arrays) for each in value]}
     if type(value) is dict:
+        # JSON has only string keys, and `_KIND` as a key would look like an encoded
+        # value. Other dicts are encoded as pairs.
         if all(type(key) is str for key in value) and _KIND not in value:
             return {key: to_json(each, arrays) for key, each in value.items()}
         pairs = [[to_json(k, arrays), to_json(v, arrays)] for k, v in value.items()]
         return {_KIND: "dict", "value": pairs}
-    raise NotPlainError(f"{type(value).__name__} is no plain value")
+    raise NotPlainError(f"{type(value).__name__} is not a plain value")
 
 
 def from_json(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns the value that `to_json` was given, with Python's numbers for NumPy's.
+    """Inverts `to_json`; NumPy scalars come back as Python numbers.
 
     Args:
-        value: What `to_json` returned.
-        arrays: What it put there.
+        value: The result of `to_json`.
+        arrays: The arrays that `to_json` stored.
     """
     if isinstance(value, list):
         return [from_json(each, arrays) for each in value]

@@ -1,4 +1,4 @@
-"""All that a checkpoint of a `fit` holds beside its variables."""
+"""The state of a `fit` that a checkpoint holds besides the variables."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -13,13 +13,13 @@ _STATE, _ARRAYS, _DATA, _ROWS = "state.json", "arrays.npz", "data", "put_back.np
 
 @dataclass(frozen=True)
 class Position:
-    """How far a `fit` is: all steps before this position have finished.
+    """The position of a `fit`: all steps before it have finished.
 
     Attributes:
         epoch: The epoch, counted from 0.
         step: The next step in it.
-        batches: How many batches were read from its dataset since its iteration began.
-        batches_before: How many of them it gave to earlier epochs.
+        batches: How many batches were read since the iteration of the dataset began.
+        batches_before: How many of them belong to earlier epochs.
     """
 
     epoch: int
@@ -30,18 +30,19 @@ class Position:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a `fit` in the memory of the chief.
+    """The state of a `fit` in the chief's memory.
 
     Attributes:
-        position: How far it is.
-        epochs: How many epochs it was asked for.
-        finished: Whether it has ended, by itself or by `stop_training`.
+        position: The position of the `fit`.
+        epochs: The number of epochs to train.
+        finished: Whether the `fit` has ended, including by `stop_training`.
         callbacks: The class and state of each callback.
-        variables: As `variables.describe` describes them.
-        arrays: Those of the callbacks' states.
-        data: Where the dataset is, a variant, if it can tell.
-        put_back: Batches that were read, and whose steps are yet to run: a matrix of
-            `bytes`, as `parameter_server.fit.message.to_row` makes them.
+        variables: The variables, as described by `variables.describe`.
+        arrays: The arrays in the states of the callbacks.
+        data: The position of the dataset's iterator, a variant; None if the dataset
+            cannot save one.
+        put_back: Batches that were read, but whose steps have not run: a matrix of
+            `bytes`, whose rows are made by `parameter_server.fit.message.to_row`.
     """
 
     position: Position
@@ -58,12 +59,14 @@ class Snapshot:
 
         Args:
             path: The directory.
-            write_data: Made when every task of the cluster was known to answer.
+            write_data: Writes the dataset's state. It must have been created while
+                every task of the cluster responded.
 
         Raises:
             OSError: If the chief cannot write.
-            tf.errors.OpError: If it cannot write the dataset's state.
+            tf.errors.OpError: If the chief cannot write the dataset's state.
         """
+        # Binary data goes to files that need no encoding; `position` is converted below.
         beside = {"arrays", "data", "position", "put_back"}
         state = {k: v for k, v in vars(self).items() if k not in beside}
         state["position"] = asdict(self.position)
@@ -76,15 +79,16 @@ class Snapshot:
 
     @classmethod
     def read(cls, path: Path) -> "Snapshot":
-        """Reads what `write` has written.
+        """Reads a snapshot that `write` has written.
 
         Raises:
             OSError: If a file cannot be read.
-            ValueError: If a file is not as written.
-            tf.errors.OpError: The same, of the dataset's state.
+            ValueError: If a file is corrupt.
+            tf.errors.OpError: If the dataset's state cannot be read or is corrupt.
         """
         state = json.loads((path / _STATE).read_text())
         state["position"] = Position(**state["position"])
+        # Unpickling would run code from a file that may come from anyone.
         with np.load(path / _ARRAYS, allow_pickle=False) as arrays:
             state["arrays"] = dict(arrays)
         if (path / f"{_DATA}.index").exists():
@@ -101,10 +105,10 @@ class Snapshot:
 
 
 class DataWriter:
-    """Writes where a dataset is, by a function traced once.
+    """Writes the position of a dataset's iterator, by a function traced once.
 
-    TensorFlow makes every operation that is new to it known to all tasks, and waits for
-    one that does not answer.
+    TensorFlow registers every new function with all tasks, and waits for a task that
+    does not respond. So the function is traced before it is needed.
     """
 
     def __init__(self) -> None:
@@ -119,7 +123,7 @@ class DataWriter:
         )
 
     def __call__(self, prefix: str, data: tf.Tensor) -> None:
-        """Writes to files whose names begin so.
+        """Writes to files whose names begin with `prefix`.
 
         Raises:
             tf.errors.OpError: If the chief cannot write.
@@ -128,12 +132,13 @@ class DataWriter:
 
 
 def _packed(matrix: np.ndarray) -> dict[str, Any]:
-    r"""A matrix of `bytes`, as arrays that need no pickle.
+    r"""Returns a matrix of `bytes` as arrays that need no pickle.
 
     >>> matrix = np.array([[b"a\0", b""], [b"\0", b"bc"]], object)
     >>> _unpacked(**_packed(matrix)).tolist()
     [[b'a\x00', b''], [b'\x00', b'bc']]
     """
+    # A NumPy array of dtype `S` would drop trailing null bytes.
     lengths = [[len(each) for each in row] for row in matrix]
     joined = b"".join(matrix.ravel())
     return {

@@ -1,9 +1,9 @@
-"""Which checkpoints a directory has, which of them are whole, and which are kept.
+"""The checkpoints of a directory: writing, checking and pruning.
 
-A checkpoint is a directory. It is written under another name, its files are flushed to
-the disk, a manifest of them is added, and only then it gets its own name, in one step
-of the file system. So what has the name of a checkpoint was once whole; whether it
-still is, its manifest tells.
+A checkpoint is a directory. It is written under a temporary name, its files are flushed
+to disk, a manifest of them is added, and only then is it renamed, which is atomic. So
+every directory with the name of a checkpoint was complete at one time; its manifest
+tells whether it still is.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"
 _NAME = re.compile(CHECKPOINT_PREFIX + r"(\d{8})")
-# Larger files have tensors, each with a checksum of its own, which TensorFlow checks as
-# it reads them. The chief would have to read back what every ps has written.
+# Larger files hold tensors. TensorFlow writes a checksum for each of them and verifies
+# it on reading; to sum them here, the chief would have to read back what every ps wrote.
 _LARGEST_SUMMED = 16 << 20
 _SECONDS_FOR_THE_LOCK = 10.0
 
 
 class CorruptCheckpointError(ValueError):
-    """A checkpoint that is not as it was written."""
+    """A checkpoint that has changed since it was written."""
 
 
 class CheckpointDirError(ValueError):
-    """A directory that checkpoints cannot be written to."""
+    """A directory to which no checkpoint can be written."""
 
 
 def name_of(number: int) -> str:
-    """The name of a checkpoint.
+    """Returns the name of a checkpoint.
 
     >>> name_of(7)
     'checkpoint-00000007'
@@ -51,7 +51,7 @@ def name_of(number: int) -> str:
 
 
 def numbers(names: Iterable[str]) -> list[int]:
-    """The numbers of the checkpoints among the names, the newest first.
+    """Returns the numbers of the checkpoints among `names`, newest first.
 
     >>> numbers([".lock", "checkpoint-00000002", "checkpoint-00000010"])
     [10, 2]
@@ -61,12 +61,14 @@ def numbers(names: Iterable[str]) -> list[int]:
 
 
 def expired(numbers: Sequence[int], keep: int, corrupt: Iterable[int] = ()) -> set[int]:
-    """The checkpoints that need not be kept.
+    """Returns the checkpoints to remove.
+
+    A corrupt checkpoint does not count towards the number to keep.
 
     Args:
-        numbers: Of all checkpoints.
+        numbers: The numbers of all checkpoints.
         keep: How many of the newest to keep, at least 1.
-        corrupt: Those that are known to be of no use.
+        corrupt: The numbers of checkpoints that are known to be corrupt.
 
     >>> sorted(expired([5, 4, 3, 2], keep=2, corrupt=[4]))
     [2, 4]
@@ -77,15 +79,15 @@ def expired(numbers: Sequence[int], keep: int, corrupt: Iterable[int] = ()) -> s
 
 
 class CheckpointStore:
-    """The checkpoints of one directory, which one process at a time may write.
+    """The checkpoints of one directory, written by one process at a time.
 
     Args:
-        directory: It is made if need be. The ps write to the same path.
+        directory: Created if it does not exist. The ps write to the same path.
         keep: How many of the newest checkpoints to keep, at least 1.
 
     Raises:
-        CheckpointDirError: If the directory cannot be written, or another process has
-            it open.
+        CheckpointDirError: If the directory cannot be written, or another process is
+            writing checkpoints to it.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
@@ -93,12 +95,13 @@ class CheckpointStore:
         self._keep = keep
         self._corrupt: set[int] = set()
         self._lock = _locked(self.directory)
+        # Left by a process that was killed: under the lock, nobody else is writing.
         for path in self.directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path, ignore_errors=True)
         self._next = max(self._numbers(), default=-1) + 1
 
     def close(self) -> None:
-        """Lets another process write."""
+        """Releases the directory to other processes."""
         self._lock.close()
 
     def __enter__(self) -> "CheckpointStore":
@@ -108,13 +111,14 @@ class CheckpointStore:
         self.close()
 
     def path(self, number: int) -> Path:
-        """The directory of a checkpoint."""
+        """Returns the directory of a checkpoint."""
         return self.directory / name_of(number)
 
     def whole(self) -> Iterator[Path]:
-        """The checkpoints that are as they were written, the newest first.
+        """Yields the intact checkpoints, newest first.
 
-        One that is not is skipped with a warning, and removed once there is another.
+        A corrupt one is skipped with a warning, and removed when the next checkpoint
+        has been written.
         """
         for number in self._numbers():
             try:
@@ -125,17 +129,18 @@ class CheckpointStore:
                 yield self.path(number)
 
     def skip(self, path: Path, why: str) -> None:
-        """Counts a checkpoint as corrupt, with a warning."""
+        """Marks a checkpoint as corrupt, and logs a warning."""
         self._corrupt.update(numbers([path.name]))
         _log.warning("skipping the checkpoint %s: %s", path, why)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Path]:
-        """Makes a directory to write a checkpoint to, which counts once it is whole.
+        """Creates a directory that becomes a checkpoint when the context is left.
 
-        Whatever is raised in the context, or by flushing the files to the disk, leaves
-        no trace of this checkpoint, and the others as they were.
+        If the context or flushing the files raises an exception, the directory is
+        removed, and the other checkpoints remain.
         """
+        # Counted up even if the write fails: what may be left of it has this number.
         number, self._next = self._next, self._next + 1
         unfinished = self.directory / f"{_UNFINISHED}{name_of(number)}"
         unfinished.mkdir()
@@ -143,7 +148,7 @@ class CheckpointStore:
             yield unfinished
             _seal(unfinished)
             os.rename(unfinished, self.path(number))
-            _flush(self.directory)
+            _flush(self.directory)  # The rename survives a power failure only then.
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
@@ -151,12 +156,12 @@ class CheckpointStore:
 
     @property
     def has_corrupt(self) -> bool:
-        """Whether a checkpoint was skipped."""
+        """Whether a checkpoint was found corrupt."""
         return bool(self._corrupt)
 
     def _prune(self) -> None:
         for number in expired(self._numbers(), self._keep, self._corrupt):
-            # Without its own name first, it could be found half removed.
+            # Renamed first, since a checkpoint that is half removed could be found.
             gone = self.directory / f"{_UNFINISHED}{name_of(number)}"
             with contextlib.suppress(OSError):
                 os.rename(self.path(number), gone)
@@ -167,10 +172,10 @@ class CheckpointStore:
 
 
 def check(path: Path) -> None:
-    """Checks that a checkpoint has all its files, and that they are as written.
+    """Checks that a checkpoint has all its files, and that they are unchanged.
 
     Raises:
-        CorruptCheckpointError: If not; says what is wrong.
+        CorruptCheckpointError: If not; the message says what is wrong.
         OSError: If a file cannot be read.
     """
     try:
@@ -187,10 +192,10 @@ def check(path: Path) -> None:
             raise CorruptCheckpointError(f"{name} is missing") from None
         if actual != size:
             raise CorruptCheckpointError(
-                f"{name} has {actual} bytes, and had {size} when it was written"
+                f"{name} has {actual} bytes; it had {size} when it was written"
             )
         if checksum is not None and _checksum(path / name) != checksum:
-            raise CorruptCheckpointError(f"{name} is not as it was written")
+            raise CorruptCheckpointError(f"{name} has changed since it was written")
 
 
 def _seal(path: Path) -> None:
@@ -229,7 +234,8 @@ def _locked(directory: Path) -> IO[Any]:
             f"checkpoints cannot be written to {directory} ({error.strerror}): name "
             "another directory, which the chief and every ps can write to"
         ) from None
-    # A chief that is started anew may meet the last moments of the one before.
+    # The kernel releases the lock when its process dies. A chief that is restarted may
+    # still find the previous one exiting.
     deadline = time.monotonic() + _SECONDS_FOR_THE_LOCK
     while True:
         try:
@@ -238,7 +244,7 @@ def _locked(directory: Path) -> IO[Any]:
             if time.monotonic() > deadline:
                 lock.close()
                 raise CheckpointDirError(
-                    f"another process writes checkpoints to {directory}: end it, or "
+                    f"another process writes checkpoints to {directory}: stop it, or "
                     "name another directory"
                 ) from None
             time.sleep(0.1)

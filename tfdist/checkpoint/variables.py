@@ -1,8 +1,9 @@
-"""The variables of a cluster on disk: each ps writes and reads its own.
+"""Variables of a cluster on disk: each ps writes and reads its own.
 
-Cost: every byte of a variable once from its ps's memory to its ps's disk; nothing of it
-crosses the network unless the directory does. Workers go on meanwhile: each variable is
-as it was at one moment, and different variables are a few steps apart.
+Cost: every byte of a variable moves once, from the memory of its ps to the disk of its
+ps; none crosses the network unless the directory is on a network file system. Workers
+continue meanwhile: each variable is consistent in itself, and different variables may
+be a few steps apart.
 """
 
 import errno
@@ -18,11 +19,11 @@ import tensorflow as tf
 from tfdist.variables.saveable import saved_by_a_function
 
 _FILE = "variables"
-_MARGIN = 1 << 20  # bytes, for all that is not a variable
+_MARGIN = 1 << 20  # bytes, for everything that is not a variable
 
 
 class VariableWriter:
-    """Writes groups of variables, again and again, by a function traced once.
+    """Writes groups of variables repeatedly, by a function traced once.
 
     Args:
         **groups: Lists of Keras variables.
@@ -45,36 +46,40 @@ class VariableWriter:
             )
 
     def __call__(self, path: Path) -> None:
-        """Writes the variables to a directory, which every ps can write to.
+        """Writes the variables to a directory that every ps can write to.
 
         Raises:
             tf.errors.OpError: If a ps cannot write.
-            OSError: If the file system is too full.
+            OSError: If the file system has too little free space.
         """
-        # TensorFlow cancels steps that run meanwhile when one ps fails to write.
+        # Checked first, because a ps that fails to write makes TensorFlow cancel the
+        # steps that are running.
         if shutil.disk_usage(path).free < self._bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self._write(tf.constant(str(path / _FILE)))
 
 
 def read(path: Path, **groups: Sequence[Any]) -> None:
-    """Reads groups of variables, as many of them and in the same order as written.
+    """Reads groups of variables, in the number and order in which they were written.
 
-    They may live on other ps now, and in other shards.
+    The variables may live on other ps than when they were written, and have other
+    shards.
 
     Raises:
-        tf.errors.OpError: If a ps cannot read, or what it reads is corrupt.
+        tf.errors.OpError: If a ps cannot read, or the data is corrupt.
     """
     tf.train.Checkpoint(**_lists(groups)).read(str(path / _FILE)).expect_partial()
 
 
 def describe(variables: Sequence[Any]) -> list[list[Any]]:
-    """The path, shape and dtype of each variable, as JSON can hold them."""
+    """Returns the path, shape and dtype of each variable in a form for JSON."""
     return [[each.path, list(each.shape), str(each.dtype)] for each in variables]
 
 
 def difference(written: Sequence[Any], present: Sequence[Any]) -> str | None:
-    """Says where described variables differ in number, shape or dtype.
+    """Returns the first difference in number, shape or dtype, in words.
+
+    Paths are not compared.
 
     >>> difference([["a", [2], "float32"]], [["b", [2], "float32"]])
     >>> difference([["a", [2], "float32"]], [["b", [3], "float32"]])

@@ -1,8 +1,8 @@
-"""Estimator programs, on TensorFlow 2.16 and newer.
+"""Estimators on TensorFlow 2.16 and newer.
 
     from tfdist import estimator
 
-in place of `tf.estimator`, which TensorFlow 2.16 has removed. It needs the extra
+replaces `tf.estimator`, which TensorFlow 2.16 removed. It needs the extra
 `tfdist[estimator]`: tensorflow-estimator 2.15.0 and tf_keras. `import tfdist` alone does
 not import this package.
 """
@@ -145,12 +145,12 @@ __all__ = [
 ]
 
 _ABSENT = {
-    "tpu": "the TPU estimators need modules that TensorFlow 2.16 has removed",
-    "TPUEstimator": "the TPU estimators need modules that TensorFlow 2.16 has removed",
-    "BoostedTreesClassifier": "tensorflow-estimator 2.15 has no boosted trees any more",
-    "BoostedTreesRegressor": "tensorflow-estimator 2.15 has no boosted trees any more",
-    "BoostedTreesEstimator": "tensorflow-estimator 2.15 has no boosted trees any more",
-    "inputs": "it is of TF1: use tfdist.estimator.v1.inputs, or a tf.data.Dataset",
+    "tpu": "the TPU estimators need modules that TensorFlow 2.16 removed",
+    "TPUEstimator": "the TPU estimators need modules that TensorFlow 2.16 removed",
+    "BoostedTreesClassifier": "tensorflow-estimator 2.15 no longer has boosted trees",
+    "BoostedTreesRegressor": "tensorflow-estimator 2.15 no longer has boosted trees",
+    "BoostedTreesEstimator": "tensorflow-estimator 2.15 no longer has boosted trees",
+    "inputs": "it is part of TF1: use tfdist.estimator.v1.inputs, or a tf.data.Dataset",
 }
 
 

@@ -1,4 +1,4 @@
-"""What is around an Estimator: TF_CONFIG, and the directory of the model."""
+"""The environment of an Estimator: TF_CONFIG and the model directory."""
 
 import os
 import uuid
@@ -11,11 +11,11 @@ from tfdist.cluster import startup
 
 
 class ModelDirError(ValueError):
-    """A model_dir that cannot be written."""
+    """A model_dir to which no file can be written."""
 
 
 def read_tf_config() -> tf_config.TFConfig | None:
-    """Returns the cluster and this task; None where TF_CONFIG says nothing of them.
+    """Returns the cluster and this task, or None if TF_CONFIG is unset or empty.
 
     Raises:
         tf_config.ClusterError: If TF_CONFIG is not valid.
@@ -29,19 +29,20 @@ def check_no_proxy(config: tf_config.TFConfig) -> None:
     """Checks that TensorFlow will reach the other tasks without a proxy.
 
     Raises:
-        tf_config.ClusterError: If it would not, and hang.
+        tf_config.ClusterError: If a proxy is configured for one of them, which would
+            make TensorFlow hang.
     """
     jobs = config.cluster.cluster_spec().values()
     startup.check_no_proxy(address for job in jobs for address in job)
 
 
 def check_writable(model_dir: str) -> None:
-    """Checks that files can be made in a directory, which is made if need be.
+    """Checks that files can be created in a directory; creates it if necessary.
 
     Raises:
         ModelDirError: If they cannot.
     """
-    # Only by doing so: permissions say nothing of a full disk, or of a bucket.
+    # By creating one: permissions do not tell about a full disk or a storage bucket.
     probe = os.path.join(model_dir, f".tfdist-{uuid.uuid4().hex}")
     try:
         tf.io.gfile.makedirs(model_dir)

@@ -1,7 +1,7 @@
-"""What is checked before tensorflow-estimator does anything with it.
+"""Checks of arguments before tensorflow-estimator uses them.
 
-The checks are put before its own functions and methods, in the copy of its modules
-that `_tf.load` makes: its own messages come late, or speak of another matter.
+They wrap functions and methods of tensorflow-estimator, in the copy of its modules that
+`_tf.load` makes. Its own errors come late, or do not name the cause.
 """
 
 import functools
@@ -28,11 +28,11 @@ Arguments = dict[str, Any]
 
 
 class Keras3Error(ValueError):
-    """An object of Keras 3, where a graph needs one of Keras 2."""
+    """An object of Keras 3 where the graph of an Estimator needs one of Keras 2."""
 
 
 def install() -> None:
-    """Puts every check before what it checks."""
+    """Wraps each function with its check."""
     run_config, estimator = _tf.module("run_config"), _tf.module("estimator")
     _before(run_config.RunConfig, "__init__", _check_run_config)
     _before(estimator.Estimator, "train", _check_model_dir)
@@ -53,6 +53,7 @@ def _before(owner: Any, name: str, check: Callable[[Arguments], None]) -> None:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # Python's message names the function.
+        # The call uses the bound arguments, since a check may replace one.
         check(bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
@@ -62,15 +63,16 @@ def _before(owner: Any, name: str, check: Callable[[Arguments], None]) -> None:
 def _check_run_config(arguments: Arguments) -> None:
     config = read_tf_config()
     kind = kind_of(arguments.get("train_distribute"))
+    # An evaluator runs outside of the cluster that trains, so it is not checked.
     if config is not None and config.task.job != "evaluator":
         check_cluster(kind, config.cluster)
         check_no_proxy(config)
     strategy = arguments.get("eval_distribute")
     if strategy is not None and kind_of(strategy) is not StrategyKind.ONE_PROCESS:
         raise StrategyError(
-            "eval_distribute is a strategy of one process, such as "
-            "tf.distribute.MirroredStrategy(): an evaluator has no cluster; received "
-            f"{type(strategy).__name__}"
+            "eval_distribute must be a strategy for one process, such as "
+            "tf.distribute.MirroredStrategy(), since an evaluator has no cluster; "
+            f"received {type(strategy).__name__}"
         )
     for name in ("train_distribute", "eval_distribute"):
         strategy = arguments.get(name)
@@ -80,6 +82,7 @@ def _check_run_config(arguments: Arguments) -> None:
 
 def _check_model_dir(arguments: Arguments) -> None:
     config = arguments["self"].config
+    # The other tasks do not write checkpoints, and may run where they could not.
     if config.is_chief:
         check_writable(arguments["self"].model_dir)
 
@@ -96,6 +99,7 @@ def _check_metrics(arguments: Arguments) -> None:
 
 def _check_optimizer(arguments: Arguments) -> None:
     optimizer = arguments["opt"]
+    # A function that returns the optimizer is called once, and its result passed on.
     if callable(optimizer):
         optimizer = arguments["opt"] = optimizer()
     if isinstance(optimizer, keras.optimizers.Optimizer):
@@ -106,12 +110,12 @@ def _check_optimizer(arguments: Arguments) -> None:
 def _check_model(arguments: Arguments) -> None:
     model = arguments.get("keras_model")
     if isinstance(model, keras.Model):
-        raise _refuse("keras_model", model, "a model of tf_keras")
+        raise _refuse("keras_model", model, "a tf_keras model")
 
 
 def _refuse(what: str, received: object, instead: str) -> Keras3Error:
     cls = type(received)
     return Keras3Error(
-        f"{what} is of Keras 3 ({cls.__module__}.{cls.__name__}), which does not work "
+        f"{what} is from Keras 3 ({cls.__module__}.{cls.__name__}), which does not work "
         f"in the graph of an Estimator: use {instead}"
     )

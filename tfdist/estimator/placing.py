@@ -1,4 +1,4 @@
-"""Where the variables of a graph live, decided op by op."""
+"""Placement of the variables of a graph, decided op by op."""
 
 import copy
 import weakref
@@ -13,15 +13,15 @@ from tfdist.placement.variable_spec import spec_of_operation
 
 
 class Placing:
-    """Asks a placement for the ps of each variable of a graph, and keeps the answers.
+    """Asks a placement for the ps of each variable of a graph, and records the answers.
 
-    Every task builds the same graph, and has to come to the same answers. So each
-    graph begins with a fresh copy of the placement, even if it is the second graph of
-    a process that others have not built. Copies of a strategy, of which TensorFlow
-    makes many, share one `Placing`.
+    Every task builds the same graph and must get the same answers. So each graph starts
+    with a fresh copy of the placement, even if the process has built another graph
+    before that other tasks have not. Copies of a strategy, of which TensorFlow makes
+    many, share one `Placing`.
 
     Args:
-        placement: As it is before the first variable.
+        placement: The placement in its initial state.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -35,11 +35,11 @@ class Placing:
 
     @property
     def variables(self) -> tuple[PlacedVariable, ...]:
-        """The variables of the graph that was built last, in creation order."""
+        """The variables of the most recent graph, in creation order."""
         return tuple(self._variables)
 
     def ps_strategy(self, num_ps: int) -> Callable[[tf.Operation], int]:
-        """Returns what `tf.compat.v1.train.replica_device_setter` takes."""
+        """Returns the `ps_strategy` for `tf.compat.v1.train.replica_device_setter`."""
 
         def place(op: tf.Operation) -> int:
             self._begin(op.graph)
@@ -48,7 +48,7 @@ class Placing:
         return place
 
     def record(self, variable: Any) -> None:
-        """Is told of each variable, slots too, that has been created."""
+        """Records a variable that has been created, slots included."""
         self._begin(variable.graph)
         device = tf.DeviceSpec.from_string(variable.device)
         if device.job == "ps":
@@ -57,6 +57,7 @@ class Placing:
             )
 
     def _begin(self, graph: tf.Graph) -> None:
+        # Weak, so that the strategy does not keep a finished graph in memory.
         if self._graph is None or self._graph() is not graph:
             self._graph = weakref.ref(graph)
             self._placement = copy.deepcopy(self._fresh)

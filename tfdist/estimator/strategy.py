@@ -1,4 +1,4 @@
-"""The strategies of an Estimator: graph mode, and one program for every task."""
+"""Strategies for Estimators: graph mode, and every task runs the script."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,22 +18,22 @@ from tfdist.placement.report import PlacementReport
 class ParameterServerStrategy(
     tf.compat.v1.distribute.experimental.ParameterServerStrategy
 ):
-    """Trains an Estimator on parameter servers, each worker at its own pace.
+    """Trains an Estimator on parameter servers, asynchronously.
 
         strategy = estimator.ParameterServerStrategy()
         config = estimator.RunConfig(train_distribute=strategy)
 
-    It is TensorFlow's own `tf.compat.v1.distribute.experimental` strategy, but for
-    where variables live. That one deals them out in turn, whatever their size.
-    Without a TF_CONFIG, everything lives and runs in this process.
+    It differs from TensorFlow's `tf.compat.v1.distribute.experimental` strategy in the
+    placement of variables: TensorFlow places them round-robin, whatever their size.
+    Without a TF_CONFIG, everything runs in this process.
 
     Args:
-        placement: Which ps a variable lives on; `GreedyLoadBalancing()` unless given.
-            Every task decides for itself, and must come to the same answers: a
-            placement of your own must not draw lots.
-        partitioner: Splits what the model makes by `tf.compat.v1.get_variable`, as a
-            partitioner of `tf.compat.v1.variable_scope` does: TF1's own, or one of
-            tfdist's.
+        placement: Decides on which ps a variable lives; default:
+            `GreedyLoadBalancing()`. Every task decides for itself, and all must get the
+            same result: a custom placement must not be random.
+        partitioner: Splits the variables that the model creates with
+            `tf.compat.v1.get_variable`, as a partitioner of
+            `tf.compat.v1.variable_scope` does: one of TF1's or one of tfdist's.
 
     Raises:
         tf_config.ClusterError: If TF_CONFIG is not valid, or its cluster has no ps.
@@ -49,18 +49,19 @@ class ParameterServerStrategy(
         check_placement(placement)
         self._placing = Placing(placement)
         self._partitioner = partitioner
-        # Not of the class between: it would make the extended part that TensorFlow has.
+        # Skips the base class, whose `__init__` creates TensorFlow's extended object.
         tf.compat.v1.distribute.Strategy.__init__(
             self, _Extended(self, _resolver(), self._placing)
         )
 
     @contextmanager
     def scope(self) -> Iterator[Any]:
-        """As in TensorFlow; variables are split by the partitioner in it."""
+        """Enters the strategy's scope, in which the partitioner splits variables."""
         with super().scope() as strategy:
             if self._partitioner is None:
                 yield strategy
                 return
+            # The current scope, so that the names of variables do not change.
             variable_scope = tf.compat.v1.get_variable_scope()
             with tf.compat.v1.variable_scope(
                 variable_scope, partitioner=self._partitioner
@@ -68,29 +69,30 @@ class ParameterServerStrategy(
                 yield strategy
 
     def placement_report(self) -> PlacementReport:
-        """Says where every variable lives of the model that was built last."""
+        """Returns where the variables of the most recently built model live."""
         return PlacementReport(self.extended.num_ps, self._placing.variables)
 
 
-def MultiWorkerMirroredStrategy(  # noqa: N802  It is called as the class is.
+def MultiWorkerMirroredStrategy(  # noqa: N802  Called like the class.
     **options: Any,
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Returns a `tf.distribute.MultiWorkerMirroredStrategy`, TensorFlow's own.
+    """Returns a `tf.distribute.MultiWorkerMirroredStrategy` of TensorFlow.
 
-    An evaluator that is not in the cluster of its TF_CONFIG, as it need not be, can
-    make this one, too.
+    Unlike TensorFlow's constructor, it also works on an evaluator that is not listed in
+    the cluster of its TF_CONFIG.
 
     Args:
-        **options: Such as `communication_options`.
+        **options: Options of the constructor, such as `communication_options`.
 
     Raises:
-        tf_config.ClusterError: If TF_CONFIG is not valid, or a proxy stands between.
+        tf_config.ClusterError: If TF_CONFIG is not valid, or TensorFlow would reach
+            another task through a proxy.
     """
     config = read_tf_config()
     if config is not None and config.task.job == "evaluator":
         options["cluster_resolver"] = _no_cluster()
     elif config is not None:
-        check_no_proxy(config)  # It starts a server at once.
+        check_no_proxy(config)  # The constructor starts a server.
     return tf.distribute.MultiWorkerMirroredStrategy(**options)
 
 
@@ -122,13 +124,13 @@ class _Extended(_tf.ParameterServerStrategyExtended):
 
 
 def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver:
-    """The cluster of TF_CONFIG; an empty one for a task that trains alone, or not."""
+    """Returns the cluster of TF_CONFIG; for a single process or an evaluator, none."""
     config = read_tf_config()
     if config is None or config.task.job == "evaluator":
         return _no_cluster()
     if not config.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
-            "ParameterServerStrategy needs a cluster with a chief, workers and a ps; "
+            "ParameterServerStrategy needs a cluster with a chief, workers and ps; "
             f"TF_CONFIG has {' and '.join(config.cluster.jobs())}: add the address of a "
             "ps, or choose another strategy"
         )

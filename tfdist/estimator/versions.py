@@ -1,4 +1,7 @@
-"""Which tensorflow-estimator goes with which TensorFlow. Nothing is imported here."""
+"""The versions of tensorflow-estimator and tf_keras that fit TensorFlow.
+
+This module imports none of them, so that it can report what is missing.
+"""
 
 from collections.abc import Mapping
 
@@ -7,19 +10,19 @@ _EXTRA = "pip install 'tfdist[estimator]'"
 
 
 class EstimatorImportError(ImportError):
-    """What the Estimator needs is not installed, or not in the version it needs."""
+    """A package that the Estimator needs is missing, or has the wrong version."""
 
 
 def check(tensorflow: str, installed: Mapping[str, str | None]) -> None:
-    """Checks that what the Estimator needs is installed.
+    """Checks the versions of the packages that the Estimator needs.
 
     Args:
         tensorflow: The version of TensorFlow.
-        installed: The versions of `tensorflow-estimator` and `tf_keras`; None for one
-            that is not installed.
+        installed: The versions of `tensorflow-estimator` and `tf_keras`; None for a
+            package that is not installed.
 
     Raises:
-        EstimatorImportError: If one is missing, or has another version.
+        EstimatorImportError: If a package is missing, or has another version.
     """
     for name, version in installed.items():
         if version is None:
@@ -31,7 +34,7 @@ def check(tensorflow: str, installed: Mapping[str, str | None]) -> None:
     assert keras is not None
     if _numbers(estimator) != _numbers(ESTIMATOR):
         raise EstimatorImportError(
-            f"tfdist.estimator needs tensorflow-estimator {ESTIMATOR}, the last one; "
+            f"tfdist.estimator needs tensorflow-estimator {ESTIMATOR}, the last release; "
             f"version {estimator} is installed: {_EXTRA}"
         )
     if _numbers(keras) != _numbers(tensorflow):

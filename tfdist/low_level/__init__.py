@@ -1,1 +1,1 @@
-"""Programs in TF1 style, in graph mode, which every task of a cluster runs."""
+"""Support for TF1-style programs: graph mode, and every task runs the script."""

@@ -1,9 +1,9 @@
-"""How a cluster of every-task programs ends: the ps leave when nobody needs them.
+"""The end of a cluster of every-task programs: the ps exit when training is done.
 
 `server.join()` of TensorFlow never returns (tensorflow#25858). Here each task that
-trains writes its name into a queue on every ps when it is done, and a ps reads its
-queue until all have, or until the chief has and the rest take too long: a worker that
-was killed for good says nothing.
+trains puts its name into a queue on every ps when it is done. A ps reads its queue
+until all tasks have reported, or until the chief has and the rest take too long: a
+worker that was killed for good reports nothing.
 """
 
 import logging
@@ -24,30 +24,30 @@ REPORT_SECONDS = 10.0
 _QUEUE = "tfdist_done"
 _NO_ANSWER = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 
-# A task that has written its name still waits for the answer that it was written.
+# A task that has put its name into the queue is still waiting for the response.
 _LINGER_SECONDS = 1.0
 
 
 def serve_until_done(
     server: tf.distribute.Server, patience: float = PATIENCE_SECONDS
 ) -> list[str]:
-    """Serves as a ps until every task that trains has called `report_done`.
+    """Runs a ps until every task that trains has called `report_done`.
 
     Args:
-        server: This ps's own.
+        server: The server of this ps.
         patience: How long the others may take once the chief is done, in seconds. The
-            chief is the job `chief` or `master`, and without one `worker:0`.
+            chief is the job `chief` or `master`; without either, `worker:0`.
 
     Returns:
-        The tasks that were not heard of in time, such as `"worker:2"`.
+        The tasks that did not report in time, such as `"worker:2"`.
 
     Raises:
-        ValueError: If the server is not that of a ps.
+        ValueError: If the server is not a ps.
     """
     definition = server.server_def
     if definition.job_name != "ps":
         raise ValueError(
-            "a ps serves until the others are done; this server is "
+            "serve_until_done is for a ps; this server is "
             f"{definition.job_name}:{definition.task_index}, which calls report_done"
         )
     name = f"ps:{definition.task_index}"
@@ -56,6 +56,7 @@ def serve_until_done(
         name_taken = queue.dequeue()
 
         def next_name(timeout: float | None) -> str | None:
+            # To TensorFlow 0 means no timeout, so a time below 0.5 ms is rounded up.
             milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
             options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
             try:
@@ -68,7 +69,7 @@ def serve_until_done(
         missing = wait_for_all(others, next_name, patience)
     if missing:
         _log.warning(
-            "%s ends without %s, not heard of within %g s after the chief was done",
+            "%s exits without %s, which did not report within %g s after the chief",
             name,
             ", ".join(missing),
             patience,
@@ -78,24 +79,24 @@ def serve_until_done(
 
 
 def report_done(server: tf.distribute.Server, timeout: float = REPORT_SECONDS) -> None:
-    """Tells every ps that this task has no more use for it.
+    """Tells every ps that this task no longer needs it.
 
-    Call it when the training session is closed, not when it has failed: whoever
-    starts the task again finds the ps still there.
+    Call it after the training session is closed, and not after a failure: the ps must
+    still be there when the task is restarted.
 
     Args:
-        server: This task's own.
-        timeout: How long to try, for each ps, in seconds. One that does not answer has
-            ended already, or is told by nobody.
+        server: The server of this task.
+        timeout: How long to try per ps, in seconds. A ps that does not respond is
+            skipped with a warning: it has exited, or must be stopped manually.
     """
     definition = server.server_def
     name = f"{definition.job_name}:{definition.task_index}"
     for index, address in enumerate(addresses(definition).get("ps", [])):
         ps = tf_config.Task("ps", index)
         try:
-            # A session would wait for it for ever.
+            # A session would wait for the ps forever.
             wait_for(
-                {ps: address}, timeout, "It has ended, or has to be ended by hand."
+                {ps: address}, timeout, "It has exited, or must be stopped manually."
             )
             with _session(server, index, timeout) as (queue, session):
                 session.run(queue.enqueue(name))
@@ -108,16 +109,16 @@ def wait_for_all(
     next_name: Callable[[float | None], str | None],
     patience: float,
 ) -> list[str]:
-    """Waits for each name once, and for `patience` seconds after the first of them.
+    """Waits for each name once, but at most `patience` seconds after the first one.
 
     Args:
-        names: Of all to wait for, the chief's first.
-        next_name: Returns the next that comes, or None when its time in seconds is
-            over.
-        patience: In seconds.
+        names: The names to wait for, the chief's first.
+        next_name: Returns the next name that arrives, or None after the given number of
+            seconds.
+        patience: How long to wait after the chief's name arrived, in seconds.
 
     Returns:
-        The names that did not come.
+        The names that did not arrive.
     """
     chief, missing = names[0], list(names)
     deadline: float | None = None
@@ -126,6 +127,7 @@ def wait_for_all(
         if left is not None and left <= 0:
             break
         name = next_name(left)
+        # A task that was restarted may report twice.
         if name in missing:
             missing.remove(name)
         if name == chief and deadline is None:
@@ -144,7 +146,7 @@ def trainers(definition: tf.train.ServerDef) -> list[str]:
 
 
 def addresses(definition: tf.train.ServerDef) -> dict[str, list[str]]:
-    """Returns the addresses of the tasks of each job, in their order."""
+    """Returns the addresses of the tasks of each job, by task index."""
     return {
         job.name: [job.tasks[index] for index in sorted(job.tasks)]
         for job in definition.cluster.job
@@ -155,7 +157,7 @@ def addresses(definition: tf.train.ServerDef) -> dict[str, list[str]]:
 def _session(
     server: tf.distribute.Server, ps: int, timeout: float
 ) -> Iterator[tuple[tf.queue.FIFOQueue, tf.compat.v1.Session]]:
-    """A session that knows of one ps alone, and the queue there."""
+    """Opens a session that uses one ps only, and the queue on it."""
     definition = server.server_def
     own = f"/job:{definition.job_name}/task:{definition.task_index}"
     config = tf.compat.v1.ConfigProto(
@@ -164,6 +166,7 @@ def _session(
         operation_timeout_in_ms=round(timeout * 1000),
     )
     with tf.Graph().as_default(), tf.device(f"/job:ps/task:{ps}"):
+        # The shared name makes the graphs of all tasks use the same queue.
         queue = tf.queue.FIFOQueue(-1, [tf.string], [()], shared_name=_QUEUE)
         with tf.compat.v1.Session(server.target, config=config) as session:
             yield queue, session

@@ -1,11 +1,11 @@
-"""Whose gradients make a step: a pure decision."""
+"""The replicas whose gradients make a step. Pure."""
 
 
 class Round:
-    """The replicas that have brought a gradient of the current step, and wait.
+    """The replicas that have added a gradient in the current step and are waiting.
 
-    A replica waits from its arrival until it is released, so it brings at most one
-    gradient a step.
+    A replica waits from its arrival until it is released, so it adds at most one
+    gradient per step.
 
     >>> current = Round(step=7, enough=2)
     >>> current.arrive(0, 7), current.is_complete
@@ -29,15 +29,15 @@ class Round:
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough replicas have brought a gradient of this step."""
+        """Whether enough replicas have added a gradient in this step."""
         return len(self._waiting) >= self._enough
 
     def arrive(self, replica: int, step: int) -> list[int]:
-        """Takes note of a replica's gradient, and returns whom to release at once.
+        """Records a replica's gradient, and returns the replicas to release now.
 
         Args:
-            replica: Its index.
-            step: The step whose variables the gradient was computed with.
+            replica: The index of the replica.
+            step: The step from whose variables the gradient was computed.
         """
         if step != self.step:
             return [replica]
@@ -45,11 +45,11 @@ class Round:
         return []
 
     def leave(self, replica: int) -> None:
-        """Takes note that a replica was started again, and waits for nothing."""
+        """Records that a replica was restarted and is no longer waiting."""
         self._waiting.discard(replica)
 
     def advance(self, step: int) -> list[int]:
-        """Begins another step, and returns whom to release for it."""
+        """Begins another step, and returns the replicas to release into it."""
         released = sorted(self._waiting)
         self._waiting.clear()
         self.step = step

@@ -1,4 +1,4 @@
-"""Waiting for the rest of the cluster before the first step, with a deadline."""
+"""Waits for the rest of the cluster before the first step, with a deadline."""
 
 import time
 
@@ -15,19 +15,20 @@ _LOOK_SECONDS = 0.2
 def wait_until_ready(
     server: tf.distribute.Server, timeout: float = STARTUP_SECONDS
 ) -> None:
-    """Waits for the ps, and for the chief to have initialized the variables.
+    """Waits for the ps, and until the chief has initialized the variables.
 
-    Call it when the graph is complete, before the `MonitoredTrainingSession`. That one
-    waits for a ps without a deadline, and looks for the variables every 30 seconds:
-    a chief could be done by then.
+    Call it when the graph is complete, before the `MonitoredTrainingSession`. The
+    session waits for a ps without a deadline, and checks for the variables only every
+    30 seconds: the chief may have finished training by then.
 
     Args:
-        server: This task's own, of the chief (the job `chief` or `master`, and without
-            one `worker:0`) or of another task that trains.
+        server: The server of this task, which is the chief (the job `chief` or
+            `master`; without either, `worker:0`) or another task that trains.
         timeout: How long to wait, in seconds.
 
     Raises:
-        StartupTimeoutError: If a ps or the chief is not ready in time; names it.
+        StartupTimeoutError: If a ps or the chief is not ready in time. The message
+            names it.
     """
     deadline = time.monotonic() + timeout
     definition = server.server_def
@@ -40,6 +41,8 @@ def wait_until_ready(
     chief = trainers(definition)[0]
     if chief == f"{definition.job_name}:{definition.task_index}":
         return
+    # The variables are passed, since the default has the local ones too, which each
+    # task initializes itself.
     variables = tf.compat.v1.global_variables()
     uninitialized = tf.compat.v1.report_uninitialized_variables(variables)
     config = session_config(server)
@@ -48,16 +51,17 @@ def wait_until_ready(
             if time.monotonic() > deadline:
                 raise StartupTimeoutError(
                     f"{chief} has not initialized {names[0].decode()} and others "
-                    f"({len(names)}) within {timeout:g} s: start it, and let every task "
-                    "build the same variables"
+                    f"({len(names)}) within {timeout:g} s: start it, and make sure that "
+                    "every task creates the same variables"
                 )
             time.sleep(_LOOK_SECONDS)
 
 
 def session_config(server: tf.distribute.Server) -> tf.compat.v1.ConfigProto:
-    """Returns the options of a session that needs no other task but the ps.
+    """Returns the options of a session that needs no other tasks than the ps.
 
-    Without them a session waits for every worker, one that was killed too.
+    Without these options, a session waits for every worker, including one that was
+    killed.
     """
     definition = server.server_def
     own = f"/job:{definition.job_name}/task:{definition.task_index}"

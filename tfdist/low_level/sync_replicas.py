@@ -1,4 +1,4 @@
-"""Steps of several replicas' gradients in graph mode, with backups for slow ones."""
+"""Synchronous steps in graph mode, with backup workers for slow ones."""
 
 import contextlib
 import secrets
@@ -11,34 +11,37 @@ import tensorflow as tf
 from tfdist.low_level.accumulator import Accumulator
 from tfdist.low_level.replica_round import Round
 
-_STOP = -1  # in place of a replica
+_STOP = -1  # in place of the index of a replica
 _LARGEST_NONCE = 2**62
 
 
 class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
-    """Averages the gradients of the fastest replicas, and applies them in one step.
+    """Averages the gradients of the fastest replicas and applies them in one step.
 
-    In place of `tf.compat.v1.train.SyncReplicasOptimizer`, which lets a fast replica
-    stand in for a slow one in the same step, and whose chief takes two minutes to end.
+    It replaces `tf.compat.v1.train.SyncReplicasOptimizer`, which counts several
+    gradients of a fast replica in place of a slow one's, and whose chief takes two
+    minutes to exit.
 
-    Each replica adds its gradients to accumulators beside the variables, tells the
-    chief so, and waits. A thread of the chief's updates the variables as soon as
-    `replicas_to_aggregate` of them have, and releases them into the next step. Whoever
-    comes later has a stale gradient, which is dropped, and goes on at once: those above
-    `replicas_to_aggregate` are backup workers (J. Chen et al., "Revisiting Distributed
-    Synchronous SGD", 2016, arXiv:1604.00981, section 4).
+    Each replica adds its gradients to accumulators on the devices of the variables,
+    notifies the chief, and waits. When `replicas_to_aggregate` replicas have done so, a
+    thread of the chief updates the variables and releases these replicas into the next
+    step. The gradient of a later replica is stale: it is dropped, and the replica
+    continues at once. Replicas beyond `replicas_to_aggregate` are backup workers
+    (J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981,
+    section 4).
 
-    Cost: a step moves one gradient and one copy of each variable a replica, as without
-    it, and some messages of a few bytes a replica to the ps of the global step.
+    Cost: a step moves one gradient and one copy of each variable per replica, as
+    without it, plus a few messages of a few bytes per replica to the ps of the global
+    step.
 
     Args:
-        optimizer: Of `tf.compat.v1.train`; applies the average.
-        replicas_to_aggregate: How many replicas' gradients make a step.
-        total_num_replicas: How many replicas there are, the chief among them.
-        replica: The index of this one.
+        optimizer: An optimizer of `tf.compat.v1.train`, which applies the average.
+        replicas_to_aggregate: The number of replicas whose gradients make a step.
+        total_num_replicas: The number of replicas, including the chief.
+        replica: The index of this replica.
 
     Raises:
-        ValueError: If one of the numbers is out of its range.
+        ValueError: If one of the numbers is out of range.
     """
 
     def __init__(
@@ -50,12 +53,12 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
     ) -> None:
         if not 1 <= replicas_to_aggregate <= total_num_replicas:
             raise ValueError(
-                "replicas_to_aggregate is from 1 to the number of replicas, "
+                "replicas_to_aggregate must be from 1 to the number of replicas, "
                 f"{total_num_replicas}; received {replicas_to_aggregate}"
             )
         if not 0 <= replica < total_num_replicas:
             raise ValueError(
-                f"replica is an index from 0 to {total_num_replicas - 1}; received "
+                f"replica must be an index from 0 to {total_num_replicas - 1}; received "
                 f"{replica}"
             )
         super().__init__(use_locking=False, name="SyncReplicas")
@@ -66,7 +69,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         self._aggregator: _Aggregator | None = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns this replica's own gradients, as the optimizer computes them."""
+        """Returns the gradients of this replica, as the optimizer computes them."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
@@ -75,7 +78,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Returns what brings this replica's gradients, and waits for the next step.
+        """Returns an op that adds this replica's gradients and awaits the next step.
 
         Raises:
             ValueError: If there is no global step, or no gradient.
@@ -83,12 +86,15 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
         if global_step is None or not pairs:
             raise ValueError(
-                "apply_gradients needs the gradient of a variable, and the global_step "
-                "that tells which are stale: "
+                "apply_gradients needs the gradient of a variable, and a global_step "
+                "to tell which gradients are stale: "
                 "minimize(loss, global_step=tf.compat.v1.train.get_global_step())"
             )
         with tf.name_scope(name or "sync_replicas"):
-            with tf.compat.v1.device(tf.no_op().device):  # not on a ps
+            # A device setter would put the variable on a ps. It puts other ops on this
+            # task, so the device of one is used. As a local variable, the step is not
+            # restored from checkpoints.
+            with tf.compat.v1.device(tf.no_op().device):
                 step = tf.compat.v1.Variable(
                     tf.constant(0, tf.int64),
                     trainable=False,
@@ -96,14 +102,14 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                     name="step_of_replica",
                 )
             accumulators = [Accumulator(grad, var) for grad, var in pairs]
-            brought = [
+            added = [
                 accumulator.add(grad, step.read_value())
                 for accumulator, (grad, _) in zip(accumulators, pairs, strict=True)
             ]
             with tf.compat.v1.device(global_step.device):
                 aggregator = _Aggregator(self._enough, self._total)
                 aggregator.build(self._optimizer, accumulators, pairs, global_step)
-                with tf.control_dependencies(brought):
+                with tf.control_dependencies(added):
                     next_step = aggregator.wait(self._replica, step.read_value())
                 aggregator.build_join(self._replica, step)
             self._aggregator = aggregator
@@ -115,15 +121,15 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         """Returns the hook that each replica's `MonitoredTrainingSession` needs.
 
         Args:
-            is_chief: Whether this replica's thread makes the steps.
+            is_chief: Whether this replica is the chief, which updates the variables.
 
         Raises:
-            ValueError: If `apply_gradients` was not called.
+            ValueError: If `apply_gradients` has not been called.
         """
         if self._aggregator is None:
             raise ValueError(
-                "make the hook after minimize() or apply_gradients(), which build what "
-                "it runs"
+                "make the hook after minimize() or apply_gradients(), which build the "
+                "operations that it runs"
             )
         return _Hook(self._aggregator, is_chief)
 
@@ -141,13 +147,12 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
 
 class _Aggregator:
-    """What makes a step of the gradients that have arrived.
+    """Makes a step of the gradients that have arrived.
 
-    The global step is the truth; what releases a replica only wakes it up. A replica
-    that joins waits for the answer to its own nonce: what came before was for the
-    process that it replaces. One wake-up too many, as for a replica that computes while
-    the chief is started again, makes it bring two gradients of one step, and is used up
-    by that.
+    The global step is authoritative; a release only wakes a replica up. A replica that
+    joins waits for the answer to its nonce: earlier answers were for the process that
+    it replaces. A surplus wake-up, which a replica gets if it is computing while the
+    chief is restarted, makes it add two gradients in one step; this uses the wake-up.
     """
 
     def __init__(self, enough: int, total: int) -> None:
@@ -169,13 +174,14 @@ class _Aggregator:
         pairs: list[tuple[Any, tf.Variable]],
         global_step: tf.Variable,
     ) -> None:
-        """Adds the chief's operations to the graph."""
+        """Adds the operations of the chief to the graph."""
         averages = [accumulator.take() for accumulator in accumulators]
         variables = [var for _, var in pairs]
         update = optimizer.apply_gradients(
             list(zip(averages, variables, strict=True)), global_step
         )
         self._read_step = lambda: tf.cast(global_step.read_value(), tf.int64)
+        # Read after the update, which increments the global step.
         with tf.control_dependencies([update]):
             self._updated = self._read_step()
         self._step = self._read_step()
@@ -193,7 +199,7 @@ class _Aggregator:
         self._close = [queue.close() for queue in self._wake_ups]
 
     def wait(self, replica: int, step: tf.Tensor) -> tf.Tensor:
-        """Tells the chief that a gradient was brought, and waits for the next step."""
+        """Tells the chief that a gradient was added, and waits for the next step."""
         arrival = (tf.constant(replica), step)
         with tf.control_dependencies([self._arrivals.enqueue(arrival)]):
             woken = self._wake_ups[replica].dequeue()
@@ -201,14 +207,15 @@ class _Aggregator:
             return self._read_step()
 
     def build_join(self, replica: int, step: tf.Variable) -> None:
-        """Adds the operations of a replica that joins, which set its step."""
+        """Adds the operations with which a replica joins and sets its step."""
         self._nonce = tf.compat.v1.placeholder(tf.int64, ())
+        # Steps are not negative, so a negated nonce tells a join from a gradient.
         self._arrive = self._arrivals.enqueue((tf.constant(replica), -self._nonce))
         self._woken = self._wake_ups[replica].dequeue()
         self._adopt_step = step.assign(self._read_step()).op
 
     def join(self, session: tf.compat.v1.Session) -> None:
-        """Waits for the chief, and begins with the current step."""
+        """Waits for the chief, then starts at the current step."""
         nonce = 1 + secrets.randbelow(_LARGEST_NONCE)
         session.run(self._arrive, {self._nonce: nonce})
         while session.run(self._woken) != nonce:
@@ -218,7 +225,7 @@ class _Aggregator:
     def start(
         self, session: tf.compat.v1.Session, coordinator: tf.train.Coordinator
     ) -> None:
-        """Starts the thread that makes the steps."""
+        """Starts the thread that updates the variables."""
         current = self._first_round(session)
 
         def run() -> None:
@@ -228,7 +235,8 @@ class _Aggregator:
                 except Exception:
                     if coordinator.should_stop():  # The session was closed.
                         return
-                    # They would wait for ever; in their next step they meet the error.
+                    # Otherwise the replicas would wait forever. Released, they get the
+                    # error in their next step.
                     with contextlib.suppress(tf.errors.OpError):
                         session.run(self._release)
                     raise
@@ -237,14 +245,15 @@ class _Aggregator:
         self._thread.start()
 
     def stop(self, session: tf.compat.v1.Session) -> None:
-        """Ends the thread, and the steps of all replicas, late ones too."""
+        """Stops the thread and the steps of all replicas, including late ones."""
         session.run(self._stop)
         self._thread.join()
         session.run(self._close)
 
     def _first_round(self, session: tf.compat.v1.Session) -> Round:
-        """Forgets what the chief before this one has left, and wakes up who waits."""
+        """Discards what a previous chief has left, and wakes all replicas."""
         counts = session.run(self._counts)
+        # Taking an average waits for a gradient, so empty accumulators are left alone.
         left = [
             average
             for average, count in zip(self._averages, counts, strict=True)
@@ -255,7 +264,7 @@ class _Aggregator:
         count = session.run(self._num_arrived)
         arrived = [session.run(self._arrived) for _ in range(count)]
         session.run(self._release)
-        # Last, for their answers are what they wait for.
+        # Joining replicas ignore the release, and wait for the answer to their nonce.
         for replica, step in arrived:
             if step < 0:
                 self._welcome(session, replica, -step)
@@ -281,7 +290,7 @@ class _Aggregator:
 
 
 class _Hook(tf.compat.v1.train.SessionRunHook):
-    """Brings a replica to the current step, and runs the chief's thread."""
+    """Starts a replica at the current step; on the chief, runs the thread too."""
 
     def __init__(self, aggregator: _Aggregator, is_chief: bool) -> None:
         self._aggregator = aggregator
@@ -290,15 +299,15 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
-        """Begins with the step of the others."""
+        """Joins the other replicas at their step."""
         if self._is_chief:
             self._aggregator.start(session, coord)
         try:
             self._aggregator.join(session)
-        except tf.errors.OutOfRangeError:  # The chief has ended.
+        except tf.errors.OutOfRangeError:  # The chief is done and has closed the queue.
             coord.request_stop()
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        """Lets the other replicas end."""
+        """On the chief, ends the steps of all replicas."""
         if self._is_chief:
             self._aggregator.stop(session)
