@@ -208,5 +208,5 @@ def test_metric_of_keras_3():
 
 def test_model_of_keras_3():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    with pytest.raises(estimator.Keras3Error, match="use a model of tf_keras"):
+    with pytest.raises(estimator.Keras3Error, match="use a tf_keras model"):
         estimator.model_to_estimator(model)
