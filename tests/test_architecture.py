@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -211,6 +212,32 @@ def test_the_public_names():
         "wait_until_ready",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)
+
+
+def moved():
+    """The modules that moved, before and now, as the changelog says."""
+    page = (Path(__file__).parent.parent / "CHANGELOG.md").read_text()
+    rows = page.partition("| before | now |")[2].splitlines()[2:]
+    for row in rows:
+        package, before, now = row.strip("| ").split(" | ")
+        files = before.replace("/", ".").replace(".py", "").split(", ")
+        names = [f"{package.strip('`')}.{each}" for each in files]
+        yield names, re.findall(r"`(.+?)`", now)
+
+
+@pytest.mark.parametrize(("before", "now"), moved())
+def test_the_changelog_says_what_moved(before, now):
+    assert all(importlib.util.find_spec(name) for name in now)
+    for name in before:
+        found = find_module(name)
+        assert found is None or found.submodule_search_locations, name
+
+
+def find_module(name):
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
 
 
 @pytest.mark.skipif("TFDIST_WHEEL" not in os.environ, reason="make check sets it")
