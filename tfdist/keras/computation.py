@@ -18,7 +18,8 @@ from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import building, custom_loop
 
-# Per thread: TensorFlow traces each replica in a thread of its own, with its own computation.
+# Per thread: TensorFlow traces each replica in a separate thread, and each of them has a
+# separate computation.
 _current: ContextVar["Computation | None"] = ContextVar("computation", default=None)
 
 
@@ -88,15 +89,15 @@ def computing(computation: Computation) -> Iterator[None]:
 
 def install() -> None:
     """Patches the functions that a step calls to ask the current computation."""
-    _ask_for_gradients()
+    _patch_tape()
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        _ask_to_apply(owner)
-    _leave_gradients_alone(keras.optimizers.Optimizer)
-    _ask_for_seeds()
-    _ask_for_losses()
+        _patch_apply(owner)
+    _patch_gradient_reduction(keras.optimizers.Optimizer)
+    _patch_seed_generator()
+    _patch_losses()
 
 
-def _ask_for_gradients() -> None:
+def _patch_tape() -> None:
     owner = tf.GradientTape
     tape_gradient = owner.gradient
 
@@ -125,7 +126,7 @@ def _ask_for_gradients() -> None:
     owner.gradient = gradient
 
 
-def _ask_to_apply(owner: Any) -> None:
+def _patch_apply(owner: Any) -> None:
     keras_apply = owner.apply
 
     def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
@@ -153,7 +154,7 @@ def _ask_to_apply(owner: Any) -> None:
     owner.apply = apply
 
 
-def _leave_gradients_alone(owner: Any) -> None:
+def _patch_gradient_reduction(owner: Any) -> None:
     keras_reduce = owner._all_reduce_sum_gradients
 
     @functools.wraps(keras_reduce)
@@ -166,7 +167,7 @@ def _leave_gradients_alone(owner: Any) -> None:
     owner._all_reduce_sum_gradients = reduce
 
 
-def _ask_for_seeds() -> None:
+def _patch_seed_generator() -> None:
     owner = keras.random.SeedGenerator
     keras_next = owner.next
 
@@ -180,7 +181,7 @@ def _ask_for_seeds() -> None:
     owner.next = next_seed
 
 
-def _ask_for_losses() -> None:
+def _patch_losses() -> None:
     module = _tf.keras_loss
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         setattr(module, name, _unless_computing(getattr(module, name)))

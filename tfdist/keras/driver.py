@@ -106,7 +106,7 @@ class FitDriver(Protocol):
         ...
 
     def join(self) -> None:
-        """Waits for all steps under way. Raises the error of one that failed."""
+        """Waits for all steps in flight. Raises the error of one that failed."""
         ...
 
 

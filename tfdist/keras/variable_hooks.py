@@ -17,12 +17,12 @@ def install() -> None:
     owner = keras.Variable
     owner.sparse_read = property(keras_variable.sparse_read)
     owner.constraint = _constraint_beside_the_weight(owner.constraint)
-    owner._initialize = _naming_the_variable(owner._initialize)
-    owner._initialize_with_initializer = _passing_the_initializer(
+    owner._initialize = _with_path_known(owner._initialize)
+    owner._initialize_with_initializer = _with_initializer_known(
         owner._initialize_with_initializer
     )
-    owner._direct_assign = _asking_what_to_assign(owner._direct_assign)
-    owner.assign_add = _asking_to_add(owner.assign_add)
+    owner._direct_assign = _assigning_by_computation(owner._direct_assign)
+    owner.assign_add = _adding_by_computation(owner.assign_add)
     owner._restore_from_tensors = _restoring_copies(owner._restore_from_tensors)
     for name, number in (("__int__", int), ("__float__", float)):
         setattr(owner, name, _converting_a_copy(getattr(owner, name), number))
@@ -36,7 +36,7 @@ def _constraint_beside_the_weight(keras_constraint: Any) -> property:
     return property(constraint, keras_constraint.fset)
 
 
-def _naming_the_variable(initialize: Callable[..., None]) -> Callable[..., None]:
+def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, value: Any) -> None:
         # A variable creator is told neither the path nor the initializer, and placement
@@ -51,7 +51,7 @@ def _naming_the_variable(initialize: Callable[..., None]) -> Callable[..., None]
     return method
 
 
-def _passing_the_initializer(initialize: Callable[..., None]) -> Callable[..., None]:
+def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, initializer: Any) -> None:
         token = variable_initializer.set(initializer)
@@ -63,7 +63,7 @@ def _passing_the_initializer(initialize: Callable[..., None]) -> Callable[..., N
     return method
 
 
-def _asking_what_to_assign(keras_assign: Callable[..., None]) -> Callable[..., None]:
+def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(keras_assign)
     def direct_assign(self: Any, value: Any) -> None:
         if (computation := current_computation()) is not None:
@@ -73,7 +73,7 @@ def _asking_what_to_assign(keras_assign: Callable[..., None]) -> Callable[..., N
     return direct_assign
 
 
-def _asking_to_add(keras_add: Callable[..., Any]) -> Callable[..., Any]:
+def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(keras_add)
     def assign_add(self: Any, value: Any) -> Any:
         if (computation := current_computation()) is not None:
