@@ -36,7 +36,7 @@ class BatchStructure:
 
     @property
     def has_varying_rows(self) -> bool:
-        """Whether a batch holds ragged or sparse values, with rows of varying length."""
+        """Whether a batch holds ragged or sparse values: rows of varying length."""
         return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
 
     def flatten(self, batch: Any) -> tuple[Any, ...]:
@@ -52,12 +52,12 @@ class BatchStructure:
 
     @classmethod
     def of_batch(cls, batch: Any) -> "BatchStructure":
-        """Returns the structure of batches like this one, with any number of examples."""
+        """Returns the structure of such batches with any number of examples."""
         return cls(tf.nest.map_structure(_spec_of_any_rows, batch))
 
 
 def as_element(arguments: tuple[Any, ...]) -> Any:
-    """Returns a dataset's element, given the arguments that `map` passes to a function."""
+    """Returns the element that `map` passes to a function as these arguments."""
     return arguments if len(arguments) != 1 else arguments[0]
 
 

@@ -1,8 +1,9 @@
 """Builds a model before its first step: variables, optimizer slots and states.
 
-Under a strategy, Keras builds a model by calling it on symbolic inputs. That fails for a
-model without `call`, or one whose `train_step` unpacks a batch in its own way. The step of
-such a model is rehearsed: traced but never run, to create the variables it would create.
+Under a strategy, Keras builds a model by calling it on symbolic inputs. That fails for
+a model without `call`, or one whose `train_step` unpacks a batch in its own way. The
+step of such a model is rehearsed: traced but never run, to create the variables it
+would create.
 """
 
 import contextlib
@@ -31,15 +32,15 @@ STAGES = {
 }
 """Which step of a model each trainer method runs."""
 
-# Context variables, so that a thread that trains one model does not affect another thread
-# that evaluates a second one.
+# Context variables, so that a thread that trains one model does not affect another
+# thread that evaluates a second one.
 
 _stage: ContextVar[str] = ContextVar("stage", default=TEST)
 _applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
     "applied", default=None
 )
-# Each rehearsal can create variables that the next one needs. The limit stops a step that
-# creates new variables on every trace.
+# Each rehearsal can create variables that the next one needs. The limit stops a step
+# that creates new variables on every trace.
 _MOST_REHEARSALS = 5
 _rehearsed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
 
@@ -72,8 +73,9 @@ def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
 def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
     """Returns a model's `train_step` or `test_step`, unwrapped from a `@tf.function`.
 
-    The step is traced as part of the function that each replica runs. A `tf.function` of
-    the user's would be traced once, and keep the state of the replica it was traced for.
+    The step is traced as part of the function that each replica runs. A `tf.function`
+    of the user's would be traced once, and keep the state of the replica it was traced
+    for.
     """
     step = model.train_step if stage == TRAIN else model.test_step
     return getattr(step, "python_function", step)
@@ -155,20 +157,21 @@ def _rehearse(
         applied: list[tuple[Any, list[Any]]] = []
         token = _applied.set(applied)
         try:
-            # Keras defers the creation of variables to the end of a `StatelessScope`, and
-            # writes none inside it. The scope of the strategy applies to the creation only,
-            # not to the trace.
+            # Keras defers the creation of variables to the end of a `StatelessScope`,
+            # and writes none inside it. The scope of the strategy applies to the
+            # creation only, not to the trace.
             with strategy.scope(), _deferred_creation() as created, outside_of_scope():
                 tf.function(run).get_concrete_function(*specs)
             break
         except Exception:
-            # The step may have used a variable that did not exist yet, for a gradient, say.
-            # It exists in the next rehearsal.
+            # The step may have used a variable that did not exist yet, for a gradient,
+            # say. It exists in the next rehearsal.
             if not created or rehearsal == _MOST_REHEARSALS - 1:
                 raise
         finally:
             _applied.reset(token)
-    # Not built inside the trace: slots go beside variables that may not have existed there.
+    # Not built inside the trace: slots go beside variables that may not have existed
+    # there.
     for optimizer, variables in applied:
         if not optimizer.built:
             with strategy.scope(), keras.name_scope(optimizer.name):

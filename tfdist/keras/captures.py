@@ -54,8 +54,8 @@ def _outermost(handle: tf.Tensor) -> tf.Tensor:
 
 def _names(graph: Any, model: keras.Model) -> dict[int, str]:
     """Maps the identities of resource handles to names."""
-    # Later entries win: an attribute's name says more than a variable's, and Keras's path
-    # says the most.
+    # Later entries win: an attribute's name says more than a variable's, and Keras's
+    # path says the most.
     names = {id(each.handle): each.name for each in graph.variables}
     for owner in _owners(model):
         path = getattr(owner, "path", None) or owner.name

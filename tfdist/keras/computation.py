@@ -18,8 +18,8 @@ from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import building, custom_loop
 
-# Per thread: TensorFlow traces each replica in a separate thread, and each of them has a
-# separate computation.
+# Per thread: TensorFlow traces each replica in a separate thread, and each of them has
+# a separate computation.
 _current: ContextVar["Computation | None"] = ContextVar("computation", default=None)
 
 
@@ -132,14 +132,15 @@ def _patch_apply(owner: Any) -> None:
     def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
         noted = building.optimizers_to_apply()
         if noted is None:
-            # Keras applies the optimizer in any context, and updates of a step that runs
-            # on the chief would look like training. So the place is checked here.
+            # Keras applies the optimizer in any context, and updates of a step that
+            # runs on the chief would look like training. So the place is checked here.
             strategy = optimizer._distribution_strategy
             if strategy is MEMBERSHIP.strategy:
                 custom_loop.check_optimizer_is_on_replica(strategy)
             return keras_apply(optimizer, grads, variables)
-        # In a rehearsal the variables may not exist yet. `building` builds the optimizer
-        # afterwards. Without variables, it is built already: Keras requires that.
+        # In a rehearsal the variables may not exist yet. `building` builds the
+        # optimizer afterwards. Without variables, it is built already: Keras requires
+        # that.
         if variables is not None:
             noted.append((optimizer, list(variables)))
         return None

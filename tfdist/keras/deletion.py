@@ -1,9 +1,10 @@
 """Deletes dataset iterators in the background.
 
-A TensorFlow thread tunes each pipeline, and sleeps for up to a minute between passes. When
-its iterator is deleted, it sometimes misses the cancellation and sleeps out its pause, and
-the deletion waits for it. Observed with TensorFlow 2.21, and never with tuning disabled
-(`options.autotune`). At the end of an epoch, `fit` would have to wait that long.
+A TensorFlow thread tunes each pipeline, and sleeps for up to a minute between passes.
+When its iterator is deleted, it sometimes misses the cancellation and sleeps out its
+pause, and the deletion waits for it. Observed with TensorFlow 2.21, and never with
+tuning disabled (`options.autotune`). At the end of an epoch, `fit` would have to wait
+that long.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """The patches of Keras's trainer, each of which asks the driver of the strategy.
 
-A patched method behaves as before unless the model's strategy supplies a `fit_driver` (see
-`tfdist.keras.driver`). Constructing the first strategy installs the patches; importing
-this module patches nothing.
+A patched method behaves as before unless the model's strategy supplies a `fit_driver`
+(see `tfdist.keras.driver`). Constructing the first strategy installs the patches;
+importing this module patches nothing.
 """
 
 import functools
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
-    """Patches a method to call `ours(driver, keras_method, self, ...)` under a driver."""
+    """Patches a method: under a driver, it calls `ours(driver, method, self, ...)`."""
     keras_method = getattr(owner, name)
 
     @functools.wraps(keras_method)
@@ -103,8 +103,8 @@ def _build(
     data_batch: Any = None,
 ) -> None:
     if iterator is not None:
-        # Keras would take a batch to learn its structure, and a generator cannot put the
-        # batch back.
+        # Keras would take a batch to learn its structure, and a generator cannot put
+        # the batch back.
         data_batch = iterator._distributed_dataset.element_spec
     driver.build(model, data_batch)
 

@@ -7,17 +7,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# The maximum age of the metrics that a callback sees within an epoch, in seconds. Reading
-# them after every step would cost the chief a message per metric and step.
+# The maximum age of the metrics that a callback sees within an epoch, in seconds.
+# Reading them after every step would cost the chief a message per metric and step.
 MAX_AGE = 0.2
 
 
 class StepLogs:
     """The logs of a model's steps, as a callback sees them.
 
-    If a step returns only the results of the model's metrics, as Keras's own steps do, the
-    worker does not send them: their variables are on the ps, and the chief reads them
-    there a few times per second. Any other logs come from the workers with every step.
+    If a step returns only the results of the model's metrics, as Keras's own steps do,
+    the worker does not send them: their variables are on the ps, and the chief reads
+    them there a few times per second. Any other logs come from the workers with every
+    step.
 
     Args:
         model: The Keras model, whose metrics are built.

@@ -1,7 +1,7 @@
 """The patches of saving, exporting and loading, which ask the strategy's driver.
 
-Steps may be in flight when a callback saves at the end of a batch. If every task runs the
-script, only one of them may write. Every way to save in Keras (`model.save`,
+Steps may be in flight when a callback saves at the end of a batch. If every task runs
+the script, only one of them may write. Every way to save in Keras (`model.save`,
 `keras.saving.save_weights`, a callback) calls one of the functions below.
 """
 

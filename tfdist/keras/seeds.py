@@ -1,7 +1,7 @@
 """The seed generator that `keras.random` uses without a seed, on replicas.
 
-Keras creates one per thread when it is first needed. A step needs one that was created in
-the scope of its strategy, in the thread where TensorFlow runs a replica.
+Keras creates one per thread when it is first needed. A step needs one that was created
+in the scope of its strategy, in the thread where TensorFlow runs a replica.
 """
 
 import contextlib

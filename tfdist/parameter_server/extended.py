@@ -99,7 +99,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                 return self._create_shards(
                     next_creator, beside.layout, spec, beside.shards, kwargs
                 )
-            # A slot of another shape, such as a scalar, cannot be split like its weight.
+            # A slot of another shape, such as a scalar, cannot be split like its
+            # weight.
             kwargs["colocate_with"] = beside.shards[0]
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)

@@ -17,8 +17,8 @@ class StepCounter:
     def __init__(self, strategy: Any) -> None:
         self._num_workers = strategy.num_workers
         with strategy.scope():
-            # A per-worker variable lives on the worker itself: only steps that run there
-            # can add to it, so the chief cannot miscount.
+            # A per-worker variable lives on the worker itself: only steps that run
+            # there can add to it, so the chief cannot miscount.
             self._steps = tf.Variable(
                 0, dtype=tf.int64, trainable=False, per_worker_variable=True
             )

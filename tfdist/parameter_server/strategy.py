@@ -41,7 +41,7 @@ from tfdist.placement.report import (
 
 
 class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
-    """Trains on a cluster of parameter servers and workers; the script runs on the chief.
+    """Trains on parameter servers and workers; the script runs on the chief.
 
     Variables created in `scope()` live on the ps that `placement` chooses. A Keras 3
     model built and compiled in the scope trains with its own `fit`: each step runs
@@ -111,7 +111,8 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         check_on_stall(on_stall)
         config = _chief_of(cluster)
         MEMBERSHIP.check_none()
-        # Before TensorFlow connects: this wait has a deadline and names missing servers.
+        # Before TensorFlow connects: this wait has a deadline and names missing
+        # servers.
         servers.wait_for_servers(config.cluster, startup_timeout)
         MEMBERSHIP.joined(self)
         self.activity = Activity(len(config.cluster.worker))
@@ -128,8 +129,9 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             STEPS_PER_WORKER * self.num_workers,
             Patience(self._coordinator, self.activity, self.watchdog.check),
         )
-        # On TensorFlow's shared executor, each worker's thread would wait after every step
-        # for what a slow worker has pending: 3 of 4 workers kept 83% of their speed.
+        # On TensorFlow's shared executor, each worker's thread would wait after every
+        # step for what a slow worker has pending: 3 of 4 workers kept 83% of their
+        # speed.
         _tf.give_workers_own_executors(self._coordinator)
         _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
         self.checkpoints = checkpoints
@@ -188,7 +190,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any = None
     ) -> Any:
-        """Distributes a dataset as TensorFlow does, and keeps the original for `fit`."""
+        """Distributes a dataset as TensorFlow does; keeps the original for `fit`."""
         distributed = super().experimental_distribute_dataset(dataset, options)
         # A distributed dataset cannot be iterated on the chief, where `fit` reads data.
         distributed.tfdist_source = dataset

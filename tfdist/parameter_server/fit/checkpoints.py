@@ -54,8 +54,8 @@ class Progress:
 
 def groups_of(model: Any) -> dict[str, list[Any]]:
     """Groups the variables of a model and its optimizer apart from its metrics'."""
-    # Keras resets the metrics as each epoch begins, so they must be restored after that,
-    # apart from the rest.
+    # Keras resets the metrics as each epoch begins, so they must be restored after
+    # that, apart from the rest.
     metrics = model.metrics_variables
     those = {id(each) for each in metrics}
     every = [*model.variables, *model.optimizer.variables]
@@ -97,8 +97,9 @@ class Checkpoints:
         self._progress = progress
         self._changes = changes
         self._writer = BackgroundWriter()
-        # Trace now: TensorFlow registers every traced function with every task and waits
-        # for the answers. A task that stops responding later would block a checkpoint.
+        # Trace now: TensorFlow registers every traced function with every task and
+        # waits for the answers. A task that stops responding later would block a
+        # checkpoint.
         self._write_variables = variables.VariableWriter(**groups_of(model))
         self._write_data = DataWriter()
         self._due: tuple[Snapshot, int] | None = None
@@ -152,8 +153,8 @@ class Checkpoints:
         progress = self._progress
         position = Position(progress.epochs_done)
         assert progress.feed
-        # With `steps_per_epoch`, a later `fit` of more epochs continues in the middle of
-        # the dataset. Keras drops the iterator once the dataset has ended.
+        # With `steps_per_epoch`, a later `fit` of more epochs continues in the middle
+        # of the dataset. Keras drops the iterator once the dataset has ended.
         is_mid_dataset = progress.epoch_iterator._current_iterator is progress.feed
         if is_mid_dataset and progress.epoch_iterator.steps_per_epoch:
             position = dataclasses.replace(

@@ -87,7 +87,7 @@ class ParameterServerDriver(DefaultDriver):
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        """Continues `fit` from its checkpoint; waits for the steps in flight on errors."""
+        """Continues `fit` from its checkpoint; waits for pending steps on errors."""
         try:
             with (
                 self.strategy.activity.call(),

@@ -1,8 +1,8 @@
 """`model.export` of a model whose variables are split into shards.
 
 An exported function reads the variables that it was traced with. A SavedModel should
-contain whole tables, not shards, so each split variable is replaced by a whole one on the
-chief during the export.
+contain whole tables, not shards, so each split variable is replaced by a whole one on
+the chief during the export.
 """
 
 import concurrent.futures

@@ -26,7 +26,7 @@ class FedBatch:
     Attributes:
         row: The batch, serialized by `message.to_row`.
         feed: The feed that it comes from, which also has the next batches.
-        output: The remote value of the result, once it has been requested ahead of time.
+        output: The remote value of the result, once requested ahead of time.
     """
 
     row: tf.Tensor
@@ -98,8 +98,8 @@ class Feed(Iterator[FedBatch]):
             _tf.restore_iterator(iterator, state)
         except tf.errors.OpError as error:
             _log.warning(
-                "the dataset differs from that of the checkpoint, so its state cannot be "
-                "restored; reading it from its start up to the checkpoint: %s",
+                "the dataset differs from that of the checkpoint, so its state cannot "
+                "be restored; reading it from its start up to the checkpoint: %s",
                 error,
             )
             return None
@@ -123,8 +123,9 @@ class Feed(Iterator[FedBatch]):
         return batch
 
     def _read(self) -> FedBatch:
-        # TensorFlow's iterator waits for everything on its thread's executor. All threads
-        # share one by default, so a read would wait for the slowest worker's step.
+        # TensorFlow's iterator waits for everything on its thread's executor. All
+        # threads share one by default, so a read would wait for the slowest worker's
+        # step.
         with _tf.executor_scope(self._executor):
             return FedBatch(next(self._begin()), self)
 
@@ -177,8 +178,9 @@ class FedDataset:
             dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
         self._dataset = dataset
         self._structure = BatchStructure(dataset.element_spec)
-        # Traced once here, not in every iteration: TensorFlow registers a traced function
-        # with every task and waits, holding the GIL, even for one that does not respond.
+        # Traced once here, not in every iteration: TensorFlow registers a traced
+        # function with every task and waits, holding the GIL, even for one that does
+        # not respond.
         self._rows = dataset.map(self._to_row)
         self._coordinator = coordinator
         self._num_workers = num_workers

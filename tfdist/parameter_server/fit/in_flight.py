@@ -18,8 +18,8 @@ from tfdist.liveness.watchdog import StalledError
 _log = logging.getLogger("tfdist")
 
 # Each worker has one step to run and a few queued behind it, so that it never waits for
-# the chief. TensorFlow's own queue has room for 256k steps, and would keep the batches of
-# all of them in memory.
+# the chief. TensorFlow's own queue has room for 256k steps, and would keep the batches
+# of all of them in memory.
 STEPS_PER_WORKER = 4
 
 _POLL_SECONDS = 0.005
@@ -43,7 +43,8 @@ class InFlight:
     Args:
         coordinator: The coordinator that sends functions to workers.
         limit: The maximum number of functions in flight.
-        patience: How long to wait; without it, waits have no deadline, as in TensorFlow.
+        patience: How long to wait; without it, waits have no deadline, as in
+            TensorFlow.
 
     Attributes:
         submitted: How many functions have been submitted.
@@ -71,7 +72,7 @@ class InFlight:
         argument: Any,
         on_result: Callable[[Any], None] = lambda _: None,
     ) -> Any:
-        """Sends a function to whichever worker is free; waits while `limit` are in flight.
+        """Sends a function to any free worker; waits while `limit` are in flight.
 
         Args:
             function: A `ConcreteFunction`.
@@ -108,9 +109,9 @@ class InFlight:
         self._take_results()
         with self._waiting():
             while len(self._under_way) >= self.limit:
-                # Each result has its own event, and nothing waits for any one of several.
-                # So wait for the oldest, which usually finishes first, but only briefly:
-                # if a slow worker has it, others may have finished.
+                # Each result has its own event, and nothing waits for any one of
+                # several. So wait for the oldest, which usually finishes first, but
+                # only briefly: if a slow worker has it, others may have finished.
                 _tf.wait_for_result(self._under_way[0].output, _POLL_SECONDS)
                 self._check()
                 self._take_results()

@@ -11,8 +11,9 @@ from tfdist import _tf
 from tfdist.keras import captures
 from tfdist.variables.partitioned import PartitionedVariable
 
-# They compute the norm of a weight, the means of its rows and columns, and its orthogonal
-# factor. Shards are updated one by one, so none of these would be that of the weight.
+# They compute the norm of a weight, the means of its rows and columns, and its
+# orthogonal factor. Shards are updated one by one, so none of these would be that of
+# the weight.
 _WHOLE_WEIGHT_OPTIMIZERS = frozenset({"Lamb", "Adafactor", "Muon"})
 
 
@@ -21,7 +22,7 @@ class AsynchronousTrainingError(ValueError):
 
 
 def check_scope(model: keras.Model) -> None:
-    """Checks, before optimizers create their variables, that they belong to the cluster.
+    """Checks, before optimizers create variables, that they belong to the cluster.
 
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.

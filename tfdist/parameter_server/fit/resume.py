@@ -33,7 +33,8 @@ _log = logging.getLogger("tfdist")
 # Keras sets the first two itself. `EarlyStopping` flips the sign of `min_delta` when
 # training begins, so a restored value would be flipped twice.
 _EXCLUDED_ATTRIBUTES = ("params", "_model", "min_delta")
-# These mean that the ps which reads a checkpoint failed, not that the checkpoint is corrupt.
+# These mean that the ps which reads a checkpoint failed, not that the checkpoint is
+# corrupt.
 _LOST_PS_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -57,8 +58,8 @@ def resumable_fit(
 ) -> Iterator["ResumableFit"]:
     """Surrounds a call of `fit` that continues from its newest checkpoint.
 
-    The n-th `fit` of a program uses the n-th directory. A `fit` that had already finished
-    returns immediately, with its variables and its history.
+    The n-th `fit` of a program uses the n-th directory. A `fit` that had already
+    finished returns immediately, with its variables and its history.
 
     Args:
         model: The Keras model.
@@ -110,8 +111,8 @@ class ResumableFit(keras.callbacks.Callback):
         epochs: The number of epochs requested.
     """
 
-    # Keras dispatches only the hooks after a batch to another thread, and this callback has
-    # none of them.
+    # Keras dispatches only the hooks after a batch to another thread, and this callback
+    # has none of them.
     async_safe = True
 
     def __init__(
@@ -170,8 +171,8 @@ class ResumableFit(keras.callbacks.Callback):
                 vars(each).update(same[0][1])
                 states.remove(same[0])
         epochs = self._progress.epochs
-        # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If the
-        # user asks for more epochs now, it continues.
+        # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If
+        # the user asks for more epochs now, it continues.
         at_end = snapshot.finished and snapshot.epochs >= epochs
         epoch = epochs if at_end else position.epoch
         self.model._initial_epoch = self._progress.epochs_done = epoch

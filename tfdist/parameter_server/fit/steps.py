@@ -106,9 +106,10 @@ class WorkerSteps:
         )
 
     def _traced_once(self, key: Any, trace: Callable[[Callable[..., Any]], Any]) -> Any:
-        # Traced before it is scheduled, so that `check_captures` can reject the graph before
-        # a worker runs any of it. TensorFlow registers each traced function with every
-        # task, and the chief waits for all of them, so steps are traced once per key.
+        # Traced before it is scheduled, so that `check_captures` can reject the graph
+        # before a worker runs any of it. TensorFlow registers each traced function with
+        # every task, and the chief waits for all of them, so steps are traced once per
+        # key.
         if key not in self._traced:
             give_to_workers(self._model)
             function = trace(lambda batch: self._logs.pack(self._step(batch)))
@@ -133,7 +134,7 @@ class WorkerPredictions:
         self._traced: dict[Any, Any] = {}
 
     def on_data(self, data: FedBatch) -> Any:
-        """Waits for the outputs of one batch, and requests those of the next batches."""
+        """Waits for the outputs of one batch, and requests those of later batches."""
         if data.output is None:
             self._ask_for(data)
         for ahead in data.feed.peek(self._in_flight.limit):
@@ -161,8 +162,8 @@ class WorkerPredictions:
             )
             check_captures(function, self._model)
             self._traced[structure.key] = function
-        # The chief fetches every output and requests only `limit` ahead, so the number of
-        # functions in flight needs no other bound.
+        # The chief fetches every output and requests only `limit` ahead, so the number
+        # of functions in flight needs no other bound.
         return self._in_flight.schedule(self._traced[structure.key], row)
 
     def _build(self, structure: BatchStructure) -> None:

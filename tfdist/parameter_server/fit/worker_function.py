@@ -24,7 +24,8 @@ def trace_steps(
         steps: The maximum number of batches per call.
 
     Returns:
-        A `ConcreteFunction` of the batches' rows. It returns the result of the last step.
+        A `ConcreteFunction` of the batches' rows. It returns the result of the last
+        step.
     """
 
     def run(rows: tf.Tensor) -> Any:
@@ -76,8 +77,8 @@ def trace_steps_reading(
 
 
 def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
-    # The vector's length is known only once `body` has been traced, after the loop needs
-    # an initial value. So the loop starts from an empty vector of unknown length.
+    # The vector's length is known only once `body` has been traced, after the loop
+    # needs an initial value. So the loop starts from an empty vector of unknown length.
     shape = None
 
     def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

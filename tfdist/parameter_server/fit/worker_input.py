@@ -10,22 +10,23 @@ import tensorflow as tf
 
 from tfdist import _tf
 
-# The graph contains the arrays of `from_tensor_slices`. If they are larger than this, the
-# chief reads the dataset and sends batches instead of a copy of all arrays per worker.
+# The graph contains the arrays of `from_tensor_slices`. If they are larger than this,
+# the chief reads the dataset and sends batches instead of a copy of all arrays per
+# worker.
 MAX_GRAPH_BYTES = 64 * 2**20
 
 _PYTHON_OPS = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
 class WorkerInput:
-    """The dataset on every worker: worker i of W takes every W-th batch from the i-th on.
+    """The dataset on every worker: worker i of W takes every W-th batch from the i-th.
 
     The batches of all workers together are those of the dataset, even if it shuffles
     with a fixed seed. Each worker runs the whole pipeline to produce its share.
 
     Args:
-        graph: The serialized graph of the dataset, an eager tensor. As a constant in the
-            workers' function, it would be folded, and the dataset with it.
+        graph: The serialized graph of the dataset, an eager tensor. As a constant in
+            the workers' function, it would be folded, and the dataset with it.
         element_spec: The element spec of the dataset.
         coordinator: The coordinator of the workers.
         num_workers: The number of workers.
