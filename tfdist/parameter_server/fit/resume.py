@@ -271,8 +271,8 @@ class ResumableFit(keras.callbacks.Callback):
         self._progress.batches_before = position.batches_before
         if feed.worker_input is not None:
             _log.warning(
-                "the workers read their endless dataset from the beginning again: it has "
-                "no state that a checkpoint could keep"
+                "the workers read their endless dataset from the beginning again: "
+                "checkpoints do not keep their positions in it"
             )
         elif position.batches:
             feed.start_at(position.batches, snapshot.data, snapshot.put_back)
