@@ -87,7 +87,7 @@ def test_a_strategy_made_too_late_says_so():
     ("config", "words"),
     [
         ({}, "TF_CONFIG is not set"),
-        ({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, "keeps no variable on"),
+        ({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, "keeps no variables on"),
     ],
 )
 def test_a_cluster_that_does_not_fit_is_refused(monkeypatch, config, words):

@@ -166,7 +166,7 @@ def test_variables_of_different_shapes_are_named(found):
         worker["message"]
         for worker in found("MultiWorkerMirroredStrategy")["another_shape"]
     ]
-    words = "UnequalModelError: .*about to create kernel.*of another shape"
+    words = "UnequalModelError: .*about to create kernel.*of a different shape"
     assert any(re.search(words, each) for each in messages), messages
     # Whoever is later finds the other one gone.
     assert all("Unequal" in each or "PeerLost" in each for each in messages), messages

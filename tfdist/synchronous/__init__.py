@@ -1,1 +1,1 @@
-"""Strategies whose workers step together, each with a copy of the model."""
+"""Strategies whose workers train in lockstep, each with a copy of the model."""

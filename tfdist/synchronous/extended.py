@@ -1,4 +1,4 @@
-"""What TensorFlow's multi-worker strategy is asked to do otherwise."""
+"""The `extended` of `MultiWorkerMirroredStrategy`: overrides of TensorFlow's class."""
 
 import contextlib
 import itertools
@@ -17,12 +17,12 @@ from tfdist.liveness.peers import PeerWatch, explained
 from tfdist.synchronous.fit.computation import traced_step
 from tfdist.variables.creation import variable_path
 
-# Beyond those that TensorFlow numbers from 1.
+# TensorFlow numbers its own groups from 1.
 _GROUP_OF_WORKERS = 1 << 20
 
 
 class UnequalModelError(ValueError):
-    """The workers build different models, or call `fit` with other arguments."""
+    """The workers build different models, or call `fit` with different arguments."""
 
 
 class UnequalDevicesError(ValueError):
@@ -34,11 +34,11 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
     Args:
         container_strategy: The strategy.
-        config: The cluster, and this process's task.
-        resolver: The same, as TensorFlow takes it.
+        config: The cluster and this process's task.
+        resolver: The same, in TensorFlow's form.
         communication_options: A `tf.distribute.experimental.CommunicationOptions`.
         startup_timeout: How long to wait for the other tasks, in seconds.
-        peer_timeout: How long a task may not answer later, in seconds.
+        peer_timeout: How long a task may fail to respond afterwards, in seconds.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         self._sums = itertools.count()
         self._peer_watch: PeerWatch | None = None
         self.communication_options = communication_options
+        # Before `super`, which starts this process's server.
         _tf.use_own_peer_watch()
         super().__init__(
             container_strategy,
@@ -66,16 +67,16 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         )
 
     def lost_peers(self) -> list[str]:
-        """Asks the other tasks, and returns those that do not answer."""
+        """Probes the other tasks and returns those that do not respond."""
         return self._peer_watch.lost() if self._peer_watch else []
 
     def call(self) -> contextlib.AbstractContextManager[None]:
-        """A call that needs the other tasks: without one, its collectives are aborted."""
+        """A call that needs the other tasks: if one is lost, collectives are aborted."""
         return contextlib.nullcontext()
 
     @property
     def worker_index(self) -> int:
-        """The place of this process among the chief and the workers, from 0."""
+        """The index of this process among the chief and the workers, from 0."""
         return self._tasks.index(self._config.task)
 
     @property
@@ -85,7 +86,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes: the chief, or else worker 0."""
+        """Whether this process writes files: the chief, or else worker 0."""
         return self.worker_index == 0
 
     @property
@@ -96,28 +97,30 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def gather_numbers(
         self, numbers: Sequence[int], timeout: float | None = None
     ) -> np.ndarray:
-        """Gathers some integers of each worker, in eager mode.
+        """Gathers integers from each worker, in eager mode.
 
         Args:
-            numbers: This worker's; every worker gives as many.
-            timeout: After how many seconds to fail; never, unless given.
+            numbers: This worker's integers. All workers pass equally many.
+            timeout: After how many seconds to fail. Never by default.
 
         Returns:
-            A matrix with a row of int64 for each worker.
+            An int64 matrix with one row per worker.
         """
+        # A sum of matrices that are zero in the other rows is the gather.
         matrix = np.zeros((len(self._tasks), len(numbers)), np.int64)
         matrix[self.worker_index] = numbers
         return self._sum_over_workers(matrix, timeout)
 
     def copy_from_chief(self, variables: Sequence[Any]) -> None:
-        """Gives Keras variables, on every worker, the value that the chief has.
+        """Sets Keras variables on every worker to the chief's values.
 
         Cost: each variable once over the network, in one message.
         """
         mine = [np.asarray(each.numpy()) for each in variables]
         data = np.frombuffer(b"".join(each.tobytes() for each in mine), np.uint8)
         words = np.pad(data, (0, -len(data) % 4)).view(np.int32)
-        # Integers, for to add a zero keeps their bits.
+        # As integers, because adding 0 keeps all their bits. A float sum would turn -0.0
+        # into 0.0, and may change the bits of a NaN.
         chiefs = words if self.is_chief else np.zeros_like(words)
         data = self._sum_over_workers(chiefs).view(np.uint8)
         ends = np.cumsum([each.nbytes for each in mine])
@@ -128,14 +131,15 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _sum_over_workers(
         self, array: np.ndarray, timeout: float | None = None
     ) -> np.ndarray:
-        # One CPU per worker: workers with unequal numbers of devices would wait for
-        # each other in different groups of TensorFlow's own, and never say so.
+        # One CPU per worker. In TensorFlow's own groups, workers with unequal numbers of
+        # devices would wait for each other in different groups, without an error.
         with explained(self.lost_peers), tf.device(f"{self._task_device}/device:CPU:0"):
             total = tf.raw_ops.CollectiveReduceV2(
                 # A new tensor: a constant may be cached on another device.
                 input=tf.identity(tf.constant(array)),
                 group_size=len(self._tasks),
                 group_key=_GROUP_OF_WORKERS,
+                # Workers match collectives by number, so all must call in one order.
                 instance_key=next(self._sums),
                 ordering_token=[],
                 merge_op="Add",
@@ -147,7 +151,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function.
 
-        Unlike `ReplicaContext.all_reduce`, the replicas of a worker need not meet.
+        Unlike `ReplicaContext.all_reduce`, it does not make the threads of a worker's
+        replicas wait for each other, so it also works inside a condition.
         """
         reduce_op = tf.distribute.ReduceOp.SUM
         return self._replica_ctx_all_reduce(reduce_op, list(values), options)
@@ -159,17 +164,20 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             with explained(self.lost_peers):
                 return super()._create_variable(next_creator, **kept_equal(kwargs))
         except tf.errors.InvalidArgumentError as error:
+            # TensorFlow broadcasts the initial value by a collective, which checks shape
+            # and dtype. Its message names no variable.
             if "mismatch" not in error.message:
                 raise
             raise UnequalModelError(
                 "the workers create different variables: this one is about to create "
-                f"{kwargs.get('name') or 'a variable'}, and another one a variable of "
-                "another shape or dtype. Every worker runs the script, and must build "
+                f"{kwargs.get('name') or 'a variable'}, another one a variable of a "
+                "different shape or dtype. Every worker runs the script and must build "
                 "the same model in the same order: draw sizes and vocabularies with "
                 "the same seed"
             ).with_traceback(error.__traceback__) from None
 
-    # TensorFlow knows one device of a process without GPUs, however many it has.
+    # TensorFlow uses one device of a process without GPUs, even if it has several logical
+    # CPUs.
     def _initialize_local_devices(
         self, cluster_resolver: Any, worker_device: str
     ) -> tuple[tuple[str, ...], str]:
@@ -186,7 +194,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         count = len(kinds[kind])
         return tuple(f"{worker_device}/device:{kind}:{i}" for i in range(count)), kind
 
-    # Called once this process listens, and before anything asks the others.
+    # TensorFlow calls this when the server of this process listens, and before the first
+    # collective.
     def _start_check_health_thread(self) -> None:
         cluster, here = self._config.cluster, self._config.task
         peers = {
@@ -199,10 +208,11 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             self._startup_timeout,
             "Start this script on each of them (python -m launch.task, or python -m "
             "launch.local for a whole cluster on one machine), check the addresses in "
-            "TF_CONFIG, or give MultiWorkerMirroredStrategy a longer startup_timeout",
+            "TF_CONFIG, or pass a longer startup_timeout to MultiWorkerMirroredStrategy",
         )
         self._check_device_counts()
         self._peer_watch = PeerWatch(peers, self._peer_timeout)
+        # The threads end with the strategy; at exit they end anyway, as daemons.
         weakref.finalize(self, self._peer_watch.stop).atexit = False
 
     def _check_device_counts(self) -> None:
@@ -212,10 +222,10 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             ).ravel()
         except tf.errors.OpError as error:
             raise TimeoutError(
-                f"the other tasks listen, and did not join within "
+                f"the other tasks listen but did not join within "
                 f"{self._startup_timeout:g} s ({error.message.splitlines()[0][:200]}). "
                 "Check that each runs this script with the same TF_CONFIG cluster, "
-                "and that no other program has their ports"
+                "and that no other program uses their ports"
             ) from None
         if len(set(counts)) > 1:
             listed = ", ".join(
@@ -225,7 +235,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             raise UnequalDevicesError(
                 f"every worker needs the same number of devices; received {listed}. "
                 "Set CUDA_VISIBLE_DEVICES, or the number of logical devices, so that "
-                "all have as many as the one with the fewest"
+                "all have as many as the worker with the fewest"
             )
 
     def _call_for_each_replica(
@@ -233,9 +243,9 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     ) -> Any:
         return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
 
-    # Keras's optimizers ask it. A step of `fit` has reduced its gradients by then, and
-    # what is left is the same on every replica: they need not meet. A meeting cannot
-    # take place inside of a condition, such as of accumulated gradients.
+    # Keras's optimizers ask this. By then, a step of `fit` has reduced its gradients, and
+    # the rest is equal on every replica: no merge call is needed. Nor is one possible within
+    # a condition, such as that of accumulated gradients.
     def _use_merge_call(self) -> bool:
         step = traced_step()
         is_step = step is not None and not step.is_rehearsal
@@ -243,11 +253,11 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
 
 def kept_equal(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns how to create a variable whose copies each replica writes by itself.
+    """Returns arguments for a variable whose copies the replicas write themselves.
 
-    Keras marks an optimizer's counters and the like as written by the first replica.
-    Every replica writes the same value to them, and for TensorFlow to copy the first
-    one's, the replicas would have to meet at each.
+    Keras marks variables such as an optimizer's counters as written by the first replica.
+    Every replica writes the same value to them anyway. Having TensorFlow copy the first
+    one's would take a merge call per variable.
     """
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
     if variable_path.get() is not None and kwargs.get("aggregation") == first:

@@ -1,4 +1,4 @@
-"""`RingStrategy`: one program, a copy of the model on every worker, and a ring of them."""
+"""`RingStrategy`: one program, with a copy of the model on every worker of a ring."""
 
 import weakref
 from collections.abc import Sequence
@@ -16,41 +16,42 @@ from tfdist.synchronous.strategy import SynchronousStrategy
 
 _ADVICE = (
     "Start each of them (python -m launch.task, or python -m launch.local for a whole "
-    "cluster on one machine), check the addresses in TF_CONFIG, or give RingStrategy a "
-    "longer startup_timeout"
+    "cluster on one machine), check the addresses in TF_CONFIG, or pass a longer "
+    "startup_timeout to RingStrategy"
 )
 
 
 class RingStrategy(SynchronousStrategy):
     """Trains synchronously on the devices of several workers, from the chief.
 
-    The script runs on the chief alone; a worker is a server (`python -m tfdist.server`).
+    The script runs only on the chief; a worker is a server (`python -m tfdist.server`).
     Variables created in `scope()` have a copy on every worker. A Keras 3 model built
-    and compiled in the scope trains with its own `fit`: the chief cuts each batch into
+    and compiled in the scope trains with its own `fit`: the chief splits each batch into
     as many parts as there are devices, every device computes the gradients of its
     part, and chunks of them travel around the ring from worker to worker.
 
     Cost: a step moves each gradient over every worker's link about twice, whatever the
-    number of workers (`2 (n - 1) / n` times its bytes in and out); the examples over
-    the chief's link; and the chief tells every worker to begin, which takes it some
-    milliseconds a worker.
+    number of workers (`2 (n - 1) / n` times its bytes in and out), and the examples
+    over the chief's link. The chief starts the step on every worker, which takes a few
+    milliseconds per worker.
 
     Args:
-        cluster: The cluster, of a chief and workers, and the chief as this process's
-            task. From the environment variable TF_CONFIG unless given.
-        cross_device_ops: How gradients meet: a `tfdist.RingAllReduce()` unless given.
+        cluster: The cluster of a chief and workers, with the chief as this process's
+            task. Read from the environment variable TF_CONFIG by default.
+        cross_device_ops: The all-reduce of gradients. `tfdist.RingAllReduce()` by
+            default.
         startup_timeout: How long to wait for the workers, in seconds.
-        peer_timeout: How long a worker may not answer, later, in seconds. Then `fit`,
-            `evaluate` and `predict` fail with a `PeerLostError`, or, where they wait
-            and cannot be interrupted, the process ends with status 69.
+        peer_timeout: How long a worker may fail to respond afterwards, in seconds. Then
+            `fit`, `evaluate` and `predict` raise a `PeerLostError`, or, if they are in a
+            wait that cannot be interrupted, the process exits with status 69.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is not
             the chief of a cluster with workers and without ps.
-        StartupTimeoutError: If a worker does not answer in time.
+        StartupTimeoutError: If a worker does not respond in time.
         UnequalDevicesError: If the workers have unequal numbers of GPUs.
         TypeError: If `cross_device_ops` is not a `tf.distribute.CrossDeviceOps`.
-        RuntimeError: If this process has such a strategy already, or in graph mode.
+        RuntimeError: If this process already has such a strategy, or is in graph mode.
     """
 
     has_one_script = True
@@ -66,7 +67,7 @@ class RingStrategy(SynchronousStrategy):
         ops = AllReduce("ring") if cross_device_ops is None else cross_device_ops
         if not isinstance(ops, tf.distribute.CrossDeviceOps):
             raise TypeError(
-                "cross_device_ops is an object such as tfdist.RingAllReduce(); "
+                "cross_device_ops must be an object such as tfdist.RingAllReduce(); "
                 f"received {ops!r}"
             )
         check_eager("RingStrategy")
@@ -93,13 +94,14 @@ class RingStrategy(SynchronousStrategy):
         return 1
 
     def distribute_shares(self, shares: tf.data.Dataset) -> Any:
-        """Gives the elements of an endless dataset to the devices in turn."""
+        """Distributes the elements of an endless dataset to the devices in turn."""
         return super().distribute_datasets_from_function(lambda _: shares)
 
     def copy_from_chief(self, variables: Sequence[Any]) -> None:
-        """Makes all copies equal again if a step failed, on some replicas perhaps.
+        """Makes all copies equal again after a step that failed on some replicas.
 
-        They began as this process's, and every step keeps them equal.
+        Otherwise there is nothing to copy: variables start equal, since one process
+        creates all copies, and every step keeps them equal.
         """
         if self.copies_may_differ:
             for each in variables:

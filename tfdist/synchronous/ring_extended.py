@@ -1,4 +1,4 @@
-"""The `extended` of `RingStrategy`: replicas on devices of other tasks."""
+"""The `extended` of `RingStrategy`: replicas on the devices of other tasks."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ from tfdist.synchronous.fit.computation import traced_step
 
 
 class RingExtended(_tf.MirroredExtended):
-    """The `extended` of `RingStrategy`: a mirrored one, with devices of other tasks.
+    """A mirrored `extended` whose devices belong to other tasks.
 
     Args:
         strategy: The strategy.
         workers: The address of each worker, in the order of the ring.
-        cross_device_ops: How gradients meet.
-        peer_timeout: How long a worker may not answer, in seconds.
+        cross_device_ops: The all-reduce of gradients.
+        peer_timeout: How long a worker may fail to respond, in seconds.
     """
 
     worker_index = 0
@@ -40,21 +40,22 @@ class RingExtended(_tf.MirroredExtended):
         peer_timeout: float,
     ) -> None:
         devices = _devices([each.device for each in workers])
-        # Given devices of several tasks, the base class refuses to be constructed, and
-        # then does what is asked of it.
+        # The base class's constructor rejects devices of several tasks in eager mode. Its
+        # other methods support them.
         super().__init__(strategy, devices[:1], cross_device_ops)
         self._initialize_strategy(devices)
         self._servers = {task: Server(address) for task, address in workers.items()}
         self._last_resort = LastResort()
         self._watch = PeerWatch(workers, peer_timeout, self._check, self._lost)
         here = tf.identity(0).device
-        # Batches are cut here, where the dataset is; a worker gets its part with the
-        # step. What is computed in the scope, initial values say, is computed here.
+        # Batches are split in this process, which has the dataset, and a worker receives
+        # its part with the step. With no default device, initial values and whatever else
+        # the scope computes are computed here too.
         self._input_workers_devices = ((here, (here,) * len(devices)),)
         self._default_device = None
 
     def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
-        """Some integers of each process that runs the script: of this one."""
+        """Returns this process's integers: no other process runs the script."""
         return np.array([numbers], np.int64)
 
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
@@ -66,20 +67,21 @@ class RingExtended(_tf.MirroredExtended):
                 tf.distribute.ReduceOp.SUM, pairs, options
             )
 
-        # What has no device yet, a constant say, gets the replica's.
+        # The ring finds a value's place by its device. A constant has none until `identity`
+        # places it on the replica's.
         placed = tuple(tf.nest.map_structure(tf.identity, each) for each in values)
         return tf.distribute.get_replica_context().merge_call(add_up, placed)
 
     def lost_peers(self) -> list[str]:
-        """Asks the workers, and returns those that do not answer."""
+        """Probes the workers and returns those that do not respond."""
         return self._watch.lost()
 
     def stop_watching(self) -> None:
-        """Asks the workers no longer."""
+        """Stops probing the workers."""
         self._watch.stop()
 
     def call(self) -> contextlib.AbstractContextManager[None]:
-        """A call that needs the workers: without one, it fails or the process ends."""
+        """A call that needs the workers: if one is lost, it fails or the process exits."""
         return self._last_resort.call()
 
     def _lost(self, what: str, is_back: Callable[[], bool]) -> bool:
@@ -102,8 +104,8 @@ class RingExtended(_tf.MirroredExtended):
     ) -> Any:
         return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
 
-    # A step of `fit` has added up its gradients before the optimizer asks, and what is
-    # left is the same on every replica: they need not meet.
+    # When the optimizer asks, a step of `fit` has added up its gradients, and the rest is
+    # equal on every replica: no merge call is needed.
     def _use_merge_call(self) -> bool:
         step = traced_step()
         is_step = step is not None and not step.is_rehearsal
@@ -111,7 +113,7 @@ class RingExtended(_tf.MirroredExtended):
 
 
 def _devices(workers: list[str]) -> tuple[str, ...]:
-    """All GPUs of the workers, or the CPU of each where there are none."""
+    """Returns all GPUs of the workers, or the CPU of each if there are none."""
     gpus = [
         [
             each.name
@@ -126,8 +128,8 @@ def _devices(workers: list[str]) -> tuple[str, ...]:
             f"{task} has {n}" for task, n in zip(workers, counts, strict=True)
         )
         raise UnequalDevicesError(
-            f"the workers have unequal numbers of GPUs ({has}), and all have to show "
-            "the same number: set CUDA_VISIBLE_DEVICES for those that have more"
+            f"all workers need the same number of GPUs; received {has}. Set "
+            "CUDA_VISIBLE_DEVICES on those that have more"
         )
     if counts[0]:
         return tuple(gpu for each in gpus for gpu in each)

@@ -1,4 +1,4 @@
-"""What `fit` asks of a strategy whose replicas take every step together."""
+"""The base class of strategies whose replicas take every step together."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,30 +13,30 @@ from tfdist.synchronous.fit.driver import SynchronousDriver
 class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     """A strategy under which all replicas compute parts of the same batch.
 
-    Its `extended` answers:
+    Its `extended` provides:
 
-    - `worker_index`: the place of this process among those that run the script;
+    - `worker_index`: the index of this process among those that run the script;
     - `worker_names`: the tasks of these processes, in that order;
     - `is_chief`: whether this process is the one that writes;
     - `communication_options`: how gradients are exchanged;
-    - `gather_numbers(numbers)`: some integers of each such process, one row each;
+    - `gather_numbers(numbers)`: integers from each such process, one row per process;
     - `sum_over_replicas(values, options)`: in a replica, the sums of values of one
       dtype;
-    - `lost_peers()`: the tasks that do not answer;
-    - `call()`: a context, of a call that needs all of them.
+    - `lost_peers()`: the tasks that do not respond;
+    - `call()`: a context for a call that needs all of them.
 
     Args:
-        extended: Of the strategy.
+        extended: The strategy's `extended`.
         resolver: The cluster, and this process's task in it.
     """
 
     has_one_script = False
-    """Whether the script runs in one process alone, for all workers."""
+    """Whether the script runs in a single process, for all workers."""
 
     copies_may_differ = False
-    """Whether a step failed on some replica, while others went on to write."""
+    """Whether a step failed on some replicas while others wrote their variables."""
 
-    # TensorFlow's extended takes from here what to number its collectives from.
+    # TensorFlow's extended reads the first number of its collectives from its strategy.
     _collective_key_base = 0
 
     def __init__(
@@ -56,7 +56,7 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what is to be written: chief, or worker 0."""
+        """Whether this process writes files: the chief, or else worker 0."""
         return bool(self.extended.is_chief)
 
     @property
@@ -66,33 +66,35 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
 
     @property
     def num_replicas(self) -> int:
-        """The number of devices that train, of all workers."""
+        """The number of training devices of all workers together."""
         return int(self.num_replicas_in_sync)
 
     def barrier(self) -> None:
-        """Waits until every worker has come here."""
+        """Waits until every worker has reached this call."""
         self.extended.gather_numbers([0])
 
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any = None
     ) -> Any:
-        """As in TensorFlow; `fit` divides the batches of the dataset itself."""
+        """As in TensorFlow, except that `fit` divides the dataset's batches itself."""
         distributed = super().experimental_distribute_dataset(dataset, options)
+        # TensorFlow's result shards by its own rules and cannot be divided again, so `fit`
+        # needs the dataset itself.
         distributed.tfdist_source = dataset
         return distributed
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[..., tf.data.Dataset], options: Any = None
     ) -> Any:
-        """As in TensorFlow; `fit` calls the function itself."""
+        """As in TensorFlow, except that `fit` calls the function itself."""
         distributed = super().distribute_datasets_from_function(dataset_fn, options)
         distributed.tfdist_source = dataset_fn
         return distributed
 
     def distribute_shares(self, shares: tf.data.Dataset) -> Any:
-        """Puts the elements of an endless dataset on this worker's devices in turn."""
+        """Distributes the elements of an endless dataset to local devices in turn."""
         raise NotImplementedError
 
     def copy_from_chief(self, variables: Sequence[Any]) -> None:
-        """Gives Keras variables, on every worker, the value that the chief has."""
+        """Sets Keras variables on every worker to the chief's values."""
         raise NotImplementedError

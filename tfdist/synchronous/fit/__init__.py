@@ -1,1 +1,1 @@
-"""How Keras models train on workers that step together."""
+"""Training of Keras models on workers in lockstep."""

@@ -1,8 +1,8 @@
-"""Whether all workers train the same model on the same data, before they begin to.
+"""Checks before training that all workers have the same model and the same data.
 
-Each runs the script in a process of its own. Where it draws at random without a seed, a
-shuffled list of files or the vocabulary that was learned from it differs, and training
-goes on, to worse results.
+Each worker runs the script in its own process. Where the script draws random numbers
+without a seed, a shuffled list of files differs, or a vocabulary learned from them.
+Training would continue without an error, to worse results.
 """
 
 import json
@@ -38,19 +38,19 @@ _NUMBERS = (
     "validation_steps",
 )
 _ADVICE = (
-    "Every worker runs the script: draw with the same seed on all of them "
-    "(keras.utils.set_random_seed at its beginning), and read the same files in the "
+    "Every worker runs the script: set the same seed on all of them "
+    "(keras.utils.set_random_seed at the start), and read the same files in the "
     "same order"
 )
 
 
 def check_model(model: Any, strategy: Any) -> None:
-    """Checks, the first time, that a model is the same on all workers.
+    """Checks once per model that it is the same on all workers.
 
-    Cost: each worker reads its tables once, and one number crosses the network.
+    Cost: each worker reads its tables once, and exchanges one number.
 
     Raises:
-        UnequalModelError: If it is not; names what differs, and on whom.
+        UnequalModelError: If it is not. Names what differs, and on which workers.
     """
     if strategy.num_workers == 1 or model in _checked:
         return
@@ -60,14 +60,14 @@ def check_model(model: Any, strategy: Any) -> None:
 
 
 def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
-    """Checks what `fit` was called with: numbers, arrays, and where datasets begin.
+    """Checks the arguments of `fit`: numbers, arrays, and first batches of datasets.
 
-    Cost: each worker reads at most 64 MiB of each array, and the first batch of a
+    Cost: each worker reads at most 64 MiB of each array, and the first batch of each
     dataset that it has not read before.
 
     Raises:
-        UnequalModelError: If numbers differ, such as that of the epochs.
-        UnequalDataError: If the data of which each worker takes its own rows differs.
+        UnequalModelError: If numbers differ, such as the number of epochs.
+        UnequalDataError: If the data from which each worker takes its rows differs.
     """
     if strategy.num_workers == 1:
         return
@@ -91,13 +91,13 @@ def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
     if differing:
         raise UnequalDataError(
             f"the workers were given different data: {differing}. Each takes its own "
-            f"rows of the same batches. {_ADVICE}; or, if the data is each worker's "
-            "own, set AutoShardPolicy.OFF in the options of its dataset"
+            f"rows of the same batches. {_ADVICE}; or, if each worker has its own "
+            "dataset, set AutoShardPolicy.OFF in its options"
         )
 
 
 def _of_data(name: str, value: Any) -> tuple[Checksums, bool]:
-    """Checksums of an argument, and whether it may differ between two readings."""
+    """Returns checksums of an argument, and whether reading it twice may differ."""
     if isinstance(value, tf.data.Dataset):
         return _of_dataset(name, value)
     if isinstance(value, keras.utils.PyDataset):
@@ -116,7 +116,7 @@ def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
         return {}, False
     _checked.add(dataset)
     if _tf.shuffle_seeds(dataset):
-        # It would begin with other examples on each worker.
+        # Otherwise each worker would start with different examples.
         dataset = with_agreed_shuffles(dataset, seed=0)
     for batch in dataset.take(1):
         found = checksums.of_tensors(f"{name}, its first batch", batch)
@@ -125,15 +125,16 @@ def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
 
 
 def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str:
-    """Says what differs between the workers and on whom; '' if nothing does.
+    """Returns what differs between workers, and on which ones; '' if nothing does.
 
     Args:
         mine: This worker's checksums.
         strategy: The strategy.
-        all_of_them: Whether it is no matter unless everything does: what is drawn for
-            an example differs, and its target does not.
+        all_of_them: Whether a difference counts only if all checksums differ. Random
+            augmentation changes an example, but not its target.
     """
     gather = strategy.extended.gather_numbers
+    # One number first: names and checksums are exchanged only if it differs.
     total = checksums.of_values("", sorted(mine.items()))
     if len(set(gather([total])[:, 0].tolist())) == 1:
         return ""
@@ -155,6 +156,7 @@ def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str
 
 def _gather_texts(gather: Any, text: str) -> Sequence[str]:
     mine = np.frombuffer(text.encode(), np.uint8)
+    # A collective needs tensors of one size on all workers.
     lengths = gather([len(mine)])[:, 0]
     padded = np.zeros(lengths.max(), np.int64)
     padded[: len(mine)] = mine

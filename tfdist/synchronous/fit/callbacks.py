@@ -1,4 +1,4 @@
-"""Which callbacks run on which worker, and how all of them start from the same."""
+"""Selection of callbacks per worker, and the start of all from the chief's state."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import keras
 
 from tfdist.synchronous.fit import agreement
 
-# Each writes files and does nothing else.
+# These only write files or send reports, which one process should do once. All others run
+# on every worker: one that stops training on the chief alone would leave the rest waiting.
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.CSVLogger,
@@ -19,12 +20,12 @@ _WRITERS = (
 def for_worker(callbacks: Any, strategy: Any) -> Any:
     """Returns the callbacks of `fit` that this worker runs.
 
-    Those that write files run on the chief. `BackupAndRestore` is one: the chief reads
-    its backup, and the others get its weights and its epoch from the chief.
+    Callbacks that write files run on the chief. So does `BackupAndRestore`: the chief
+    reads its backup, and the others get the weights and the epoch from the chief.
 
     Args:
-        callbacks: What `fit` was given: None, a callback, a list or a `CallbackList`.
-        strategy: The `MultiWorkerMirroredStrategy`.
+        callbacks: The argument of `fit`: None, a callback, a list or a `CallbackList`.
+        strategy: The `SynchronousStrategy`.
     """
     start = StartAsTheChief(strategy)
     if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -41,12 +42,15 @@ def _readers(callbacks: list[Any]) -> list[Any]:
 
 
 class StartAsTheChief(keras.callbacks.Callback):
-    """Gives every worker the chief's variables and first epoch, before `fit` begins.
+    """Gives every worker the chief's variables and first epoch when `fit` starts.
+
+    A callback, and the last one, because those before it may restore a backup, on the
+    chief alone.
 
     Cost: each variable of the model and the optimizer once over the network.
 
     Args:
-        strategy: The `MultiWorkerMirroredStrategy`.
+        strategy: The `SynchronousStrategy`.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -54,7 +58,7 @@ class StartAsTheChief(keras.callbacks.Callback):
         self._strategy = strategy
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Copies what the callbacks before this one may have restored."""
+        """Copies the state that earlier callbacks may have restored."""
         model = self.model
         agreement.check_model(model, self._strategy)
         optimizer = model.optimizer

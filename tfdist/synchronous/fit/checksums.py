@@ -1,7 +1,7 @@
-"""Checksums of what every worker must have alike: arrays, batches, models, arguments.
+"""Checksums of everything that must be equal on all workers: data, models, arguments.
 
-Two workers with the same script have different things where the script draws at random
-without a seed, or reads files that are not the same on both.
+Two workers with the same script differ where the script draws random numbers without a
+seed, or reads files that are not the same on both.
 """
 
 import zlib
@@ -16,9 +16,10 @@ from tfdist import _tf
 
 Checksums = dict[str, int]
 
-# Of a larger array, rows at even distances are looked at.
+# A larger array is sampled, at evenly spaced rows.
 _LARGEST_BYTES = 1 << 26
-# Names differ with what else a worker has made; seeds are each worker's own.
+# Keras numbers names by what a worker has created before, and draws a seed where none is
+# given. Vocabularies are compared by their words: see `of_model`.
 _OF_ONE_WORKER = frozenset({"name", "seed", "vocabulary"})
 _PRIMITIVES = (bool, int, float, str, type(None))
 
@@ -26,7 +27,7 @@ _PRIMITIVES = (bool, int, float, str, type(None))
 def of_array(value: Any) -> int:
     """Returns a checksum of an array's shape, dtype and content.
 
-    Cost: at most 64 MiB of it are read.
+    Cost: reads at most 64 MiB of it.
     """
     array = np.asarray(value)
     every = max(1, -(-array.nbytes // _LARGEST_BYTES))
@@ -39,7 +40,7 @@ def of_array(value: Any) -> int:
 
 
 def of_tensors(name: str, structure: Any) -> Checksums:
-    """Returns a checksum for each tensor or array of a nested structure, by its path."""
+    """Returns a checksum per tensor or array of a nested structure, by path."""
     pairs = keras.tree.flatten_with_path(structure)
     return {
         "".join([name, *(f"[{key!r}]" for key in path)]): of_array(_as_array(leaf))
@@ -49,14 +50,14 @@ def of_tensors(name: str, structure: Any) -> Checksums:
 
 
 def of_values(name: str, value: Any) -> int:
-    """Returns a checksum of numbers, strings, and lists and dicts of these."""
+    """Returns a checksum of numbers, strings, and lists and dicts of both."""
     return zlib.crc32(repr((name, _plain(value))).encode())
 
 
 def of_model(model: Any) -> Checksums:
-    """Returns checksums of a model's layers, of their tables, and of its optimizer.
+    """Returns checksums of a model's layers, their tables and its optimizer.
 
-    Weights are not among them: the chief's are given to all.
+    Weights are left out: all workers start from the chief's.
     """
     found: Checksums = {}
     for index, layer in enumerate([model, *_tf.flatten_layers(model)]):
@@ -73,7 +74,8 @@ def of_model(model: Any) -> Checksums:
     if model.optimizer is not None:
         name = type(model.optimizer).__name__
         config = _config(model.optimizer)
-        # The chief's rate is given to all, unless it follows a schedule.
+        # All workers take the chief's learning rate, which is a variable. A schedule is
+        # not.
         if not isinstance(config.get("learning_rate"), Mapping):
             config.pop("learning_rate", None)
         found["the optimizer"] = of_values(name, config)
@@ -83,12 +85,12 @@ def of_model(model: Any) -> Checksums:
 def _config(owner: Any) -> dict[str, Any]:
     try:
         return dict(owner.get_config())
-    except Exception:  # A layer need not have one.
+    except Exception:  # The user's code: a layer need not have a config.
         return {}
 
 
 def _constants(layer: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors and arrays that a layer keeps beside its variables."""
+    """Yields the tensors and arrays of a layer that are not variables."""
     for name, value in vars(layer).items():
         if isinstance(value, np.ndarray):
             yield name, value
@@ -98,12 +100,16 @@ def _constants(layer: Any) -> Iterator[tuple[str, Any]]:
             keys, values = (each.numpy() for each in value.export())
             yield (
                 name,
+                # Sorted: a hash table exports its entries in no fixed order.
                 np.stack([keys.astype(str), values.astype(str)])[:, keys.argsort()],
             )
 
 
 def _plain(value: Any) -> Any:
-    """What can be compared between processes."""
+    """Returns a form of a value that processes can compare.
+
+    An object's `repr` contains its address, so only its type is kept.
+    """
     if isinstance(value, Mapping):
         return sorted(
             (str(key), _plain(each))

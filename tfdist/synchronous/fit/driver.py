@@ -1,4 +1,4 @@
-"""How `fit` trains in unison: the driver of `SynchronousStrategy`."""
+"""The driver of `SynchronousStrategy`: how `fit` trains in lockstep."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
 
 
 class SynchronousDriver(DefaultDriver):
-    """Has all replicas take every step together, each on its rows of the batch.
+    """Runs every step on all replicas together, each on its rows of the batch.
 
     Args:
         strategy: The `SynchronousStrategy`.
@@ -25,22 +25,22 @@ class SynchronousDriver(DefaultDriver):
     in_unison = True
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
-        """Checks the model, and returns what runs its train steps on all replicas.
+        """Checks the model and returns the function that trains it on all replicas.
 
         Raises:
-            SynchronousTrainingError: If a part of a batch is not enough for a layer.
+            SynchronousTrainingError: If a layer needs more than a part of a batch.
         """
         refusals.check_model(model)
         step = building.step_of(model, building.TRAIN)
         return StepFunction(model, ReplicaSteps(model, step))
 
     def test_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
-        """Returns what runs test steps on all replicas."""
+        """Returns the function that runs test steps on all replicas."""
         step = building.step_of(model, building.TEST)
         return StepFunction(model, ReplicaSteps(model, step))
 
     def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
-        """Returns what predicts on all replicas."""
+        """Returns the function that predicts on all replicas."""
         return PredictFunction(ReplicaPredictions(model))
 
     def data(self, adapter: Any) -> ShardedData:
@@ -57,7 +57,7 @@ class SynchronousDriver(DefaultDriver):
             self.strategy,
             structure.specs,
             lambda batch: steps.rehearse(structure, batch),
-            # Without a graph, what the step computes is known from a rehearsal alone.
+            # In eager mode there is no graph, so kinds come from a rehearsal.
             always=bool(model.run_eagerly),
         )
 
@@ -65,7 +65,7 @@ class SynchronousDriver(DefaultDriver):
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        """Has all workers begin `fit` alike, and names a worker that is lost."""
+        """Starts `fit` from the same state on all workers, and names a lost worker."""
         strategy, extended = self.strategy, self.strategy.extended
         with explained(extended.lost_peers), extended.call():
             if method == "fit":
@@ -74,15 +74,16 @@ class SynchronousDriver(DefaultDriver):
                 arguments["callbacks"] = callbacks.for_worker(given, strategy)
             yield
             if method == "fit" and strategy.num_workers > 1:
-                # What the chief's callbacks have written is there for all to load.
+                # After `fit`, every worker may load what the chief's callbacks wrote.
                 strategy.barrier()
 
     @contextlib.contextmanager
     def storing(self, model: Any, operation: str) -> Iterator[bool]:
-        """Has the chief alone write, and Keras read and write outside the scope.
+        """Lets only the chief write, and Keras read and write outside the scope.
 
-        Keras makes an optimizer to compare with as it saves. In the scope, its
-        variables would be created on all workers, and the others do not save.
+        While it saves, Keras creates an optimizer to compare with. In the scope, creating
+        its variables is a collective, and the other workers, which do not save, would
+        never join it.
         """
         is_own = getattr(model, "distribute_strategy", None) is self.strategy
         if not is_own:

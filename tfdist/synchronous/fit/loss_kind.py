@@ -239,7 +239,7 @@ class KindReader:
         if op.type in QUOTIENTS:
             return of_quotient(*kinds)
         if op.type == "Maximum" and Kind.COUNT in kinds:
-            # max(n, 1) is n: no batch is empty. Keras guards its divisions this way.
+            # max(n, 1) is n: no batch is empty.
             others = [each for each, kind in pairs if kind is not Kind.COUNT]
             return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
         return Kind.OTHER

@@ -1,7 +1,8 @@
-"""Which metric a log of a step is the result of.
+"""Finds the metric from which a step's log came.
 
-A replica's metric has seen its own examples. A log that a `train_step` took from a metric
-has to be taken again once the states of all replicas are together, whatever its name.
+A replica's metric has seen only the replica's examples. A log that a `train_step` took from
+a metric is computed again once the states of all replicas are added up. The log's name does
+not tell its metric: a `train_step` may choose any.
 """
 
 from collections.abc import Mapping
@@ -18,14 +19,14 @@ class Source:
 
     Attributes:
         metric: The metric.
-        keys: Where the log is in its result, if that is a dict, or one of dicts.
+        keys: The path to the log if the metric's result is a dict, or a dict of dicts.
     """
 
     metric: keras.metrics.Metric
     keys: tuple[str, ...] = ()
 
     def result(self) -> Any:
-        """Computes the log again, from the metric's state of now."""
+        """Computes the log again, from the metric's current state."""
         result = self.metric.result()
         for key in self.keys:
             result = result[key]
@@ -33,7 +34,7 @@ class Source:
 
 
 class MetricResults:
-    """Notes what the metrics of a model return while this context is open.
+    """Records the results that a model's metrics return within this context.
 
     Args:
         model: The Keras model.
@@ -45,7 +46,8 @@ class MetricResults:
 
     def __enter__(self) -> "MetricResults":
         for metric in self._metrics:
-            # An attribute of the object comes before the method of its class.
+            # An attribute of the object hides the method of its class. `vars` bypasses
+            # Keras's `__setattr__`, which tracks what is assigned.
             vars(metric)["result"] = self._noting(metric, metric.result)
         return self
 
@@ -59,7 +61,7 @@ class MetricResults:
             vars(metric).pop("result", None)
 
     def source_of(self, log: Any) -> Source | None:
-        """The metric that has returned this very object, or None."""
+        """Returns the metric that returned this very object, or None."""
         return next((source for value, source in self._returned if value is log), None)
 
     def _noting(self, metric: Any, compute: Any) -> Any:
@@ -79,7 +81,7 @@ class MetricResults:
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns logs without their nesting, as Keras shows them.
+    """Returns logs flattened as Keras shows them.
 
     >>> flat_logs({"loss": 1.0, "compile_metrics": {"mae": 2.0}})
     {'loss': 1.0, 'mae': 2.0}

@@ -1,6 +1,6 @@
-"""What cannot be right where each replica computes a part of the batch.
+"""Checks for models that cannot train correctly on parts of a batch.
 
-Each is refused before the first step, with the reason and what to do instead.
+They raise before the first step, with the reason and what to do instead.
 """
 
 import logging
@@ -22,14 +22,14 @@ class ScopeError(ValueError):
 
 
 class SynchronousTrainingError(ValueError):
-    """The model asks for something that replicas with parts of a batch cannot do."""
+    """The model needs something that replicas with parts of a batch cannot do."""
 
 
 def check_optimizer(model: Any) -> None:
     """Checks that a model's optimizer belongs to its strategy.
 
     Raises:
-        ScopeError: If it was made outside of the scope.
+        ScopeError: If it was created outside of the scope.
     """
     optimizer, strategy = model.optimizer, model.distribute_strategy
     if optimizer is not None and optimizer._distribution_strategy is not strategy:
@@ -44,7 +44,7 @@ def check_model(model: Any) -> None:
     """Checks a model before it is trained.
 
     Raises:
-        SynchronousTrainingError: If it has a layer that computes with all examples.
+        SynchronousTrainingError: If it has a layer that needs all examples of a batch.
     """
     for layer in _tf.flatten_layers(model):
         _check_layer(layer)
@@ -53,29 +53,30 @@ def check_model(model: Any) -> None:
 def _check_layer(layer: keras.Layer) -> None:
     if getattr(layer, "stateful", False):
         raise SynchronousTrainingError(
-            f"layer {layer.name!r} has stateful=True: its state has a row for each "
-            "example of a batch, and each replica has a part of them. Use "
-            "stateful=False, and longer sequences"
+            f"layer {layer.name!r} has stateful=True: its state has one row per "
+            "example of a batch, but each replica has only some of the examples. Use "
+            "stateful=False and longer sequences"
         )
     if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
         raise SynchronousTrainingError(
-            f"layer {layer.name!r} computes in float8, whose scales are found from all "
-            "examples, and each replica has a part of them. Use the dtype policy "
+            f"layer {layer.name!r} computes in float8, whose scales depend on all "
+            "examples, but each replica has only some of them. Use the dtype policy "
             "mixed_bfloat16"
         )
 
 
 def check_copies(graph: Any, model: Any) -> None:
-    """Checks that the replicas' step uses no variable of the process that traces it.
+    """Checks that a step uses only variables with a copy on every replica.
 
-    Such a variable has one copy, to which every replica's update would be applied.
+    A variable of the tracing process has one copy, to which the updates of all replicas
+    would be applied.
 
     Args:
-        graph: That the step was traced in.
+        graph: The graph in which the step was traced.
         model: The Keras model, to name its variables.
 
     Raises:
-        ScopeError: If it does.
+        ScopeError: If the step uses another variable.
     """
     variables, _ = captures.resources_on_chief(graph, model)
     if variables:
@@ -87,21 +88,22 @@ def check_copies(graph: Any, model: Any) -> None:
 
 
 def warn_of_mixing(operations: Iterable[tf.Operation]) -> None:
-    """Warns, once for each line, where a step computes with several examples at a time.
+    """Warns, once per line of the program, where a step combines several examples.
 
-    A replica has a part of the batch, and so others than one process has.
+    A replica combines only its own examples. That is a warning and not an error because
+    it is often intended, as for negatives within a batch.
 
     Args:
-        operations: Of the step's graph, that the program has called for.
+        operations: The operations of the step's graph that the program itself called.
     """
     for op in operations:
         line = user_line(op) or f" ({op.name})"
         if line not in _warned:
             _warned.add(line)
             _log.warning(
-                "%s%s computes with several examples of a batch in a way that is no sum "
-                "or mean of what each gives. A replica does so with the examples that "
-                "it has: the result differs from one process's",
+                "%s%s combines several examples of a batch in a way that is not a sum or "
+                "mean over them. Each replica combines only its own examples: the result "
+                "differs from one process's",
                 op.type,
                 line,
             )

@@ -1,7 +1,7 @@
-"""One order of the data on all workers, where they would shuffle each their own way.
+"""One shuffle order of the data on all workers.
 
-Every worker keeps its own rows of each batch. Were the batches not the same on all,
-some examples would be seen twice in an epoch, and others not at all.
+Every worker keeps its own rows of each batch. If batches differed between workers, an
+epoch would contain some examples twice and others not at all.
 """
 
 import random
@@ -15,11 +15,11 @@ from tfdist import _tf
 
 
 class ReorderedPyDataset(keras.utils.PyDataset):
-    """A `PyDataset` whose batches come in an order that follows from a seed.
+    """A `PyDataset` whose batches are shuffled with a seed.
 
     Args:
-        source: The dataset, of a known number of batches.
-        seed: The same on all workers.
+        source: The dataset, with a known number of batches.
+        seed: The seed, equal on all workers.
     """
 
     def __init__(self, source: keras.utils.PyDataset, seed: int) -> None:
@@ -47,27 +47,28 @@ class ReorderedPyDataset(keras.utils.PyDataset):
         return self._source[self._order[index]]
 
     def on_epoch_begin(self) -> None:
-        """Tells the source."""
+        """Forwards the call to the source."""
         self._source.on_epoch_begin()
 
-    # Its threads or processes are started before an epoch begins, with the order as it
-    # is then.
+    # Not in `on_epoch_begin`: Keras starts the reading threads or processes before it calls
+    # that, and they copy the order.
     def on_epoch_end(self) -> None:
-        """Tells the source, and draws the order of the next epoch."""
+        """Forwards the call to the source, and draws the order of the next epoch."""
         self._source.on_epoch_end()
         self._order = self._draw()
 
 
 def shuffles_arrays(adapter: Any) -> bool:
-    """Whether a Keras data adapter draws an order of arrays for each epoch."""
+    """Returns whether a Keras data adapter shuffles arrays in each epoch."""
     return bool(getattr(adapter, "_shuffle", False))
 
 
 def reorder_py_dataset(adapter: Any, seed: int) -> None:
-    """Has a Keras data adapter shuffle a `PyDataset` by a seed, if it shuffles one."""
+    """Makes a Keras data adapter that shuffles a `PyDataset` use a seed."""
     source = getattr(adapter, "py_dataset", None)
     if source is None or not adapter.shuffle or source.num_batches is None:
         return
+    # Keras would shuffle the reordered batches again, with each process's own generator.
     adapter.shuffle = False
     adapter.py_dataset = ReorderedPyDataset(source, seed)
     if adapter.enqueuer is not None:
@@ -76,7 +77,7 @@ def reorder_py_dataset(adapter: Any, seed: int) -> None:
 
 
 def seeds_of(source: Any) -> tuple[int, bool]:
-    """Returns a checksum of the seeds of a dataset's shuffles, and if one has none."""
+    """Returns a checksum of a dataset's shuffle seeds, and whether one has no seed."""
     seeds = _tf.shuffle_seeds(source) if isinstance(source, tf.data.Dataset) else []
     pairs = zip(seeds[::2], seeds[1::2], strict=True)
     checksum = zlib.crc32(",".join(map(str, seeds)).encode())
@@ -84,9 +85,11 @@ def seeds_of(source: Any) -> tuple[int, bool]:
 
 
 def with_agreed_shuffles(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """Gives each `shuffle` of a dataset a seed that follows from `seed`.
+    """Returns a dataset in which each `shuffle` has a seed derived from `seed`.
 
-    Cost: the dataset's graph is serialized, with the arrays in it.
+    The dataset is the user's, and already built: only its graph can still be changed.
+
+    Cost: serializes the dataset's graph, including the arrays in it.
     """
     graph = tf.compat.v1.GraphDef.FromString(_tf.dataset_graph(dataset).numpy())
     bodies = [(graph.node, "")]
@@ -97,8 +100,8 @@ def with_agreed_shuffles(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset
             constant = nodes.add(name=f"{node.name}_agreed_seed", op="Const")
             constant.attr["dtype"].type = tf.int64.as_datatype_enum
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(seed, tf.int64))
-            # The newer versions of the operation take the generator of this process,
-            # and this one makes its own from the seeds.
+            # The newer versions of the operation use a generator resource of the process
+            # that built the dataset. The first version makes its own from the seeds.
             node.op = "ShuffleDataset"
             seeds = [constant.name + suffix] * 2
             node.input[2:] = seeds

@@ -186,7 +186,7 @@ class ReplicaSteps(_Functions):
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
         if is_traced:
             graph = tf.compat.v1.get_default_graph()
-            # Only here: on several processes, each has a copy of such a variable.
+            # Where every worker runs the script, each has such a variable of its own.
             if self._strategy.has_one_script:
                 check_copies(graph, self._model)
         settle_written(step)
