@@ -43,6 +43,7 @@ def check_writable(model_dir: str) -> None:
         ModelDirError: If they cannot.
     """
     # By creating one: permissions do not tell about a full disk or a storage bucket.
+    # Its random name cannot overwrite a file of the user.
     probe = os.path.join(model_dir, f".tfdist-{uuid.uuid4().hex}")
     try:
         tf.io.gfile.makedirs(model_dir)

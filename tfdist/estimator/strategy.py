@@ -90,6 +90,7 @@ def MultiWorkerMirroredStrategy(  # noqa: N802  Called like the class.
     """
     config = read_tf_config()
     if config is not None and config.task.job == "evaluator":
+        # From TF_CONFIG, TensorFlow would require the evaluator to be in the cluster.
         options["cluster_resolver"] = _no_cluster()
     elif config is not None:
         check_no_proxy(config)  # The constructor starts a server.

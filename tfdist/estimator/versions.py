@@ -37,6 +37,7 @@ def check(tensorflow: str, installed: Mapping[str, str | None]) -> None:
             f"tfdist.estimator needs tensorflow-estimator {ESTIMATOR}, the last release; "
             f"version {estimator} is installed: {_EXTRA}"
         )
+    # tf_keras has the minor versions of TensorFlow, and each fits only its own.
     if _numbers(keras) != _numbers(tensorflow):
         major, minor = _numbers(tensorflow)
         raise EstimatorImportError(
