@@ -1,6 +1,6 @@
-"""python -m tfdist.plan: plans where a model's variables live, before any cluster.
+"""The command `python -m tfdist.plan`: plans which ps holds each variable.
 
-In code it is the function `tfdist.plan`; this file is the command alone.
+Programs call the function `tfdist.plan`; this file is only the command.
 """
 
 import sys

@@ -9,11 +9,11 @@ from tfdist.placement.variable_spec import VariableSpec
 
 
 class PartitionError(ValueError):
-    """A partition that is none, or is of another variable."""
+    """A partition that is invalid, or does not fit its variable."""
 
 
 class Shard(NamedTuple):
-    """The indices from `start` up to, not including, `stop`, and their ps."""
+    """The indices from `start` (inclusive) to `stop` (exclusive), and their ps."""
 
     ps: int
     start: int
@@ -27,25 +27,26 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Partition:
-    """A variable in contiguous shards along one axis, of any sizes.
+    """The contiguous shards of a variable along one axis, of any sizes.
 
     >>> Partition.of_sizes(0, sizes=(3, 2), ps=(1, 0)).bounds
     (Shard(ps=1, start=0, stop=3), Shard(ps=0, start=3, stop=5))
 
     Attributes:
         axis: The axis that is split: 0 for rows.
-        bounds: The shards in order; together they cover the axis once. Two of them
-            may live on the same ps.
+        bounds: The shards in order; together they cover the axis exactly once.
+            Several shards may live on the same ps.
 
     Raises:
-        PartitionError: If a shard is empty, or does not begin where the one before
-            it ends.
+        PartitionError: If a shard is empty, or does not start where the previous one
+            stops.
     """
 
     axis: int
     bounds: tuple[Shard, ...]
 
     def __post_init__(self) -> None:
+        # Callers may pass NumPy integers, which JSON cannot store.
         bounds = tuple(Shard(*map(int, bound)) for bound in self.bounds)
         object.__setattr__(self, "bounds", bounds)
         if not bounds or self.axis < 0:
@@ -69,7 +70,7 @@ class Partition:
         """Returns the partition whose i-th shard has `sizes[i]` and lives on `ps[i]`.
 
         Raises:
-            PartitionError: If there are not as many ps as sizes, or a size is
+            PartitionError: If the numbers of ps and sizes differ, or a size is
                 below 1.
         """
         sizes, ps = tuple(sizes), tuple(ps)
@@ -105,11 +106,11 @@ class Partition:
         return tuple(totals)
 
     def check(self, variable: VariableSpec, num_ps: int) -> None:
-        """Checks that this is a partition of a variable, on a cluster.
+        """Checks that this partition fits a variable and a cluster.
 
         Raises:
-            PartitionError: If the variable has no such axis, or one of another size,
-                or a shard is on a ps that the cluster does not have.
+            PartitionError: If the variable has no such axis, the axis has another
+                size, or a shard is on a ps that the cluster does not have.
         """
         if self.axis >= len(variable.shape):
             raise PartitionError(

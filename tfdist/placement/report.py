@@ -1,4 +1,4 @@
-"""What a cluster did, as data that prints as a table."""
+"""Reports of variable placement and of worker steps; they print as tables."""
 
 import io
 import statistics
@@ -24,15 +24,16 @@ class PlacementReport:
     """Where every variable lives.
 
     Attributes:
-        num_ps: The number of ps, also those that hold nothing.
-        variables: Every variable on a ps, optimizer slots too, in creation order.
+        num_ps: The number of ps, including empty ones.
+        variables: Every variable on a ps, including optimizer slots, in creation
+            order.
     """
 
     num_ps: int
     variables: tuple[PlacedVariable, ...]
 
     def on(self, ps: int) -> tuple[VariableSpec, ...]:
-        """The variables that the ps of this index holds."""
+        """The variables on the ps with this index."""
         return tuple(v.spec for v in self.variables if v.ps == ps)
 
     @property
@@ -44,7 +45,7 @@ class PlacementReport:
 
     @property
     def imbalance(self) -> float:
-        """The bytes on the fullest ps over their mean: 1.0 is perfect balance."""
+        """The bytes on the fullest ps over the mean: 1.0 is perfect balance."""
         total = sum(self.bytes_per_ps)
         return max(self.bytes_per_ps) * self.num_ps / total if total else 1.0
 
@@ -69,16 +70,16 @@ STRAGGLER_SHARE = 0.5
 """A worker with less than this share of the median worker's steps is a straggler."""
 
 MIN_MEDIAN_STEPS = 10
-"""Below it, chance alone may leave a worker with half the steps."""
+"""Below this median, chance alone may leave a worker with half the steps."""
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How many training steps each worker ran, by the worker's own count.
+    """How many training steps each worker ran, as counted by the worker.
 
     Attributes:
-        steps: One number a worker, in the order of their task index. A worker that
-            was restarted counts from its restart.
+        steps: One number per worker, in task index order. A restarted worker counts
+            from its restart.
     """
 
     steps: tuple[int, ...]
@@ -87,9 +88,9 @@ class WorkerReport:
     def stragglers(self) -> tuple[int, ...]:
         """The workers that ran fewer than half as many steps as the median worker.
 
-        A worker takes a step whenever it is free, so all that are equally fast run
-        about as many. None is named while the median is below 10 steps. A worker that
-        was restarted has had less time: see `since`.
+        A worker takes a step whenever it is free, so equally fast workers run about
+        equally many. Empty while the median is below 10 steps. A restarted worker has
+        had less time: see `since`.
 
         >>> WorkerReport((98, 103, 9, 100)).stragglers
         (2,)
@@ -101,11 +102,12 @@ class WorkerReport:
         return tuple(worker for worker, n in enumerate(self.steps) if n < few)
 
     def since(self, earlier: "WorkerReport") -> "WorkerReport":
-        """What was run since an earlier report; by a worker restarted, since then.
+        """The steps since an earlier report, or since a worker's restart.
 
         >>> WorkerReport((130, 20)).since(WorkerReport((100, 60)))
         WorkerReport(steps=(30, 20))
         """
+        # A count below the earlier one is that of a worker that restarted at 0.
         pairs = zip(self.steps, earlier.steps, strict=True)
         return WorkerReport(tuple(n - m if n >= m else n for n, m in pairs))
 

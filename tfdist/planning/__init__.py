@@ -1,1 +1,1 @@
-"""Plans: where every variable of a model shall live, computed ahead of time."""
+"""Plans: which ps holds each variable of a model, computed ahead of time."""

@@ -5,7 +5,7 @@ import math
 from tfdist.planning.plan import BALANCES
 
 TARGET = 1.02
-"""The default of the imbalance to reach: bytes on the fullest ps over their mean."""
+"""The default target imbalance: bytes on the fullest ps over the mean."""
 
 
 class UnknownSizesError(ValueError):
@@ -20,7 +20,7 @@ def check_arguments(num_ps: int, balance: str, target: float) -> None:
     """Checks the arguments of a plan before its model is built.
 
     Raises:
-        ValueError: If one is out of its range.
+        ValueError: If an argument is out of range.
     """
     if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
         raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")

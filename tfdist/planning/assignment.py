@@ -1,4 +1,4 @@
-"""Things with two loads, memory and traffic, on several ps. Imports no TensorFlow."""
+"""Assigns items with two loads, memory and traffic, to ps. Imports no TensorFlow."""
 
 import heapq
 import math
@@ -12,15 +12,15 @@ from tfdist.placement.partition import Partition, Shard
 
 @dataclass(frozen=True)
 class Items:
-    """What to place.
+    """The items to place.
 
     Attributes:
-        memory: Of each item, as a part of the memory of all.
-        traffic: Of each item, as a part of the traffic of all.
-        axes: Of those items that are large enough to be cut: the axis to cut, and its
-            indices.
-        looked_up: Those of them whose traffic is that of a few rows.
-        dealt: Those of them that have even shards, one a ps.
+        memory: The memory of each item, as a fraction of the total.
+        traffic: The traffic of each item, as a fraction of the total.
+        axes: For each item that is large enough to split: the axis to split, and its
+            size.
+        looked_up: The items of `axes` whose traffic is that of a few rows.
+        dealt: The items of `axes` in the `mod` layout: even shards, one per ps.
     """
 
     memory: list[float]
@@ -31,11 +31,11 @@ class Items:
 
 
 class Assignment:
-    """Which ps holds which item, or which part of it; made in a few pours.
+    """Which ps holds each item or shard; built up by several calls of `pour`.
 
     Attributes:
-        memory: The part of all memory that is on each ps.
-        traffic: The part of all traffic that is on each ps.
+        memory: The fraction of all memory that is on each ps.
+        traffic: The fraction of all traffic that is on each ps.
 
     Args:
         items: All items.
@@ -51,7 +51,7 @@ class Assignment:
 
     @property
     def cuts(self) -> int:
-        """The number of shards beyond one an item."""
+        """The number of shards beyond one per item."""
         return sum(len(shards) - 1 for shards in self._shards.values())
 
     def homes(self) -> list[int | Partition]:
@@ -72,10 +72,10 @@ class Assignment:
                     self._cut(i, ps, start, stop)
 
     def deal(self, chosen: Iterable[int]) -> None:
-        """Deals the indices of each of these items out to all ps, one by one.
+        """Splits each of these items in the `mod` layout, one shard per ps.
 
-        The shards differ by one index at most, and the first ones are the larger: they
-        go where there is the least memory.
+        Shard sizes differ by at most one index. The larger shards come first, and go
+        to the ps with the least memory in use.
         """
         items, num_ps = self._items, len(self.memory)
         for i in sorted(chosen, key=lambda each: -items.memory[each]):
@@ -87,14 +87,14 @@ class Assignment:
                 start = stop
 
     def pour(self, chosen: Sequence[int], kind: str, capacity: float) -> None:
-        """Puts these items where there is the least, and cuts what does not fit there.
+        """Puts each item on the least loaded ps, and splits it if it does not fit.
 
-        Cost: O(n log n + n log num_ps), and less than num_ps cuts.
+        Cost: O(n log n + n log num_ps), and fewer than num_ps cuts.
 
         Args:
             chosen: The items.
-            kind: What there is the least of: `"memory"` or `"traffic"`.
-            capacity: What a ps can hold of it.
+            kind: The load to balance: `"memory"` or `"traffic"`.
+            capacity: How much of that load a ps can hold.
         """
         items = self._items
         loads, other_loads = items.memory, items.traffic
@@ -102,8 +102,9 @@ class Assignment:
         if kind == "traffic":
             loads, other_loads = other_loads, loads
             levels, other_levels = other_levels, levels
-        # The ends of both are the next largest. What remains of an item that was cut:
-        # its load, negative; its number; the first index that remains.
+        # The largest is last in `whole` and first in `remainders`, a heap of what is
+        # left of split items: (-load, item, first index left). heapq keeps the
+        # smallest first, so loads are negated.
         whole = _by_size(chosen, loads, items.traffic)
         remainders: list[tuple[float, int, int]] = []
         heap = [(levels[ps], other_levels[ps], ps) for ps in range(len(levels))]
@@ -125,14 +126,14 @@ class Assignment:
                     heapq.heappush(remainders, (-left, i, stop))
                 self._cut(i, ps, start, stop)
             else:
-                # Nearly all items come here, so it calls nothing.
+                # Nearly all items take this branch, so it calls no function.
                 self._homes[i] = ps
                 levels[ps] = level + load
                 other_levels[ps] += other_loads[i]
             heapq.heapreplace(heap, (levels[ps], other_levels[ps], ps))
 
     def fill(self, chosen: Sequence[int], capacity: float) -> list[int]:
-        """Puts these items where there is the least traffic, as far as memory allows.
+        """Puts each item on the ps with the least traffic, as far as memory allows.
 
         Returns:
             The items that no ps has the memory for.
@@ -164,7 +165,7 @@ class Assignment:
 def _by_size(
     chosen: Sequence[int], loads: Sequence[float], ties: Sequence[float]
 ) -> list[int]:
-    """Sorts items, the largest last and among equals the first one last."""
+    """Sorts items in ascending order; among equals the first comes last."""
     first_last = np.array(chosen, np.int64)[::-1]
     keys = (np.array(each)[first_last] for each in (ties, loads))
     order: list[int] = first_last[np.lexsort(tuple(keys))].tolist()
@@ -172,7 +173,7 @@ def _by_size(
 
 
 def _home(axis: int, shards: Sequence[Shard]) -> int | Partition:
-    """Returns where shards live, neighbours on the same ps as one."""
+    """Returns where shards live; joins neighbours on the same ps."""
     joined = [shards[0]]
     for shard in shards[1:]:
         if shard.ps == joined[-1].ps:

@@ -1,4 +1,4 @@
-"""The command that plans before there is a cluster: `python -m tfdist.plan`."""
+"""The command `python -m tfdist.plan`, which needs no cluster."""
 
 import importlib
 import importlib.util
@@ -19,19 +19,19 @@ from tfdist.planning.arguments import (
 )
 from tfdist.planning.plan import BALANCES
 
-USAGE = """Plans where the variables of a model live, before there is a cluster.
+USAGE = """Plans which ps holds each variable of a model. Needs no cluster.
 
     python -m tfdist.plan MODULE:FUNCTION --num_ps=4 [--json=FILE] [--plot=FILE]
     python -m tfdist.plan SCRIPT.py:FUNCTION --num_ps=4 -- --flag_of_the_script=1
 
-FUNCTION takes no arguments and returns a compiled model. The script is imported, and
-so should train under `if __name__ == "__main__":` only. It sees its own arguments as
-sys.argv; if it defines absl flags, they are parsed.
+FUNCTION takes no arguments and returns a compiled model. The command imports the
+script, so keep its training code under `if __name__ == "__main__":`. The arguments
+after `--` become the script's sys.argv; if it defines absl flags, they are parsed.
 """
 
 
 class UsageError(ValueError):
-    """The command line asks for something that is not there."""
+    """The command line is incomplete, malformed, or names something missing."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,27 +88,25 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _flags() -> flags.FlagValues:
-    # Values of their own: the script that is loaded may define flags of these names.
+    # Not absl's global FLAGS: the script may define flags with the same names.
     values = flags.FlagValues()
     flags.DEFINE_integer("num_ps", None, "The number of ps.", flag_values=values)
     flags.DEFINE_string(
         "json", None, "Write the plan to this file.", flag_values=values
     )
     flags.DEFINE_string(
-        "plot", None, "Draw a bar a ps to this PNG file.", flag_values=values
+        "plot", None, "Draw one bar per ps to this PNG file.", flag_values=values
     )
-    flags.DEFINE_bool("variables", False, "Show every variable.", flag_values=values)
+    flags.DEFINE_bool("variables", False, "List every variable.", flag_values=values)
     flags.DEFINE_enum(
-        "balance", "memory", BALANCES, "What is balanced.", flag_values=values
+        "balance", "memory", BALANCES, "What to balance.", flag_values=values
     )
-    flags.DEFINE_float(
-        "target", TARGET, "The imbalance that is good enough.", flag_values=values
-    )
+    flags.DEFINE_float("target", TARGET, "The imbalance to reach.", flag_values=values)
     flags.DEFINE_multi_string(
         "lookups",
         [],
-        "The rows that a step looks up in an embedding, as PATTERN=ROWS, for example "
-        "'*/embeddings=256'. Can be repeated.",
+        "The number of rows of an embedding that a step looks up, as PATTERN=ROWS, for "
+        "example '*/embeddings=256'. Can be repeated.",
         flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
@@ -162,12 +160,12 @@ def _load(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
 
 @contextmanager
 def _flags_of_the_script_parsed() -> Iterator[None]:
-    """Parses the absl flags that are defined meanwhile, and refuses others.
+    """Parses the absl flags that the script defines, and rejects unknown ones.
 
-    A script without flags of its own may parse `sys.argv` in another way, as with
-    argparse: then only what absl happens to know of it is parsed.
+    A script that defines no absl flags may parse `sys.argv` differently, for example
+    with argparse, so then unknown flags are ignored.
     """
-    # TensorFlow defines flags as well, and the script is about to import it.
+    # TensorFlow defines flags too. Imported first, they do not count as the script's.
     import tensorflow as tf  # noqa: F401
 
     before = {*flags.FLAGS}
@@ -180,7 +178,7 @@ def _flags_of_the_script_parsed() -> Iterator[None]:
 def _script(path: str) -> Any:
     if not Path(path).is_file():
         raise UsageError(f"there is no file {path}")
-    # As Python does for a script, so that it finds its neighbours.
+    # As Python does for a script, so that it can import modules beside it.
     sys.path.insert(0, str(Path(path).absolute().parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None

@@ -6,7 +6,7 @@ from numbers import Integral, Real
 from typing import Any
 
 GIGABIT = 125e6
-"""The bytes a second of a link of 1 Gbit/s, in each direction."""
+"""Bytes per second of a 1 Gbit/s link, in each direction."""
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,15 @@ class ClusterSuggestion:
     Attributes:
         num_ps: The fewest ps that keep up with the workers and hold the variables.
         num_workers: The number of workers.
-        step_seconds: How long a step takes on a worker that waits for no other.
-        busy: The part of the time that the busiest link of these ps is in use, at
-            full speed of all workers, from 0 to 1.
+        step_seconds: The step time of a worker that does not wait for other workers.
+        busy: The fraction of time that the busiest ps link is in use with all workers
+            at full speed, from 0 to 1.
         memory_ps: The fewest ps that hold the variables.
-        rule_of_thumb: What the rule says: a ps for three workers, and an even number.
-        rule_busy: The part of the time that the busiest link would be in use with that
-            many; above 1 the workers wait for the ps.
-        utilization: The part of the time that a link may be in use.
+        rule_of_thumb: The number of ps by the rule of thumb: one per three workers,
+            rounded up to an even number.
+        rule_busy: The fraction of time that the busiest link would be in use with
+            `rule_of_thumb` ps; above 1 the workers wait for the ps.
+        utilization: The fraction of time that a link may be in use.
     """
 
     num_ps: int
@@ -37,7 +38,7 @@ class ClusterSuggestion:
 
     @property
     def rule_is_wrong(self) -> bool:
-        """Whether the rule starves the workers, or doubles the ps for nothing."""
+        """Whether the rule starves the workers, or at least doubles the ps needed."""
         return self._rule_is_too_few or self.rule_of_thumb >= 2 * max(2, self.num_ps)
 
     @property
@@ -47,7 +48,7 @@ class ClusterSuggestion:
 
     @property
     def steps_per_second(self) -> float:
-        """The steps a second of all workers together."""
+        """The steps per second of all workers together."""
         return self.num_workers / self.step_seconds
 
     def __str__(self) -> str:
@@ -94,26 +95,27 @@ def suggest_cluster(
     model_bytes: float = 0.0,
     ps_memory: float = math.inf,
 ) -> ClusterSuggestion:
-    """Says how many ps keep up with so many workers that do not wait for each other.
+    """Suggests how many ps keep up with this many asynchronous workers.
 
-    Half of the bytes of a step, d, travel from the ps to the worker, then it computes
-    for c seconds, then as many travel back. A worker alone takes
+    In each step, a worker reads d bytes (half of `bytes_per_step`), computes for c
+    seconds, and sends d bytes back. A single worker takes
 
         t = c + 2 d / bandwidth
 
-    a step, and W of them ask the P ps for W d / t bytes a second in each direction. Of
-    those the fullest link carries `imbalance / P`, and is in use for the part
+    seconds per step, so W workers move W d / t bytes per second in each direction. The
+    busiest of the P ps links carries `imbalance / P` of that, and is in use for the
+    fraction
 
         busy = W d imbalance / (P t ps_bandwidth)
 
-    of the time. P is the least number that keeps it below `utilization`, and holds
-    `model_bytes`. With c = 0 and equal links that is a ps for every 1.6 workers; with a
-    long c, one ps for all: the rule of thumb is in between. That P be even is an advice
-    against round robin, where it does harm: kernels and biases alternate, and so the
-    kernels end on every second ps. A plan is as even on any number.
+    of the time. P is the smallest number that keeps it within `utilization` and holds
+    `model_bytes`. With c = 0 and equal links that is one ps per 1.6 workers; with a
+    long c, one ps for all workers; the rule of thumb is in between. The rule asks for
+    an even P, which hurts with round robin: kernels and biases alternate, so all
+    kernels land on every second ps. A plan is equally balanced on any number of ps.
 
-    Assumes that ps and workers have a host each. Does not know latency, nor the time
-    that a ps computes.
+    Assumes that every ps and every worker has its own host. Ignores latency and the
+    compute time of the ps.
 
     >>> resnet50 = 205e6  # sum(plan.traffic_per_ps)
     >>> print(suggest_cluster(resnet50, 0.5, num_workers=8, bandwidth=1.25e9))
@@ -121,23 +123,24 @@ def suggest_cluster(
     the rule of thumb, 1 : 3 and even, says 4, and is wrong: 2 do, and more only idle (25% busy)
 
     Args:
-        bytes_per_step: What a step reads and writes, in bytes:
+        bytes_per_step: The bytes that a step reads and writes:
             `sum(plan.traffic_per_ps)`.
-        compute_seconds: How long a worker computes for a step, as measured on one that
-            has its variables beside it.
+        compute_seconds: The compute time of a step, measured on a worker with local
+            variables.
         num_workers: The number of workers.
-        bandwidth: Of a worker's link, in bytes a second in each direction.
-        ps_bandwidth: Of a ps's link; as a worker's unless given.
+        bandwidth: The bandwidth of a worker's link, in bytes per second in each
+            direction.
+        ps_bandwidth: The bandwidth of a ps's link; defaults to `bandwidth`.
         imbalance: The traffic of the busiest ps over the mean:
             `plan.traffic_imbalance`.
-        utilization: How busy the link of a ps may be, from 0 to 1. Requests come by
-            chance, and queue up as it nears 1.
+        utilization: How busy the link of a ps may be, above 0 and at most 1. Requests
+            arrive at random, and queue up as utilization approaches 1.
         model_bytes: The bytes of all variables with their slots:
             `sum(plan.bytes_per_ps)`.
-        ps_memory: The bytes that a ps has for them.
+        ps_memory: The bytes that a ps has for variables.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
     """
     ps_bandwidth = bandwidth if ps_bandwidth is None else ps_bandwidth
     _check_numbers(
@@ -172,7 +175,7 @@ def suggest_cluster(
     step_seconds = compute_seconds + 2 * one_way / bandwidth
     asked = num_workers * one_way * imbalance / (step_seconds * ps_bandwidth)
     memory_ps = max(1, math.ceil(model_bytes * imbalance / ps_memory))
-    # Rounding would ask for one more where these are just enough.
+    # Without round(), a float error above a whole number would add one ps.
     num_ps = max(memory_ps, math.ceil(round(asked / utilization, 9)), 1)
     rule = max(2, 2 * math.ceil(num_workers / 6))
     return ClusterSuggestion(

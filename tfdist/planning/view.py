@@ -1,4 +1,4 @@
-"""A plan as a table, as bars of text, and as a picture."""
+"""A plan as a table, as text bars, and as a picture."""
 
 import io
 import os
@@ -16,7 +16,7 @@ BAR = 30  # characters
 
 
 def table_of(*headings: str) -> rich.table.Table:
-    """Returns an empty table; a heading that begins with `>` is aligned right."""
+    """Returns an empty table; a `>` before a heading aligns its column right."""
     table = rich.table.Table(box=rich.box.ROUNDED)
     for heading in headings:
         right = heading.startswith(">")
@@ -25,19 +25,20 @@ def table_of(*headings: str) -> rich.table.Table:
 
 
 def render(table: rich.table.Table) -> str:
-    """Returns a table as text, no cell of it cut short."""
+    """Returns a table as text, without truncating any cell."""
     text = io.StringIO()
+    # Rich shrinks a table to the width of its console.
     rich.console.Console(file=text, width=10_000).print(table)
     return text.getvalue()
 
 
 def bar(amount: float, largest: float) -> str:
-    """Returns a bar whose length is the part of the largest."""
+    """Returns a bar whose length is proportional to `amount`."""
     return "#" * round(BAR * amount / largest) if largest else ""
 
 
 def summary(plan: Plan) -> str:
-    """Returns a bar a ps, the variables that are split, and the bounds."""
+    """Returns one bar per ps, the variables that are split, and the bounds."""
     held, moved = plan.bytes_per_ps, plan.traffic_per_ps
     ps_table = table_of("ps", ">bytes", "memory", ">bytes a step", "traffic")
     for ps in range(plan.num_ps):
@@ -67,7 +68,7 @@ def summary(plan: Plan) -> str:
 
 
 def table(plan: Plan) -> str:
-    """Returns a row a variable: its size, its slots and its ps."""
+    """Returns one row per variable: its size, its slots and its ps."""
     rows = table_of("variable", "shape", "dtype", ">slots", ">bytes", "ps")
     for each in plan.variables:
         spec = each.spec
@@ -83,10 +84,10 @@ def table(plan: Plan) -> str:
 
 
 def check_plot_path(path: str | os.PathLike[str]) -> None:
-    """Checks that a file to draw to is called a PNG file.
+    """Checks that a plot's file name ends with `.png`.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it does not.
     """
     if Path(path).suffix.lower() != ".png":
         raise ValueError(
@@ -96,7 +97,7 @@ def check_plot_path(path: str | os.PathLike[str]) -> None:
 
 
 def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draws a bar a ps, of its memory and of its traffic, and their means.
+    """Draws one bar per ps for memory and one for traffic, and their means.
 
     Raises:
         ValueError: If the file's name does not end with `.png`.
