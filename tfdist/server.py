@@ -1,9 +1,9 @@
-"""What a ps or a worker runs: a TensorFlow server that serves until it is ended.
+"""The program of a ps or a worker: a TensorFlow server that serves until killed.
 
     TF_CONFIG=... python -m tfdist.server
 
 The chief's program places variables on the ps and sends steps to the workers;
-a server has no program of its own.
+a server runs no user code.
 """
 
 import os
@@ -18,8 +18,8 @@ from tf_config.contract import EXIT_USAGE
 from tfdist.cluster import status
 from tfdist.cluster.startup import check_no_proxy
 
-# A worker that waits for a variable of another task holds a thread. On a machine
-# of two cores TensorFlow's default leaves too few to answer that other task.
+# A worker that waits for a variable of another task blocks a thread. On a machine with
+# two cores, TensorFlow's default leaves too few threads to answer that task.
 MIN_INTER_OP_THREADS = 4
 
 
@@ -30,8 +30,8 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
         config: The cluster, and the ps or worker task that this process is.
 
     Raises:
-        tf_config.ClusterError: If the task is not a ps or a worker, or its address
-            cannot be served from this process, or a proxy stands before the others.
+        tf_config.ClusterError: If the task is not a ps or a worker, this process
+            cannot serve on its address, or the environment names a proxy for a task.
     """
     task = config.task
     if task.job not in ("ps", "worker"):
@@ -51,11 +51,11 @@ def start_server(
 
     Args:
         cluster: The addresses of the tasks of each job.
-        task: The one that this process is.
+        task: The task of this process.
 
     Raises:
-        tf_config.ClusterError: If its address cannot be served from this process, or a
-            proxy of the environment is in the way.
+        tf_config.ClusterError: If this process cannot serve on its address, or the
+            environment names a proxy for a task.
     """
     check_no_proxy(address for job in cluster.values() for address in job)
     options = tf.compat.v1.ConfigProto(
@@ -81,13 +81,13 @@ def start_server(
 
 
 def main() -> int:
-    """Serves the task that TF_CONFIG names until the process is ended.
+    """Serves the task that TF_CONFIG names until the process is killed.
 
     Returns:
         The exit status: `EXIT_USAGE` if the cluster or the task is wrong.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Python would note Ctrl-C, and act on it when TensorFlow returns: never.
+        # Python handles Ctrl-C only when TensorFlow returns, and join() never does.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         server = start(tf_config.TFConfig.from_environment())

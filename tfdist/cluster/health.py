@@ -1,9 +1,9 @@
-"""Asking a task's server for a sign of life, without TensorFlow and with a deadline.
+"""Checks whether a task's server is alive, without TensorFlow and with a deadline.
 
-A port that accepts connections proves little: the kernel accepts them for a process that
-is stopped, and any program may listen there. So every server is asked for its status, a
-call of TensorFlow's own (`tensorflow/core/protobuf/worker_service.proto`), which it
-answers whatever it computes meanwhile.
+A port that accepts connections proves little: the kernel accepts them for a stopped
+process, and any program may listen there. So this module calls TensorFlow's GetStatus
+(`tensorflow/core/protobuf/worker_service.proto`), which a server answers even while it
+computes.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ import grpc
 import tf_config
 
 NO_ANSWER = "does not answer: it is stopped, cut off, or no TensorFlow server"
-"""What is wrong with a task whose process may well be there."""
+"""The problem of a task whose process may still exist."""
 
 _METHOD = "/tensorflow.WorkerService/GetStatus"
-# A proxy of the environment is not what stands between two tasks.
+# gRPC would otherwise use the proxy that the environment names.
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
@@ -26,7 +26,7 @@ _OPTIONS = (
 
 
 class Server:
-    """A server that is asked again and again.
+    """A connection to a server, for repeated status calls.
 
     Args:
         address: `host:port`.
@@ -37,10 +37,10 @@ class Server:
         self._status = self._channel.unary_unary(_METHOD)
 
     def ask(self, timeout: float) -> Any:
-        """Asks, and waits for nothing; `problem_of` waits for the answer.
+        """Sends a status call without waiting; `problem_of` waits for the answer.
 
         Args:
-            timeout: How long the server may take, in seconds.
+            timeout: The deadline of the call, in seconds.
         """
         return self._status.future(b"", timeout=timeout)
 
@@ -50,7 +50,7 @@ class Server:
 
 
 def problem_of(answer: Any) -> str | None:
-    """What is wrong with a server, in words; None if it is alive.
+    """Returns what is wrong with a server, or None if it is alive.
 
     Args:
         answer: What `ask` returned.
@@ -71,11 +71,11 @@ def problem_of(answer: Any) -> str | None:
 def problems(
     addresses: Mapping[tf_config.Task, str], timeout: float
 ) -> dict[tf_config.Task, str]:
-    """Asks all servers at once, and returns what is wrong with those that do not answer.
+    """Asks all servers at once, and returns the problems of those that fail.
 
     Args:
         addresses: The address of each task.
-        timeout: Of all together, in seconds.
+        timeout: The deadline of each call, in seconds; the calls run concurrently.
     """
     servers = {task: Server(address) for task, address in addresses.items()}
     answers = {task: server.ask(timeout) for task, server in servers.items()}

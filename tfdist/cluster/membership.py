@@ -1,4 +1,4 @@
-"""This process's membership of a cluster: which task it is, and that it joins once."""
+"""This process's membership in a cluster: its task, and that it joins only once."""
 
 import os
 import weakref
@@ -12,7 +12,7 @@ from tf_config import contract
 
 
 def check_eager(strategy: str) -> None:
-    """Checks that this program is one of TensorFlow 2, which Keras trains in.
+    """Checks that TensorFlow runs in eager mode, as Keras training requires.
 
     Args:
         strategy: The class that is being constructed.
@@ -34,12 +34,12 @@ def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFCo
     """Returns the cluster and this process's task in it.
 
     Args:
-        cluster: What the user gave; None for the environment variable TF_CONFIG.
-        launch: The flags of `python -m launch.local` that start such a cluster.
+        cluster: The user's argument; None for the environment variable TF_CONFIG.
+        launch: The `python -m launch.local` flags that start such a cluster.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG.
-        TypeError: If `cluster` is something else.
+        TypeError: If `cluster` is neither None nor a `tf_config.TFConfig`.
     """
     if cluster is None and not os.environ.get(contract.TF_CONFIG):
         raise tf_config.ClusterError(
@@ -60,7 +60,7 @@ def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFCo
 def resolver_of(
     config: tf_config.TFConfig,
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Returns what TensorFlow reads a cluster and a task from."""
+    """Returns the resolver that gives TensorFlow the cluster and the task."""
     return Resolver(
         tf.train.ClusterSpec(config.cluster.cluster_spec()),
         task_type=config.task.job,
@@ -70,7 +70,7 @@ def resolver_of(
 
 
 class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
-    """A cluster and a task, and the accelerators that the task has."""
+    """Resolves a cluster, a task, and the task's accelerators."""
 
     def num_accelerators(
         self,
@@ -78,14 +78,15 @@ class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> dict[str, int]:
-        """Counts a task's devices that are no CPUs: `{"GPU": 2}`; {} if it has none.
+        """Counts a task's devices other than CPUs: `{"GPU": 2}`, or {} if none.
 
         Args:
-            task_type: Its job; this process's unless given.
-            task_id: Its index; this process's unless given.
-            config_proto: As TensorFlow's resolvers take it.
+            task_type: The task's job; defaults to this process's.
+            task_id: The task's index; defaults to this process's.
+            config_proto: As in TensorFlow's resolvers.
         """
-        # The class between, which is told its cluster, wants to be told these too.
+        # SimpleClusterResolver would return the counts given to its constructor, so this
+        # skips it.
         return dict(
             tf.distribute.cluster_resolver.ClusterResolver.num_accelerators(
                 self,
@@ -97,9 +98,9 @@ class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
 
 
 class JoinsOnce:
-    """A strategy's part in a membership: copies of it are the strategy itself.
+    """Mixin for strategies: a copy is the strategy itself.
 
-    A process joins a cluster once, so that it can have no second one.
+    A process can join a cluster only once, so it cannot have a second strategy.
     """
 
     def __copy__(self) -> "JoinsOnce":
@@ -110,23 +111,23 @@ class JoinsOnce:
 
 
 class Membership:
-    """Whether this process has joined a cluster. TensorFlow lets it join one, once."""
+    """Whether this process has joined a cluster. TensorFlow allows that only once."""
 
     def __init__(self) -> None:
-        # A process that was forked from one that had joined has not.
+        # With the process id, since the fork of a process that joined has not joined.
         self._joined: tuple[int, str] | None = None
         self._strategy: Callable[[], tf.distribute.Strategy | None] = lambda: None
 
     @property
     def strategy(self) -> tf.distribute.Strategy | None:
-        """The strategy that has connected this process, while it is in use."""
+        """The strategy that connected this process, while it is in use."""
         return self._strategy()
 
     def check_none(self) -> None:
-        """Raises if the process has joined already.
+        """Checks that this process has not joined a cluster.
 
         Raises:
-            RuntimeError: If it has; names the strategy that did.
+            RuntimeError: If it has; the error names the strategy.
         """
         if self._joined and self._joined[0] == os.getpid():
             raise RuntimeError(
@@ -136,10 +137,10 @@ class Membership:
             )
 
     def joined(self, strategy: tf.distribute.Strategy) -> None:
-        """Notes that a strategy has connected this process."""
+        """Records the strategy that connected this process."""
         self._joined = (os.getpid(), type(strategy).__name__)
         self._strategy = weakref.ref(strategy)
 
 
 MEMBERSHIP = Membership()
-"""Of this process."""
+"""The membership of this process."""

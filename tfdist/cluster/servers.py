@@ -1,4 +1,4 @@
-"""Waiting for the ps and the workers, with a deadline and a name for each."""
+"""Waits for the ps and the workers, with a deadline."""
 
 import tf_config
 from tfdist.cluster.startup import wait_for
@@ -12,7 +12,7 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
         timeout: How long to wait for all of them together, in seconds.
 
     Raises:
-        StartupTimeoutError: If one does not answer in time; names all such.
+        StartupTimeoutError: If a task does not answer in time; names all that did not.
     """
     wait_for(
         servers_of(cluster),
@@ -26,6 +26,6 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
 
 
 def servers_of(cluster: tf_config.Cluster) -> dict[tf_config.Task, str]:
-    """The address of each ps and worker."""
+    """Returns the address of each ps and worker."""
     servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
     return {task: cluster.address(task) for task in servers}

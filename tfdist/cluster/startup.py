@@ -1,4 +1,4 @@
-"""Waiting for other tasks, with a deadline and a name for each."""
+"""Waits for other tasks to start, with a deadline."""
 
 import logging
 import os
@@ -31,19 +31,19 @@ def wait_for(
 ) -> None:
     """Waits until every task accepts connections.
 
-    TensorFlow itself connects without a deadline: a task that was never started
-    would hang the others for ever, and without a word.
+    TensorFlow itself connects without a deadline: a task that was never started would
+    hang the others forever, without a message.
 
     Args:
         tasks: The address of each task to wait for.
         timeout: How long to wait for all of them together, in seconds.
-        advice: What to do about a task that does not answer: a sentence, which is
-            the end of the error.
-        servers: Whether each has to answer as a TensorFlow server, too.
+        advice: What to do about a task that does not answer: the sentence that ends
+            the error.
+        servers: Whether each must also answer as a TensorFlow server.
 
     Raises:
-        StartupTimeoutError: If one does not answer in time; names all such.
-        tf_config.ClusterError: If a proxy stands between.
+        StartupTimeoutError: If a task does not answer in time; names all that did not.
+        tf_config.ClusterError: If the environment names a proxy for one of them.
     """
     check_no_proxy(tasks.values())
     answers = {task: _Probe(address, servers) for task, address in tasks.items()}
@@ -73,8 +73,8 @@ def check_no_proxy(addresses: Iterable[str]) -> None:
     """Checks that TensorFlow will reach these addresses without a proxy.
 
     Raises:
-        tf_config.ClusterError: If the environment names a proxy, and does not except
-            their hosts. TensorFlow would wait for them for ever.
+        tf_config.ClusterError: If the environment names a proxy without an exception
+            for their hosts. TensorFlow would wait for them forever.
     """
     hosts = [tf_config.split_address(address)[0] for address in addresses]
     if found := proxies.proxied(hosts, os.environ):
@@ -88,13 +88,13 @@ def check_no_proxy(addresses: Iterable[str]) -> None:
 
 
 def unreachable(tasks: Mapping[tf_config.Task, str]) -> list[str]:
-    """Tries once to connect to each task, and returns those that do not accept.
+    """Tries once to connect to each task, and returns those that fail.
 
     Args:
         tasks: The address of each task.
 
     Returns:
-        Their names and addresses. A process that is stopped still accepts.
+        Their names and addresses. A stopped process still accepts connections.
     """
     return [
         f"{task} at {address}"
@@ -114,9 +114,9 @@ def _accepts(address: str) -> bool:
 
 
 class _Probe:
-    """Tries to connect to an address, again and again, in a thread of its own.
+    """Tries repeatedly to connect to an address, in a background thread.
 
-    Looking up a host name has no time-out: in this thread it could outlast any
+    A host name lookup has no timeout, so in the caller's thread it could outlast the
     deadline.
     """
 

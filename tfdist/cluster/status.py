@@ -1,7 +1,7 @@
-"""What a task tells whoever asks its server: which cluster it is in, and as what.
+"""Publishes a task's TF_CONFIG through its server.
 
-It is a variable of one text, in the task's own memory, that `python -m launch.doctor`
-reads through the server. TensorFlow itself tells nobody the addresses it was given.
+It is a scalar string variable in the task's memory, which `python -m launch.doctor`
+reads through the server. TensorFlow does not expose the addresses it was given.
 """
 
 import tensorflow as tf
@@ -11,7 +11,7 @@ from tf_config import contract
 
 
 def publish(config: tf_config.TFConfig, server: tf.distribute.Server) -> None:
-    """Has a server tell the cluster and the task that it was started with."""
+    """Publishes the cluster and the task that a server was started with."""
     with tf.Graph().as_default() as graph:
         assignment = _assign(config)
     # Without the filter, the session would wait for every task of the cluster.
@@ -21,7 +21,7 @@ def publish(config: tf_config.TFConfig, server: tf.distribute.Server) -> None:
 
 
 def publish_here(config: tf_config.TFConfig) -> None:
-    """The same for this process, once it has joined the cluster."""
+    """Publishes this process's cluster and task, once it has joined the cluster."""
     with tf.init_scope():
         _assign(config)
 

@@ -1,4 +1,4 @@
-"""The fields of a JSON object, each of the type that it should have."""
+"""Typed access to the fields of a JSON object."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class RefusedError(ValueError):
-    """A field has not what it should have.
+    """A field has a value of the wrong type or out of range.
 
     Args:
         key: The name of the field.
-        wanted: What it should have.
-        received: What it has.
+        wanted: What is allowed.
+        received: The field's value.
     """
 
     def __init__(self, key: str, wanted: str, received: Any) -> None:
@@ -19,7 +19,7 @@ class RefusedError(ValueError):
 
 
 Parser = Callable[[str, Any], Any]
-"""Takes the name of a field and what it has; returns that, or refuses it."""
+"""Takes a field's name and value; returns the value, or raises RefusedError."""
 
 _REQUIRED = object()
 
@@ -27,11 +27,11 @@ _REQUIRED = object()
 def get(
     row: Mapping[str, Any], key: str, parse: Parser, default: Any = _REQUIRED
 ) -> Any:
-    """Returns what a field has, or the default where there is no such field.
+    """Returns the value of a field, or the default if the field is missing.
 
     Raises:
-        RefusedError: If the parser refuses it.
-        ValueError: If it is missing, and there is no default.
+        RefusedError: If the parser rejects the value.
+        ValueError: If the field is missing and there is no default.
     """
     if key in row:
         return parse(key, row[key])
@@ -46,12 +46,12 @@ def an_object(key: str, value: Any) -> dict[str, Any]:
 
 
 def text(key: str, value: Any) -> str:
-    """Parses a text."""
+    """Parses a string."""
     return _of_type(str, "a text", key, value)
 
 
 def flag(key: str, value: Any) -> bool:
-    """Parses a truth value."""
+    """Parses a boolean."""
     return _of_type(bool, "true or false", key, value)
 
 
@@ -67,9 +67,10 @@ def _of_type(kind: type, wanted: str, key: str, value: Any) -> Any:
 
 
 def whole(least: int | None) -> Parser:
-    """Returns the parser of whole numbers from `least`."""
+    """Returns a parser of whole numbers, at least `least`."""
 
     def parse(key: str, value: Any) -> int:
+        # In Python a bool is an int, but JSON's true is no number.
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or (least is not None and value < least):
             at_least = "" if least is None else f", at least {least}"
@@ -88,7 +89,7 @@ def ratio(key: str, value: Any) -> float:
 
 
 def one_of(allowed: tuple[str, ...]) -> Parser:
-    """Returns the parser of one of these texts."""
+    """Returns a parser of one of these strings."""
 
     def parse(key: str, value: Any) -> str:
         if value not in allowed:
@@ -99,5 +100,5 @@ def one_of(allowed: tuple[str, ...]) -> Parser:
 
 
 def list_of(parse: Parser) -> Parser:
-    """Returns the parser of lists of what another one parses."""
+    """Returns a parser of lists whose elements `parse` accepts."""
     return lambda key, value: [parse(key, each) for each in a_list(key, value)]

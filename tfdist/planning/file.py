@@ -1,4 +1,4 @@
-"""A plan as JSON. Nothing here imports TensorFlow."""
+"""Writes and reads plans as JSON. Imports no TensorFlow."""
 
 import dataclasses
 import json
@@ -15,11 +15,11 @@ VERSION = 1
 
 
 class PlanFileError(ValueError):
-    """A file that holds no plan."""
+    """The file or text is not a valid plan."""
 
 
 def to_json(plan: Plan) -> str:
-    """Returns the plan as JSON, one variable a line."""
+    """Returns the plan as JSON, one variable per line."""
     rows = ",\n  ".join(json.dumps(_to_row(v)) for v in plan.variables)
     head = {
         "version": VERSION,
@@ -34,7 +34,7 @@ def from_json(text: str) -> Plan:
     """Returns the plan that `to_json` wrote.
 
     Raises:
-        PlanFileError: If it is none, or a variable lives on no ps.
+        PlanFileError: If the text is not a plan, or a variable is on no ps of it.
     """
     try:
         data = fields.an_object("plan", json.loads(text))
@@ -65,11 +65,11 @@ def from_json(text: str) -> Plan:
 
 
 def load(path: str | os.PathLike[str]) -> Plan:
-    """Returns the plan of a file.
+    """Reads a plan from a file.
 
     Raises:
-        PlanFileError: If the file holds none. It names the file.
-        OSError: If it cannot be read.
+        PlanFileError: If the file is not a plan. The error names the file.
+        OSError: If the file cannot be read.
     """
     try:
         return from_json(Path(path).read_bytes().decode())
@@ -79,12 +79,13 @@ def load(path: str | os.PathLike[str]) -> Plan:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file, whole or not at all.
+    """Writes a file atomically.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the file cannot be written.
     """
     path = Path(path)
+    # In the same directory, since a rename is atomic only within one file system.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_bytes(data)

@@ -1,12 +1,12 @@
-"""Which variable of a plan is which variable of a model. Imports no TensorFlow.
+"""Matches the variables of a model to those of a plan. Imports no TensorFlow.
 
-A variable is known by its path, shape and dtype. Of the path two things do not count:
+Variables match by path, shape and dtype. Two parts of a path are ignored:
 
-- The numbers that Keras appends to names, since it goes on counting from model to model
+- The numbers that Keras appends to names, since Keras keeps counting from model to model
   (`dense`, then `dense_1`).
-- How the path begins, where nothing has the whole path: a model that is loaded from a
-  file builds its layers one by one, and its `sequential/dense/kernel` is `dense/kernel`
-  then.
+- The beginning, if no variable has the whole path: Keras builds the layers of a model
+  that it loads from a file one by one, so `sequential/dense/kernel` becomes
+  `dense/kernel`.
 """
 
 import heapq
@@ -17,15 +17,15 @@ from tfdist.placement.variable_spec import VariableSpec
 
 _NUMBER = re.compile(r"_\d+(?=/|$)")
 
-# While it loads or saves, Keras makes an optimizer of its base class to look at, whose
-# variables are gone at once.
+# While it loads or saves, Keras creates an optimizer of its base class to inspect, whose
+# variables it deletes at once.
 _ANY_OPTIMIZER = "optimizer/"
 
 _Key = tuple[str, tuple[int, ...], str]
 
 
 def canonical(path: str) -> str:
-    """Returns a path without what does not count.
+    """Returns a path without the parts that matching ignores.
 
     >>> canonical("sequential_1/dense_12/kernel")
     'sequential/dense/kernel'
@@ -34,7 +34,7 @@ def canonical(path: str) -> str:
 
 
 def slot_kind(slot: str, weight: str) -> str:
-    """Returns what is left of a slot's path without its optimizer and its weight.
+    """Returns a slot's path without the names of its optimizer and its weight.
 
     >>> slot_kind("adam/dense_1_kernel_velocity", "dense_1/kernel")
     'velocity'
@@ -44,12 +44,12 @@ def slot_kind(slot: str, weight: str) -> str:
 
 
 class Matcher:
-    """Finds, for one variable after the other, the same one among these.
+    """Finds the match of each variable among these.
 
-    Of several that are the same it is the one that has been taken the fewest times,
-    and the first of those.
+    Of several matches, it picks the one that was taken the fewest times, and the first
+    of those.
 
-    Cost: `O(d log n)` a variable, for paths of depth d.
+    Cost: `O(d log n)` per variable, for paths of depth d.
 
     Args:
         specs: In creation order.
@@ -58,8 +58,8 @@ class Matcher:
     def __init__(self, specs: Iterable[VariableSpec]) -> None:
         self._specs = list(specs)
         self.taken = [0] * len(self._specs)
-        # Of those with the same end of the path, shape and dtype: how many times each
-        # was taken when it was put there, and its index.
+        # By path (or end of path), shape and dtype: heaps of (times taken, index). The
+        # count is of the moment of the push; `_least_taken` brings it up to date.
         self._heaps: dict[_Key, list[tuple[int, int]]] = {}
         self._whole: dict[_Key, list[tuple[int, int]]] = {}
         for i, spec in enumerate(self._specs):
@@ -69,7 +69,7 @@ class Matcher:
                 self._heaps.setdefault((end, spec.shape, spec.dtype), []).append((0, i))
 
     def find(self, spec: VariableSpec) -> int | None:
-        """Returns the index of the same variable, or None if there is none."""
+        """Returns the index of the match, or None if there is none."""
         least: int | None = None
         for heap in self._candidates(spec):
             index = self._least_taken(heap)
@@ -79,7 +79,7 @@ class Matcher:
         return least
 
     def of_same_path(self, spec: VariableSpec) -> VariableSpec | None:
-        """Returns one of the same path, rather one that is not taken yet."""
+        """Returns a variable with the same path, preferably one not taken yet."""
         path = canonical(spec.name)
         same = [i for i, s in enumerate(self._specs) if canonical(s.name) == path]
         same.sort(key=lambda i: self.taken[i] > 0)
@@ -103,7 +103,7 @@ class Matcher:
 
 
 def _ends(path: str) -> Iterator[str]:
-    """The ends of a path that are shorter than it, the longest first."""
+    """Yields the proper suffixes of a path, the longest first."""
     while "/" in path:
         path = path.partition("/")[2]
         yield path

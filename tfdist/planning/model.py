@@ -1,4 +1,4 @@
-"""`tfdist.plan`: a plan for a model, from the function that builds it."""
+"""`tfdist.plan`: plans a model from the function that builds it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def plan(
 ) -> Plan:
     """Plans where a model's variables live, so that no ps holds more than its share.
 
-    No cluster is needed, and no memory: variables are measured, not created.
+    Needs no cluster, and allocates no variable: variables are measured, not created.
 
         plan = tfdist.plan(build_model, num_ps=4)
         print(plan)
@@ -31,27 +31,25 @@ def plan(
         with strategy.scope():
             model = build_model()
 
-    Memory counts the optimizer's slots. Traffic is what one step of one worker moves: a
-    variable whole, and its gradient back; of an embedding in `lookups` the rows alone.
+    Memory includes the optimizer's slots. Traffic is what one step of one worker moves:
+    every variable and its gradient; for an embedding in `lookups`, only those rows.
 
     Args:
-        build_model: Returns a model, built and compiled, as it is called in the scope.
+        build_model: The function that is called in the scope; returns a model, built
+            and compiled.
         num_ps: The number of ps.
-        optimizer: For a model that is not compiled.
-        batch: The shapes of a batch, `(x, y)`, where they do not follow from the
-            model.
-        lookups: The rows that a step looks up in an embedding, by a pattern of its
-            path, for example `{"*/embeddings": 256}`.
-        balance: What reaches the target: `"memory"`, with the fewest splits;
-            `"traffic"`; or `"both"`, for which every large embedding is split over all
-            ps.
-        target: The imbalance that is good enough; variables are split only as far as
-            it needs.
+        optimizer: The optimizer of a model that is not compiled.
+        batch: The shapes of a batch, `(x, y)`, if they do not follow from the model.
+        lookups: The number of rows of an embedding that a step looks up, by a pattern
+            of its path, for example `{"*/embeddings": 256}`.
+        balance: What to balance: `"memory"`, with the fewest splits; `"traffic"`; or
+            `"both"`, which splits every large embedding over all ps.
+        target: The imbalance to reach; variables are split only as far as it needs.
 
     Raises:
-        ValueError: If an argument is out of its range.
-        UnknownSizesError: If the model's variables cannot be told.
-        TypeError: If `build_model` is no function, or does not return a model.
+        ValueError: If an argument is out of range.
+        UnknownSizesError: If the sizes of the model's variables cannot be determined.
+        TypeError: If `build_model` is not a function, or does not return a model.
     """
     check_arguments(num_ps, balance, target)
     weights = weights_of(build_model, optimizer=optimizer, batch=batch, lookups=lookups)

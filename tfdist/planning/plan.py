@@ -1,7 +1,6 @@
-"""Where each variable of a model will live, as plain data. Nothing imports TensorFlow.
+"""Which ps will hold each variable of a model, as plain data. Imports no TensorFlow.
 
-A plan is made by `tfdist.planning.planner`, saved as JSON, shown, and followed
-by `tfdist.Planned`.
+`tfdist.planning.planner` makes a plan; `tfdist.Planned` follows it.
 """
 
 import functools
@@ -22,18 +21,18 @@ BALANCES = ("memory", "traffic", "both")
 
 @dataclass(frozen=True)
 class Weight:
-    """A variable to place, and what follows it.
+    """A variable to place, and what matters for its placement.
 
     Attributes:
         spec: The variable.
         slots: The names of the optimizer's slots, each of the variable's size, which
             live beside it, shard by shard.
-        lookups: The rows that a step looks up in an embedding; None for a variable
-            that moves whole.
+        lookups: The number of rows of an embedding that a step looks up; None for a
+            variable that moves whole.
         divisible: Whether it can be split over several ps.
-        rows_only: Whether it can be split along no axis but the first.
-        dealt: Whether its rows are dealt out one by one (`partition_strategy="mod"`),
-            so that its shards are even.
+        rows_only: Whether it can be split along the first axis only.
+        dealt: Whether it is in the `mod` layout (`partition_strategy="mod"`), whose
+            shards are even.
     """
 
     spec: VariableSpec
@@ -50,10 +49,10 @@ class Weight:
 
     @property
     def traffic(self) -> int:
-        """The bytes that a step moves: the value to the worker, its update back.
+        """The bytes that a step moves: the value to the worker, and its update back.
 
-        Slots do not move. Of an embedding the rows that are looked up move, and at most
-        all of its rows.
+        Slots do not move. Of an embedding only the rows that are looked up move, at most
+        all of them.
         """
         if self.lookups is None or not self.spec.shape:
             return 2 * self.spec.size_bytes
@@ -70,14 +69,14 @@ class Weight:
         return tuple(axis for axis, length in enumerate(lengths) if length > 1)
 
     def smallest_share(self, num_ps: int) -> float:
-        """The least part of the variable, from 0 to 1, that one ps has to hold."""
+        """The least that the fullest ps can hold of the variable, from 0 to 1."""
         lengths = [self.spec.shape[axis] for axis in self.axes]
         return min((-(-n // num_ps) / n for n in lengths), default=1.0)
 
 
 @dataclass(frozen=True)
 class PlannedVariable:
-    """A variable, and its ps: one, or those of its shards."""
+    """A variable, and its ps or the ps of its shards."""
 
     weight: Weight
     home: int | Partition
@@ -93,7 +92,7 @@ class PlannedVariable:
         return self.home if isinstance(self.home, Partition) else None
 
     def shares(self) -> tuple[tuple[int, float], ...]:
-        """The ps that hold it, each with the part that it holds, from 0 to 1."""
+        """The ps of each shard, and the fraction of the variable there, from 0 to 1."""
         if isinstance(self.home, int):
             return ((self.home, 1.0),)
         whole = self.home.bounds[-1].stop
@@ -102,13 +101,13 @@ class PlannedVariable:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where each variable of a model will live.
+    """Which ps will hold each variable of a model.
 
     Attributes:
         num_ps: The number of ps.
         variables: Every variable but the slots, in creation order.
-        target: The imbalance that was asked for.
-        balance: What was to reach it: `"memory"`, `"traffic"` or `"both"`.
+        target: The requested imbalance.
+        balance: What was balanced: `"memory"`, `"traffic"` or `"both"`.
     """
 
     num_ps: int
@@ -142,7 +141,7 @@ class Plan:
 
     @property
     def imbalance(self) -> float:
-        """The bytes on the fullest ps over their mean: 1.0 is perfect balance."""
+        """The bytes on the fullest ps over the mean: 1.0 is perfect balance."""
         return _imbalance(self.bytes_per_ps)
 
     @property
@@ -152,7 +151,7 @@ class Plan:
 
     @property
     def bound(self) -> float:
-        """What the imbalance of no plan at all can be below.
+        """The lower bound of the imbalance of any plan.
 
         It is 1.0, unless something that cannot be split is larger than the mean.
         """
@@ -165,10 +164,10 @@ class Plan:
 
     @property
     def unsplit_bound(self) -> float:
-        """What the imbalance of no plan without splits can be below.
+        """The lower bound of the imbalance of any plan without splits.
 
-        A ps holds the largest variable; and of the `num_ps + 1` largest, two share a
-        ps.
+        Some ps holds the largest variable, and two of the `num_ps + 1` largest share
+        a ps.
         """
         sizes = sorted((w.memory for w in self._weights()), reverse=True)
         pair = sum(sizes[self.num_ps - 1 : self.num_ps + 1])
@@ -181,7 +180,7 @@ class Plan:
 
     @property
     def cuts(self) -> int:
-        """The number of shards beyond one a variable."""
+        """The number of shards beyond one per variable."""
         return sum(len(each.shares()) - 1 for each in self.split)
 
     def __str__(self) -> str:
@@ -196,7 +195,7 @@ class Plan:
         return view.table(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draws a bar a ps, memory and traffic, as a PNG file. Needs matplotlib.
+        """Draws one bar per ps, memory and traffic, as a PNG file. Needs matplotlib.
 
         Raises:
             ValueError: If the file's name does not end with `.png`.
@@ -210,15 +209,15 @@ class Plan:
         """Compares the plan with what a strategy's `placement_report()` says.
 
         Raises:
-            TypeError: If it is no report.
-            ValueError: If the report is of another number of ps.
+            TypeError: If `report` is not a `PlacementReport`.
+            ValueError: If the report has another number of ps.
         """
         from tfdist.planning.receipt import Receipt
 
         return Receipt.of(self, report)
 
     def to_json(self) -> str:
-        """Returns the plan as JSON, one variable a line."""
+        """Returns the plan as JSON, one variable per line."""
         from tfdist.planning import file
 
         return file.to_json(self)
@@ -228,25 +227,25 @@ class Plan:
         """Returns the plan that `to_json` wrote.
 
         Raises:
-            PlanFileError: If it is none, or a variable lives on no ps.
+            PlanFileError: If the text is not a plan, or a variable is on no ps of it.
         """
         from tfdist.planning import file
 
         return file.from_json(text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan to a file, whole or not at all."""
+        """Writes the plan to a file atomically."""
         from tfdist.planning import file
 
         file.write_whole(path, self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
-        """Reads the plan of a file.
+        """Reads a plan from a file.
 
         Raises:
-            PlanFileError: If the file holds none. It names the file.
-            OSError: If it cannot be read.
+            PlanFileError: If the file is not a plan. The error names the file.
+            OSError: If the file cannot be read.
         """
         from tfdist.planning import file
 

@@ -1,4 +1,4 @@
-"""The placement that follows a plan, and refuses a model that is another."""
+"""The placement that follows a plan, and rejects a model that does not match."""
 
 import gc
 import weakref
@@ -13,12 +13,12 @@ from tfdist.planning.plan import Plan, PlannedVariable, Weight
 
 
 class PlanMismatchError(ValueError):
-    """The model, or the cluster, is not the one that was planned."""
+    """The model or the cluster is not the one that was planned."""
 
 
 @dataclass
 class _Created:
-    """A variable that was created as one of the plan."""
+    """A variable that was created for one in the plan."""
 
     index: int
     spec: VariableSpec
@@ -31,24 +31,25 @@ class _Created:
 
 
 class Planned:
-    """Puts every variable where a plan says.
+    """Places every variable as planned.
 
-    A variable is known by its Keras path, shape and dtype, as
-    `tfdist.planning.match` says. Of the same variables the first created
-    is the first of the plan, and one more is put where the first was: Keras makes some
-    that it does not keep, as when it loads a model. When the plan's last variable has
-    been created it begins again, so that a model can be built or loaded a second time.
+    Variables match by Keras path, shape and dtype; see `tfdist.planning.match`. Among
+    variables that match each other, the first created is the first in the plan, and an
+    additional one goes where the first went: Keras creates some that it does not keep,
+    for example when it loads a model. After the plan's last variable has been created,
+    matching starts over, so that a model can be built or loaded a second time.
 
-    What the plan does not have is refused when it is created, optimizer slots included;
-    what is missing, or there more often than planned, before the first step of `fit`.
+    A variable or optimizer slot that the plan does not have raises when it is created.
+    One that is missing, or created more often than planned, raises before the first step
+    of `fit`.
 
-    Cost: O(log n) a variable, for a plan of n.
+    Cost: O(log n) per variable, for a plan of n.
 
     Args:
         plan: From `tfdist.plan`, or `Plan.load`.
 
     Raises:
-        TypeError: If it is no plan.
+        TypeError: If `plan` is not a `Plan`.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -58,7 +59,7 @@ class Planned:
                 f"and tfdist.Plan.load(path) reads it; received {plan!r}"
             )
         self._plan = plan
-        # Slots may be created long after their weights, and after those of a model more.
+        # Kept across restarts: slots may be created after the weights of a next model.
         self._by_id: dict[int, _Created] = {}
         self.restart()
 
@@ -68,7 +69,7 @@ class Planned:
         return self._plan
 
     def restart(self) -> None:
-        """Begins again, for a model built anew after one that was left unfinished."""
+        """Starts over, for a model built again after an unfinished one."""
         self._matcher = Matcher(variable.spec for variable in self._plan.variables)
         self._left = len(self._plan.variables)
         self._round: list[_Created] = []
@@ -91,7 +92,7 @@ class Planned:
         return planned.shares()[0][0]
 
     def partition(self, variable: VariableSpec, num_ps: int) -> Partition | None:
-        """Returns how a variable is split; None for one that `place` is asked for.
+        """Returns how a variable is split; None if it is whole, and `place` applies.
 
         Raises:
             PlanMismatchError: If the plan has no such variable, or is for another
@@ -100,7 +101,7 @@ class Planned:
         return self._find(variable, num_ps).partition
 
     def created(self, spec: VariableSpec, variable: Any) -> None:
-        """Is told of a variable that has been created where this has said."""
+        """Records a variable that was created where `place` or `partition` said."""
         index = self._matcher.find(spec)
         if index is None:
             return
@@ -114,7 +115,7 @@ class Planned:
         """Checks an optimizer slot before it is created beside its weight.
 
         Raises:
-            PlanMismatchError: If the plan has no such slot of this weight.
+            PlanMismatchError: If the plan has no such slot for this weight.
         """
         created = self._record_of(weight)
         if created is None:
@@ -130,18 +131,18 @@ class Planned:
         created.slots.append(kind)
 
     def check_complete(self, weights: Iterable[Any] = ()) -> None:
-        """Checks that what has been created is what was planned, slots included.
+        """Checks that all planned variables and slots, and no others, were created.
 
         Args:
-            weights: Of a model whose optimizer has made its slots.
+            weights: The weights of a model whose optimizer has created its slots.
 
         Raises:
-            PlanMismatchError: If a variable or a slot is missing, or a variable is
-                there more often than planned.
+            PlanMismatchError: If a variable or a slot is missing, or a variable was
+                created more often than planned.
         """
         problem = self._problem()
         if problem is not None:
-            # What is not in use any more may be waiting for Python's collector.
+            # A variable in a reference cycle counts as in use until it is collected.
             gc.collect()
             problem = self._problem()
         if problem is None:

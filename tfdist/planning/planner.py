@@ -1,19 +1,19 @@
-"""Plans where variables live so that no ps is the hot one. Imports no TensorFlow.
+"""Plans where variables live so that no ps is overloaded. Imports no TensorFlow.
 
-The longest first: in order of decreasing size, each variable goes to the ps that holds
-the least. Unsplit, the fullest ps then holds at most `4/3 - 1/(3 num_ps)` times the
+Largest first: in order of decreasing size, each variable goes to the ps that holds
+the least. Without splits, the fullest ps then holds at most `4/3 - 1/(3 num_ps)` times the
 least possible (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM Journal
-on Applied Mathematics 17(2), 1969). What does not fit under `target` times the mean
-even on that ps is cut: one piece fills the ps, and what remains of the variable takes
-its turn among the others.
+on Applied Mathematics 17(2), 1969). A variable that would lift even that ps above
+`target` times the mean is split: one shard fills the ps, and the rest of the variable
+takes its turn among the others.
 
 Bounds: every cut fills a ps, so there are fewer cuts than ps, and the fullest ps holds
-at most `target` times the mean. Both as far as rows are fine enough: a ps may be filled
-but for one row, or exceed the target by one thing that cannot be cut.
+at most `target` times the mean. Both hold up to the granularity of rows: a ps may stay
+one row short of full, or exceed the target by one item that cannot be split.
 
-A variable whose rows are dealt out one by one has even shards. One that is large gets a
-shard on every ps, before all others, and the others make up for what is uneven; these
-cuts, `num_ps - 1` each, come on top.
+A variable in the `mod` layout has even shards. A large one is placed before all others,
+with one shard on every ps, and the others make up for the unevenness; these cuts,
+`num_ps - 1` per variable, come on top.
 
 Cost: O(n log n + n log num_ps) for n variables.
 """
@@ -26,11 +26,12 @@ from tfdist.planning.arguments import TARGET, check_arguments
 from tfdist.planning.assignment import Assignment, Items
 from tfdist.planning.plan import Plan, PlannedVariable, Weight
 
-# Cutting at the target itself leaves the fullest ps just there. Cutting closer to the
-# mean often needs no more cuts; the closest is tried first.
+# Cutting at the target leaves the fullest ps exactly there. Cutting closer to the mean
+# often needs no more cuts; the closest is tried first.
 SLACKS = (0.01, 0.1, 0.5)
 
-# A variable with so many times its share of memory in traffic is placed by traffic.
+# A variable whose share of traffic is above this many times its share of memory is
+# placed by traffic.
 BUSY = 2.0
 
 
@@ -43,7 +44,7 @@ def plan_variables(
 ) -> Plan:
     """Plans where variables live.
 
-    Of the plans found with the fewest cuts, the most even one wins.
+    Of the plans with the fewest cuts found, the most balanced one wins.
 
     >>> from tfdist.placement.variable_spec import VariableSpec
     >>> rows = (600, 100, 100)
@@ -55,16 +56,15 @@ def plan_variables(
     Args:
         weights: The variables, in creation order.
         num_ps: The number of ps.
-        balance: What reaches the target. With `"memory"`, the default, traffic is
-            evened out only as far as memory allows without further cuts. With
-            `"traffic"` memory is left as it comes. With `"both"` the large embeddings
-            that `lookups` are known of are spread over all ps, at `num_ps - 1` cuts
-            each, and the rest is balanced by traffic.
-        target: The imbalance that is good enough, above 1: variables are split only
-            as far as it needs.
+        balance: What to balance. `"memory"`, the default, balances traffic only as
+            far as memory allows without more cuts. `"traffic"` ignores memory.
+            `"both"` spreads the large embeddings with known `lookups` over all ps, at
+            `num_ps - 1` cuts each, and balances the rest by traffic.
+        target: The imbalance to reach, above 1: variables are split only as far as it
+            needs.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
     """
     check_arguments(num_ps, balance, target)
     items = _items(weights, num_ps, target)
@@ -84,7 +84,7 @@ def plan_variables(
 def _assign(
     items: Items, num_ps: int, balance: str, cut_at: float, target: float
 ) -> Assignment:
-    # The sum of many parts may miss what it should be by their rounding.
+    # Tolerates the rounding error of a sum of many fractions.
     capacity, limit = (each / num_ps * (1 + 1e-12) for each in (cut_at, target))
     assignment = Assignment(items, num_ps)
     assignment.deal(items.dealt)
@@ -98,7 +98,8 @@ def _assign(
         return assignment
     rest: Sequence[int] = everything
     if balance == "both":
-        # Each of the others has about as much traffic for its size as all of them.
+        # The others have about the same ratio of traffic to memory, so balancing their
+        # traffic balances their memory too.
         small = (target - 1) / 2
         spread = [i for i in items.looked_up if items.memory[i] * num_ps > small]
         assignment.spread(spread)
@@ -116,8 +117,8 @@ def _items(weights: Sequence[Weight], num_ps: int, target: float) -> Items:
     memory = _parts([weight.memory for weight in weights])
     traffic = _parts([weight.traffic for weight in weights])
     loads = np.maximum(memory, traffic) * num_ps
-    # In units of a mean ps. What is smaller always fits on the ps that holds the least,
-    # and a cut along an axis of coarser indices would waste too much of the slack.
+    # In units of the mean load of a ps. A smaller item always fits on the least loaded
+    # ps, and splitting along an axis with coarser indices would waste too much slack.
     coarse = (target - 1) / 4
     axes, looked_up, dealt = {}, [], []
     for i in np.flatnonzero(loads > coarse).tolist():
@@ -138,9 +139,9 @@ def _parts(amounts: Sequence[int]) -> np.ndarray:
 
 
 def _axis(weight: Weight, least: float) -> tuple[int, int]:
-    """Returns the axis to cut, and its indices.
+    """Returns the axis to split, and its size.
 
-    Rows, as lookups in embeddings need them, unless there are fewer than `least`.
+    That is rows, as lookups in embeddings need, unless there are fewer than `least`.
     """
     shape = weight.spec.shape
     if shape[0] >= least:

@@ -1,4 +1,4 @@
-"""What was planned beside what became of it."""
+"""Compares a plan with the actual placement."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from tfdist.planning.plan import Plan
 
 @dataclass(frozen=True)
 class Receipt:
-    """The bytes on each ps as planned, and as they are.
+    """The planned and the actual bytes on each ps.
 
     Attributes:
-        predicted: The bytes on each ps by the plan.
-        actual: The bytes on each ps by the strategy's report.
+        predicted: The bytes on each ps according to the plan.
+        actual: The bytes on each ps according to the strategy's report.
     """
 
     predicted: tuple[int, ...]
@@ -24,8 +24,8 @@ class Receipt:
         """Compares a plan with a report.
 
         Raises:
-            TypeError: If it is no report.
-            ValueError: If they are of another number of ps.
+            TypeError: If `report` is not a `PlacementReport`.
+            ValueError: If the plan and the report differ in the number of ps.
         """
         if not isinstance(report, PlacementReport):
             raise TypeError(

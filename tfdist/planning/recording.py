@@ -1,4 +1,4 @@
-"""Which variables are created while a model is built, and what is known of each."""
+"""Records the variables that are created while a model is built."""
 
 import gc
 import weakref
@@ -19,7 +19,7 @@ from tfdist.variables.layout import MOD
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable of the graph; Keras's own beside it, if it is one of Keras."""
+    """A variable of the graph, and the Keras variable that owns it, if any."""
 
     spec: VariableSpec
     variable: tf.Variable
@@ -34,12 +34,12 @@ class _Variable:
 
 @dataclass
 class Recording:
-    """The variables that a graph has, and which of them follows which.
+    """The variables of a graph, and the slots of each.
 
     Attributes:
-        variables: In creation order, but for slots.
-        slots: The names of the slots of a variable, by its `id`.
-        keras_variable: The variable of Keras that is being created.
+        variables: All variables but slots, in creation order.
+        slots: The names of each variable's slots, by the variable's `id`.
+        keras_variable: The Keras variable that is being created.
         reference: The `id` of the variable whose slot is being created.
     """
 
@@ -49,7 +49,7 @@ class Recording:
     reference: int | None = None
 
     def record(self, variable: tf.Variable) -> None:
-        """Adds a variable that was created, or a slot."""
+        """Adds a variable or a slot that was created."""
         of_keras = self.keras_variable
         name = variable.name.removesuffix(":0") if of_keras is None else of_keras.path
         if self.reference is not None:
@@ -60,7 +60,7 @@ class Recording:
         self.variables.append(_Variable(spec, variable, requested(), reference))
 
     def weights(self, divisible: set[int]) -> list[Weight]:
-        """Returns what a plan has to know, in creation order.
+        """Returns the variables to plan, in creation order.
 
         Args:
             divisible: The `id`s of the variables that can be split.
@@ -77,7 +77,7 @@ class Recording:
         ]
 
     def _to_plan(self) -> list[_Variable]:
-        """Those in use, and those without a like in use, which a plan has to know."""
+        """Returns those in use, and those that match none in use."""
         gc.collect()
         in_use = [each for each in self.variables if each.is_in_use]
         likes = Matcher(each.spec for each in in_use)
@@ -90,7 +90,7 @@ class Recording:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Records the variables that are created meanwhile, in a graph."""
+    """Records the variables that are created in this context, in a graph."""
     created = Recording()
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
@@ -115,7 +115,8 @@ def recording() -> Iterator[Recording]:
         finally:
             created.reference = None
 
-    # Keras tells a variable's path and a slot's weight to nobody else.
+    # Keras exposes a variable's path and a slot's weight nowhere else. The patches last
+    # only for this context.
     keras_initialize = keras.Variable._initialize
     keras_add_slot = keras.optimizers.Optimizer.add_variable_from_reference
     keras.Variable._initialize = initialize

@@ -1,8 +1,8 @@
-"""What variables a model has, learned without allocating one of them.
+"""Lists the variables of a model without allocating any of them.
 
-The function that builds the model runs in a graph of TensorFlow that is never run.
-There a variable is a node with a shape and a type, whatever its size, and so are the
-slots that its optimizer makes, the metrics and the seeds.
+The function that builds the model runs in a TensorFlow graph that is never executed.
+In that graph a variable is a node with a shape and a dtype, whatever its size, and so
+are optimizer slots, metrics and seeds.
 """
 
 import dataclasses
@@ -31,23 +31,25 @@ def weights_of(
 ) -> list[Weight]:
     """Lists what `build_model` and a first step of `fit` create, in that order.
 
-    Cost: the time to build the model; no memory for its variables. Random state is as
-    before afterwards.
+    Cost: the time to build the model; no memory for its variables. Restores the random
+    state.
 
     Args:
         build_model: Returns a model, built and compiled.
-        optimizer: For a model that is not compiled, since a loop of your own trains it.
-        batch: One batch as `fit` gets it, `(x, y)`, as arrays or `tf.TensorSpec`s;
-            only the shapes and types count. Needed for a model that is not built, or
-            if the shape of the targets does not follow from the outputs.
-        lookups: The rows that a step looks up in an embedding, by a pattern of its
-            path or of the end of it, for example `{"table_*/embeddings": 256}`.
+        optimizer: The optimizer of a model that is not compiled, because a custom
+            training loop trains it.
+        batch: One batch as passed to `fit`, `(x, y)`, as arrays or `tf.TensorSpec`s;
+            only shapes and dtypes matter. Needed if the model is not built, or if the
+            shape of the targets does not follow from the outputs.
+        lookups: The number of rows of an embedding that a step looks up, by a pattern
+            of its path or the end of its path, for example
+            `{"table_*/embeddings": 256}`.
 
     Raises:
         UnknownSizesError: If the model is not compiled or not built, its targets cannot
             be guessed, or a pattern of `lookups` matches no variable.
-        NotAModelError: If `build_model` is no function, or does not return a model.
-        TypeError: If another argument has not the type that it says.
+        NotAModelError: If `build_model` is not a function, or does not return a model.
+        TypeError: If another argument has the wrong type.
     """
     if not callable(build_model) or isinstance(build_model, keras.Model):
         raise NotAModelError(
@@ -83,7 +85,7 @@ def _random_state_kept() -> Iterator[None]:
 
 
 def _remake(optimizer: Any) -> Callable[[], keras.optimizers.Optimizer]:
-    """Returns a function that makes an optimizer like this one."""
+    """Returns a function that creates an optimizer like this one."""
     optimizer = keras.optimizers.get(optimizer)
     config = optimizer.get_config()
     return lambda: type(optimizer).from_config(config)
@@ -93,7 +95,7 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
     """Creates what the first step of `fit` would create.
 
     Returns:
-        What has to be kept for it to stay in use: the optimizer that was remade.
+        The new optimizer, if any: keep it, or its variables are no longer in use.
     """
     if remake is None and not model.compiled:
         raise UnknownSizesError(
@@ -219,5 +221,5 @@ def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Wei
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Whether a pattern is that of a path or of the end of it."""
+    """Whether a pattern matches a path or the end of it."""
     return any(fnmatch.fnmatchcase(path, each) for each in (pattern, f"*/{pattern}"))

@@ -1,4 +1,4 @@
-"""Which assignments of a step are increments, by what the value is computed from.
+"""Decides which assignments of a step are increments, from how they are computed.
 
 The *view* is what the step read of the variable. With `d` any tensor:
 
@@ -10,12 +10,12 @@ The *view* is what the step read of the variable. With `d` any tensor:
 | `max(view, d)`, `min`, if trainable  | `+= value - view`                            |
 | anything else                        | `= value`: the last writer wins              |
 
-The first row are counters, metrics, weight decay; the second moving averages and
-momentum, where the sum of W workers' increments keeps every one of them and cannot
-overshoot (it moves the value by at most half the way to what they saw); the third
-the projections of weight constraints, which must not undo another worker's gradient.
-What remains (a statistic's maximum, a choice, a value computed anew) has no
-increment: added, it could leave a value that nobody wrote.
+The first row covers counters, metrics and weight decay. The second covers moving
+averages and momentum: the sum of W workers' increments keeps all of them and cannot
+overshoot (it moves the value at most half the way to what they saw). The third and
+fourth cover the projections of weight constraints, which must not undo another worker's
+gradient. Anything else (a statistic's maximum, a choice, a recomputed value) has no
+increment: adding differences could leave a value that no worker wrote.
 """
 
 import tensorflow as tf
@@ -31,16 +31,16 @@ class NotAdditiveError(ValueError):
 def increment(
     value: tf.Tensor, view: tf.Tensor, trainable: bool, num_workers: int
 ) -> tf.Tensor | None:
-    """What to add to the variable in place of assigning `value`.
+    """Returns what to add to the variable in place of assigning `value`.
 
     Args:
         value: The value to assign, of the view's shape and dtype.
         view: What the step read of the variable.
-        trainable: Whether it is a weight.
+        trainable: Whether the variable is a trainable weight.
         num_workers: How many workers may do the same at the same time.
 
     Returns:
-        The increment, or None if the value is to be assigned.
+        The increment, or None if the value must be assigned.
     """
     is_number = value.dtype.is_floating or value.dtype.is_integer
     if not is_number or value.graph is not view.graph:
@@ -68,7 +68,7 @@ def _shaped_as(view: tf.Tensor, term: tf.Tensor) -> tf.Tensor:
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:
-    """The operation that computed a tensor, behind those that pass it on."""
+    """Returns the operation that computed a tensor, behind identities."""
     op = tensor.op
     while op.type == "Identity" or (
         op.type == "Cast" and op.inputs[0].dtype == tensor.dtype
@@ -82,7 +82,7 @@ def _is(tensor: tf.Tensor, view: tf.Tensor) -> bool:
 
 
 def _share_kept(term: tf.Tensor, view: tf.Tensor) -> float | None:
-    """The constant b, from 0 to 1, where the term is `b * view`."""
+    """Returns the constant b, from 0 to 1, if the term is `b * view`."""
     op = _source(term)
     if op.type != "Mul":
         return None

@@ -1,4 +1,4 @@
-"""The initial value of a partitioned variable, shard by shard where that can be."""
+"""The initial value of a partitioned variable, per shard where possible."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ _PIECE_BYTES = 16 << 20
 
 
 class Piece(NamedTuple):
-    """The rows of a shard from `start` up to `stop`, and what computes them."""
+    """The rows `start` to `stop` (exclusive) of a shard, and their function."""
 
     start: int
     stop: int
@@ -35,15 +35,15 @@ class ShardValue:
     """The initial value of a shard.
 
     Attributes:
-        initial: What computes the value to create the shard with.
-        pieces: What it gets then.
+        initial: Computes the value to create the shard with.
+        pieces: Values to assign to its rows afterwards.
     """
 
     initial: Callable[[], tf.Tensor]
     pieces: tuple[Piece, ...] = ()
 
     def assign_pieces(self, shard: tf.Variable) -> None:
-        """Assigns the pieces, one by one, where the shard lives."""
+        """Assigns the pieces one by one, on the shard's device."""
         with tf.init_scope(), tf.device(shard.device):
             for start, stop, value in self.pieces:
                 tf.raw_ops.ResourceStridedSliceAssign(
@@ -62,21 +62,21 @@ def of_shards(
     dtype: str,
     layout: Layout,
 ) -> list[ShardValue]:
-    """Returns what computes each shard's initial value.
+    """Returns how to compute each shard's initial value.
 
-    An initializer whose elements do not depend on the shape is asked for each shard,
-    on its ps, so that no process ever holds the whole; a random one for some rows at a
-    time, with a seed for each, since it uses several times the memory of its result.
-    Any other initializer (one scaled by the fan-in, say) makes the whole value once, on
-    the chief, to be sliced.
+    An initializer whose elements do not depend on the shape runs per shard, on the
+    shard's ps, so no process holds the whole value. A random one runs for a few rows at
+    a time, with a seed for each call, since it uses several times the memory of its
+    result. Any other initializer (for example one scaled by the fan-in) computes the
+    whole value once, on the chief, to be sliced.
 
     Args:
-        initial_value: What `tf.Variable` was given: a value, or a function that
-            makes it.
-        initializer: The Keras initializer behind it, if there is one.
-        shape: Of the whole.
-        dtype: Of its elements.
-        layout: Of the whole.
+        initial_value: The argument of `tf.Variable`: a value, or a function that
+            returns it.
+        initializer: The Keras initializer behind it, if any.
+        shape: The shape of the whole variable.
+        dtype: The dtype of its elements.
+        layout: The layout of the variable.
     """
     partition = layout.partition
     shapes = [partition.shard_shape(shape, i) for i in range(len(partition.bounds))]
@@ -84,7 +84,7 @@ def of_shards(
     if constant is not None:
         fill = functools.partial(_filled, constant, tf.as_dtype(dtype))
         return [ShardValue(functools.partial(fill, each)) for each in shapes]
-    # Subclasses may look at the shape: these classes themselves do not.
+    # Not isinstance: a subclass may depend on the shape; these classes do not.
     if type(initializer) in _RANDOM:
         seeded = (_reseeded(initializer, i) for i in itertools.count())
         return [_random(seeded, each, tf.as_dtype(dtype)) for each in shapes]
@@ -95,7 +95,7 @@ def of_shards(
 
 
 def _constant(initializer: Any) -> Any:
-    """The number that an initializer fills a variable with; None for any other one."""
+    """Returns the scalar of a constant initializer; None for any other."""
     if type(initializer) is keras.initializers.Zeros:
         return 0
     if type(initializer) is keras.initializers.Ones:
@@ -125,10 +125,10 @@ def _random(
 
 
 def _reseeded(initializer: Any, piece: int) -> Any:
-    """The initializer with a seed for this piece: the same one repeats its values."""
+    """Returns the initializer with a seed for this piece; one seed repeats values."""
     if piece == 0 or not isinstance(initializer.seed, int):
         return initializer
-    # Not the next integer, which may well be the seed of another table.
+    # Not seed + piece, which is likely to be the seed of another table.
     sequence = np.random.SeedSequence(initializer.seed & 0xFFFFFFFF, spawn_key=(piece,))
     seed = int(sequence.generate_state(1)[0])
     config = initializer.get_config()

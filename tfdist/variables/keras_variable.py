@@ -1,4 +1,4 @@
-"""What Keras asks of a variable that lives on a ps."""
+"""The Keras side of variables that live on a ps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ from tfdist.variables.variable import ParameterServerVariable
 def sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     """Returns the lookup of single rows.
 
-    `tf.gather` looks for a method of this name. With it, an embedding moves the rows
-    that it looks up; without it, the whole table.
+    `tf.gather` looks for a method of this name. With it, an embedding moves only the
+    rows that it looks up; without it, the whole table.
 
     Raises:
         AttributeError: If the variable does not live on a ps.
@@ -32,10 +32,10 @@ def sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
 def beside_the_weight(
     variable: Any, constraint: Callable[[Any], tf.Tensor] | None
 ) -> Callable[[Any], tf.Tensor] | None:
-    """Returns the constraint of a Keras variable, to be computed where the weight is.
+    """Returns a Keras variable's constraint, computed on the weight's device.
 
-    On a worker, the weight would travel there and back. Other workers would project it
-    meanwhile, and the sum of the same correction from each would overshoot.
+    On a worker, the weight would travel there and back. Meanwhile other workers would
+    project it too, and the sum of their corrections would overshoot.
     """
     value = _tf.value_of(variable)
     on_ps = isinstance(value, ParameterServerVariable)
@@ -50,15 +50,15 @@ def beside_the_weight(
 
 
 def specialize(variable: Any) -> None:
-    """Makes a Keras variable whose value is in shards a `PartitionedKerasVariable`."""
+    """Turns a Keras variable with a sharded value into a `PartitionedKerasVariable`."""
     if isinstance(_tf.value_of(variable), PartitionedVariable):
         variable.__class__ = PartitionedKerasVariable
 
 
 class PartitionedKerasVariable(keras.Variable):
-    """A Keras variable whose value is in shards.
+    """A Keras variable with a sharded value.
 
-    Its class alone tells TensorFlow's checkpoint that there are slices to save.
+    TensorFlow's checkpoint finds the slices to save through the variable's class only.
     """
 
     def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:

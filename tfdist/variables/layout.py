@@ -1,8 +1,8 @@
-"""Which indices of a partitioned variable are in which shard, and in what order.
+"""The layouts of a partitioned variable: which shard holds which indices.
 
-Contiguous shards ("div") hold neighbours. Interleaved ones ("mod") are dealt the rows
-one by one, so that rows which are frequent because they are first, as words sorted by
-their frequency are, load all ps alike.
+In the `div` layout, shards hold contiguous indices. In the `mod` layout, row i is on
+shard i % n, so frequent rows at the start of a table, such as words sorted by frequency,
+load all ps equally.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ DIV, MOD = "div", "mod"
 def locate(
     ids: tf.Tensor, sizes: Sequence[int], partition_strategy: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Says where ids live.
+    """Finds the shard and the row of each id.
 
     Args:
         ids: From 0 up to the sum of the sizes, of any shape.
         sizes: The rows of each shard.
-        partition_strategy: `"mod"` deals the rows out one by one; `"div"` gives each
-            shard neighbours.
+        partition_strategy: `"mod"` (row i on shard i % n) or `"div"` (contiguous
+            rows).
 
     Returns:
         The shard of each id, and its row in that shard.
@@ -40,7 +40,7 @@ def locate(
 
 
 class Layout(Protocol):
-    """Puts shards together, and takes a whole apart."""
+    """Splits a whole value into shards, and joins shards."""
 
     @property
     def partition(self) -> Partition:
@@ -53,52 +53,52 @@ class Layout(Protocol):
         ...
 
     def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
-        """Returns each shard's part."""
+        """Returns the value of each shard."""
         ...
 
     def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the whole."""
+        """Returns the whole value."""
         ...
 
     def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the whole, of NumPy arrays."""
+        """Returns the whole value, from NumPy arrays."""
         ...
 
     def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the indices in the whole of rows of a shard."""
+        """Returns the indices, in the whole, of rows of a shard."""
         ...
 
 
 @dataclass(frozen=True)
 class Contiguous:
-    """Each shard has neighbours, along any axis."""
+    """The `div` layout: contiguous shards, along any axis."""
 
     partition: Partition
     partition_strategy = DIV
 
     def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
-        """Returns each shard's part."""
+        """Returns the value of each shard."""
         return tf.split(whole, self.partition.sizes, axis=self.partition.axis)
 
     def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the whole."""
+        """Returns the whole value."""
         return tf.concat(parts, axis=self.partition.axis)
 
     def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the whole, of NumPy arrays."""
+        """Returns the whole value, from NumPy arrays."""
         return np.concatenate(parts, axis=self.partition.axis)
 
     def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the indices in the whole of rows of a shard."""
+        """Returns the indices, in the whole, of rows of a shard."""
         return rows + tf.cast(self.partition.bounds[shard].start, rows.dtype)
 
 
 @dataclass(frozen=True)
 class Interleaved:
-    """Row `i` of the whole is row `i // P` of the shard `i % P`.
+    """The `mod` layout: row `i` is row `i // P` of shard `i % P`.
 
     Raises:
-        PartitionError: If the sizes are not those of rows that are dealt out.
+        PartitionError: If the sizes are not those of the `mod` layout.
     """
 
     partition: Partition
@@ -109,26 +109,26 @@ class Interleaved:
         dealt = tuple(len(range(i, sum(sizes), len(sizes))) for i in range(len(sizes)))
         if self.partition.axis or sizes != dealt:
             raise PartitionError(
-                f"rows that are dealt out one by one (partition_strategy='mod') make "
+                f"rows dealt out one by one (partition_strategy='mod') make "
                 f"{len(sizes)} shards of {dealt} rows; these are {sizes} along axis "
                 f"{self.partition.axis}. Use partition_strategy='div', or even shards "
                 "of rows, the larger ones first"
             )
 
     def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
-        """Returns each shard's part."""
+        """Returns the value of each shard."""
         count = len(self.partition.bounds)
         return [whole[shard::count] for shard in range(count)]
 
     def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the whole."""
+        """Returns the whole value."""
         rows, count = sum(self.partition.sizes), len(parts)
         return tf.dynamic_stitch(
             [tf.range(shard, rows, count) for shard in range(count)], list(parts)
         )
 
     def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the whole, of NumPy arrays."""
+        """Returns the whole value, from NumPy arrays."""
         rows = sum(self.partition.sizes)
         whole = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
         for shard, part in enumerate(parts):
@@ -136,17 +136,17 @@ class Interleaved:
         return whole
 
     def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the indices in the whole of rows of a shard."""
+        """Returns the indices, in the whole, of rows of a shard."""
         return rows * len(self.partition.bounds) + shard
 
 
 def layout_of(
     partition: Partition, partition_strategy: str, name: str = "the variable"
 ) -> Layout:
-    """Returns the layout of a strategy, `"div"` or `"mod"`.
+    """Returns the layout for a partition strategy, `"div"` or `"mod"`.
 
     Raises:
-        PartitionError: If the strategy has no such shards. It names the variable.
+        PartitionError: If the shards do not fit the strategy. Names the variable.
     """
     if partition_strategy != MOD:
         return Contiguous(partition)
