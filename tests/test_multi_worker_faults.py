@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_config
-from tfdist.liveness.peers import PeerLostError, PeerWatch, explained
+from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.row_range import row_range
 
 from .addresses import free_addresses
@@ -223,11 +223,11 @@ def test_a_peer_that_has_ended_is_never_back(monkeypatch):
 def test_an_error_of_a_step_stays_where_all_peers_answer():
     with (
         pytest.raises(tf.errors.InvalidArgumentError, match="shapes"),
-        explained(lambda: []),
+        naming_lost_peers(lambda: []),
     ):
         raise tf.errors.InvalidArgumentError(None, None, "shapes do not fit")
     with (
         pytest.raises(PeerLostError, match="worker:1 at b:1 ended"),
-        explained(lambda: ["worker:1 at b:1"]),
+        naming_lost_peers(lambda: ["worker:1 at b:1"]),
     ):
         raise tf.errors.UnavailableError(None, None, "reset by peer")

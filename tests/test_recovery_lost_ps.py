@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import tf_config
-from tfdist.liveness.lost_ps import explained
+from tfdist.liveness.lost_ps import error_of_lost_ps
 
 from .launch_programs.fake_server import FakeServer
 
@@ -24,7 +24,7 @@ def servers():
 
 
 def test_a_ps_that_is_gone_is_named(servers):
-    error = explained(UNAVAILABLE, servers)
+    error = error_of_lost_ps(UNAVAILABLE, servers)
     gone = servers[tf_config.Task("ps", 1)]
     assert str(error).startswith(f"ps:1 at {gone} cannot be reached")
     assert "checkpoint_dir" in str(error)
@@ -32,6 +32,9 @@ def test_a_ps_that_is_gone_is_named(servers):
 
 def test_other_errors_stay_what_they_are(servers):
     alive = {task: at for task, at in servers.items() if task.index == 0}
-    assert explained(UNAVAILABLE, alive) is None
-    assert explained(KeyboardInterrupt(), servers) is None
-    assert explained(tf.errors.InvalidArgumentError(None, None, ""), servers) is None
+    assert error_of_lost_ps(UNAVAILABLE, alive) is None
+    assert error_of_lost_ps(KeyboardInterrupt(), servers) is None
+    assert (
+        error_of_lost_ps(tf.errors.InvalidArgumentError(None, None, ""), servers)
+        is None
+    )

@@ -18,7 +18,7 @@ _OF_A_LOST_TASK = (
 )
 
 
-def explained(
+def error_of_lost_ps(
     error: BaseException, servers: Mapping[tf_config.Task, str]
 ) -> PeerLostError | None:
     """Returns an error that names the lost ps, or None if every ps answers.
@@ -36,6 +36,6 @@ def explained(
     names = ", ".join(f"{task} at {servers[task]} {lost[task]}" for task in lost)
     return PeerLostError(
         f"{names}. The variables that it held are gone. Start the ps and this program "
-        "again (python -m launch.local does so); with a checkpoint_dir, fit goes on "
-        "from its newest checkpoint"
+        "again (python -m launch.local does so); with a checkpoint_dir, fit resumes "
+        "from its latest checkpoint"
     )

@@ -102,7 +102,7 @@ class PeerWatch:
 
 
 @contextlib.contextmanager
-def explained(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
+def naming_lost_peers(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
     """Turns TensorFlow's error of a collective into one that names the lost task.
 
     Args:

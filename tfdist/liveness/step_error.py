@@ -11,10 +11,6 @@ from pathlib import Path
 import tensorflow as tf
 
 # `parameter_server.strategy` imports both from here.
-from tfdist.liveness.tf_log import print_records_once as print_records_once
-from tfdist.liveness.tf_log import (
-    shorten_the_coordinators_log as shorten_the_coordinators_log,
-)
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+), in .*$', re.M)
 _WORKER = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")

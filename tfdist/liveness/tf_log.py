@@ -4,15 +4,14 @@ import logging
 
 import tensorflow as tf
 
+from tfdist.liveness.step_error import summary
+
 
 class CoordinatorLog(logging.Filter):
     """Shortens what TensorFlow's coordinator logs about a failed step to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Passes every record, and shortens those of the coordinator."""
-        # `step_error` imports this module for those that know its old home.
-        from tfdist.liveness.step_error import summary
-
         if record.module == "cluster_coordinator":
             before, found, after = record.getMessage().partition(
                 "Graph execution error"

@@ -23,14 +23,14 @@ from tfdist.keras import hooks
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
-from tfdist.liveness.step_error import print_records_once, shorten_the_coordinators_log
+from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.in_flight import STEPS_PER_WORKER, InFlight
 from tfdist.parameter_server.step_counter import StepCounter
+from tfdist.placement.greedy import GreedyLoadBalancing
 from tfdist.placement.placement import (
-    GreedyLoadBalancing,
     Placement,
     check_placement,
 )

@@ -8,8 +8,6 @@ of the variable that they update.
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-# `parameter_server.strategy` imports it from here.
-from tfdist.placement.greedy import GreedyLoadBalancing as GreedyLoadBalancing
 from tfdist.placement.variable_spec import VariableSpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import tf_config
 from tfdist import _tf
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.seeds import with_this_generator
-from tfdist.liveness.peers import PeerWatch, explained
+from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.computation import traced_step
 from tfdist.variables.creation import variable_path
 
@@ -133,7 +133,10 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     ) -> np.ndarray:
         # One CPU per worker. In TensorFlow's own groups, workers with unequal numbers of
         # devices would wait for each other in different groups, without an error.
-        with explained(self.lost_peers), tf.device(f"{self._task_device}/device:CPU:0"):
+        with (
+            naming_lost_peers(self.lost_peers),
+            tf.device(f"{self._task_device}/device:CPU:0"),
+        ):
             total = tf.raw_ops.CollectiveReduceV2(
                 # A new tensor: a constant may be cached on another device.
                 input=tf.identity(tf.constant(array)),
@@ -161,7 +164,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
         try:
-            with explained(self.lost_peers):
+            with naming_lost_peers(self.lost_peers):
                 return super()._create_variable(next_creator, **kept_equal(kwargs))
         except tf.errors.InvalidArgumentError as error:
             # TensorFlow broadcasts the initial value by a collective, which checks shape

@@ -10,7 +10,7 @@ from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.keras import building
 from tfdist.keras.driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.liveness import lost_ps
+from tfdist.liveness.lost_ps import error_of_lost_ps
 from tfdist.parameter_server.fit import refusals
 from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
@@ -98,7 +98,7 @@ class ParameterServerDriver(DefaultDriver):
             # The user's `except` block may save or read variables, which steps still in
             # flight would change meanwhile.
             self._in_flight.settle()
-            if lost := lost_ps.explained(error, self.strategy.servers):
+            if lost := error_of_lost_ps(error, self.strategy.servers):
                 raise lost.with_traceback(error.__traceback__) from None
             raise
 

@@ -9,7 +9,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
-from tfdist.liveness.peers import explained
+from tfdist.liveness.peers import naming_lost_peers
 from tfdist.synchronous.fit import agreement, callbacks, refusals
 from tfdist.synchronous.fit.input import ShardedData
 from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
@@ -67,7 +67,7 @@ class SynchronousDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Starts `fit` from the same state on all workers, and names a lost worker."""
         strategy, extended = self.strategy, self.strategy.extended
-        with explained(extended.lost_peers), extended.call():
+        with naming_lost_peers(extended.lost_peers), extended.call():
             if method == "fit":
                 agreement.check_arguments(arguments, strategy)
                 given = arguments.get("callbacks")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
-from tfdist.liveness.peers import explained
+from tfdist.liveness.peers import naming_lost_peers
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import (
     gather_rows,
@@ -64,8 +64,8 @@ class _Functions:
             self._traced[key] = _tf.function(_as_written(execute), signature)
         return self._traced[key]
 
-    def _explained(self) -> AbstractContextManager[None]:
-        return explained(self._strategy.extended.lost_peers)
+    def _naming_lost_peers(self) -> AbstractContextManager[None]:
+        return naming_lost_peers(self._strategy.extended.lost_peers)
 
 
 class ReplicaSteps(_Functions):
@@ -87,7 +87,7 @@ class ReplicaSteps(_Functions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self._explained():
+        with self._naming_lost_peers():
             try:
                 ran, logs = self._on_shares(data)(data.values)
             except tf.errors.OpError:
@@ -108,7 +108,7 @@ class ReplicaSteps(_Functions):
                 )
             return self._logs(outputs)
 
-        with self._explained():
+        with self._naming_lost_peers():
             function = self._function(structure.key, execute, structure.present)
             return function(*structure.flatten(batch))
 
@@ -236,7 +236,7 @@ class ReplicaPredictions(_Functions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self._explained():
+        with self._naming_lost_peers():
             ran, outputs = self._on_shares(data)(data.values)
             if not int(ran):
                 raise StopIteration
@@ -259,7 +259,7 @@ class ReplicaPredictions(_Functions):
         def execute(*present: Any) -> Any:
             return self._local(on_batch(self._strategy, structure, present, self._run))
 
-        with self._explained():
+        with self._naming_lost_peers():
             function = self._function(structure.key, execute, structure.present)
             return function(*structure.flatten(batch))
 
