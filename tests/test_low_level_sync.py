@@ -70,7 +70,7 @@ def test_a_number_of_replicas_that_there_are_not_is_refused(enough):
 
 @pytest.mark.parametrize("replica", [-1, 2])
 def test_a_replica_that_there_is_not_is_refused(replica):
-    with pytest.raises(ValueError, match="replica is an index from 0 to 1"):
+    with pytest.raises(ValueError, match="replica must be an index from 0 to 1"):
         optimizer(replica=replica)
 
 
@@ -78,7 +78,7 @@ def test_a_step_needs_a_counter_a_gradient_and_a_hook():
     with tf.Graph().as_default():
         variable = tf1.get_variable("v", ())
         step = tf1.train.get_or_create_global_step()
-        with pytest.raises(ValueError, match="needs .* the global_step"):
+        with pytest.raises(ValueError, match="needs .* a global_step"):
             optimizer().minimize(variable * 2.0)
         with pytest.raises(ValueError, match="needs the gradient of a variable"):
             optimizer().apply_gradients([(None, variable)], step)
