@@ -145,8 +145,8 @@ def test_tensorflows_own_are_asked(partitioner):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (2, "that is no list"),
-        (None, "that is no list"),
+        (2, "that is not a list"),
+        (None, "that is not a list"),
         ([2], "the variable has 2 axes"),
         ([2, 2], "split along more than one axis"),
         ([0, 1], "an axis has at least one shard"),
@@ -219,5 +219,5 @@ def test_a_target_of_one_or_less_is_refused():
 def test_an_axis_that_is_not_there_is_refused():
     with pytest.raises(PartitionError, match=r"\(4,\) has no axis 1"):
         MaxSizePartitioner(8)((4,), tf.float32, axis=1)
-    with pytest.raises(PartitionError, match="only a shape that is known"):
+    with pytest.raises(PartitionError, match="only a fully known shape"):
         FixedShardsPartitioner(2)(tf.TensorShape([None, 2]), tf.float32)

@@ -58,7 +58,7 @@ def test_a_function_is_planned_shown_and_saved(command, tmp_path, where):
     ("arguments", "message"),
     [
         ((), "name one function, as MODULE:FUNCTION; received []"),
-        (("a_script.py:build_model",), "say how many ps there will be: --num_ps=4"),
+        (("a_script.py:build_model",), "give the number of ps, for example --num_ps=4"),
         (("a_script.py", "--num_ps=2"), "received 'a_script.py'"),
         (("none.py:f", "--num_ps=2"), "there is no file none.py"),
         (("none:f", "--num_ps=2"), "there is no module none"),
@@ -87,7 +87,7 @@ def test_a_wrong_command_line_says_what_is_wrong(
     [
         (("absent", "--num_ps=2"), "a_script.py has no function 'absent'"),
         (("build_model", "--num_ps=2", "--", "--depth=3"), "flag 'depth'"),
-        (("a_model", "--num_ps=2"), "a_script.py:a_model is no function; it is 5"),
+        (("a_model", "--num_ps=2"), "a_script.py:a_model is not a function; it is 5"),
     ],
 )
 def test_names_missing_from_the_script_are_errors(command, arguments, message):

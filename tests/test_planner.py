@@ -330,7 +330,7 @@ def test_what_is_no_plan_is_refused(text, message, tmp_path):
 def test_a_file_that_is_no_text_is_no_plan(tmp_path):
     path = tmp_path / "plan.png"
     path.write_bytes(b"\x89PNG\xff\xfe")
-    with pytest.raises(PlanFileError, match=r"plan\.png: this is no text"):
+    with pytest.raises(PlanFileError, match=r"plan\.png: this is not text"):
         Plan.load(path)
 
 

@@ -1,8 +1,8 @@
-"""How many shards a variable has: TensorFlow's partitioners, and one with a bound.
+"""Partitioners, which decide how many shards a variable has.
 
-A partitioner is called as TensorFlow calls it, `partitioner(shape, dtype, axis=0)`, and
-returns the number of shards on each axis, at most one of them above 1. TensorFlow's own
-and TF1's serve as well as these. What decides here imports no TensorFlow.
+A partitioner has TensorFlow's signature, `partitioner(shape, dtype, axis=0)`, and returns
+the number of shards on each axis, at most one of them above 1. TensorFlow's and TF1's
+partitioners work as well as these. The decisions here import no TensorFlow.
 """
 
 import math
@@ -35,7 +35,7 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True)
 class FixedShardsPartitioner:
-    """Splits every variable into as many shards, or into single rows if it has fewer.
+    """Splits every variable into `num_shards`, or into single rows if it has fewer.
 
     >>> FixedShardsPartitioner(2)((10, 3), None)
     [2, 1]
@@ -44,7 +44,7 @@ class FixedShardsPartitioner:
         num_shards: The number of shards, at least 1.
 
     Raises:
-        ValueError: If it is less, or no whole number.
+        ValueError: If `num_shards` is not a whole number of at least 1.
     """
 
     num_shards: int
@@ -60,14 +60,14 @@ class FixedShardsPartitioner:
 
 @dataclass(frozen=True)
 class MinSizePartitioner:
-    """Splits into as many shards as have about `min_shard_bytes` each.
+    """Splits into shards of about `min_shard_bytes` each.
 
     The last one may have less.
 
     Attributes:
-        min_shard_bytes: The bytes a shard.
-        max_shards: The most shards. As in TensorFlow the default, 1, splits nothing.
-        bytes_per_string: The size to reckon with for an element of text.
+        min_shard_bytes: The bytes per shard.
+        max_shards: The most shards. As in TensorFlow, the default, 1, splits nothing.
+        bytes_per_string: The assumed size of a string element.
 
     Raises:
         ValueError: If one of them is below 1.
@@ -93,14 +93,14 @@ class MinSizePartitioner:
 
 @dataclass(frozen=True)
 class MaxSizePartitioner:
-    """Splits into as few shards as have at most `max_shard_bytes` each.
+    """Splits into as few shards as possible, of at most `max_shard_bytes` each.
 
-    A row is not split: where one has more, each is a shard.
+    Rows are not split: if a row is larger, each row is a shard.
 
     Attributes:
-        max_shard_bytes: The most bytes a shard.
-        max_shards: The most shards, even if they are larger then; None for no limit.
-        bytes_per_string: The size to reckon with for an element of text.
+        max_shard_bytes: The most bytes per shard.
+        max_shards: The most shards, even if they become larger; None for no limit.
+        bytes_per_string: The assumed size of a string element.
 
     Raises:
         ValueError: If one of them is below 1.
@@ -131,12 +131,13 @@ class MaxSizePartitioner:
 
 @dataclass(frozen=True)
 class TargetSizePartitioner:
-    """Splits so finely that `GreedyLoadBalancing` keeps the planner's target.
+    """Splits finely enough for `GreedyLoadBalancing` to keep the planner's target.
 
     For a model that cannot be planned, since it is not known before it is created.
-    Greedy leaves on the fullest of m ps at most the mean, plus `1 - 1/m` times the
-    largest piece (R. L. Graham, 1966). So pieces of at most `(target - 1) total / (m - 1)`
-    bytes keep the fullest below `target` times the mean, as far as a row has less.
+    Greedy placement puts at most the mean plus `1 - 1/m` times the largest shard on the
+    fullest of m ps (R. L. Graham, 1966). So shards of at most
+    `(target - 1) total / (m - 1)` bytes keep the fullest ps below `target` times the
+    mean, provided that a row is smaller than that.
 
     Cost: at most `(m - 1) / (target - 1)` shards more than there are variables: 150 for
     4 ps. A plan needs at most `m - 1`.
@@ -145,13 +146,13 @@ class TargetSizePartitioner:
     50000.0
 
     Attributes:
-        total_bytes: The bytes of all variables, without optimizer slots; if it is
-            uncertain, the least that it can be.
+        total_bytes: The bytes of all variables, without optimizer slots; if uncertain,
+            a lower bound.
         num_ps: The number of ps.
         target: The bytes on the fullest ps over the mean, above 1.
 
     Raises:
-        ValueError: If one of them is out of its range.
+        ValueError: If one of them is out of range.
     """
 
     total_bytes: int
@@ -168,7 +169,7 @@ class TargetSizePartitioner:
 
     @property
     def max_shard_bytes(self) -> float:
-        """The most bytes a shard; at least 1."""
+        """The most bytes per shard; at least 1."""
         share = round(self.target - 1, 12) * self.total_bytes
         return max(1.0, share / max(1, self.num_ps - 1))
 
@@ -182,15 +183,16 @@ class TargetSizePartitioner:
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Callable[..., list[int]]:
     """Returns a partitioner of a fixed number of shards, in TF1's form.
 
-    Has the semantics of `tf.compat.v1.fixed_size_partitioner`, but that a variable
-    without this axis, as a bias has no axis 1, stays whole; there it raises IndexError.
+    Behaves as `tf.compat.v1.fixed_size_partitioner`, except that a variable without
+    this axis (a bias has no axis 1) stays whole; TF1's raises IndexError.
 
     Args:
         num_shards: The number of shards.
         axis: The axis to split.
 
     Raises:
-        ValueError: If `num_shards` is no whole number from 1, or `axis` none from 0.
+        ValueError: If `num_shards` is not a whole number of at least 1, or `axis` one of
+            at least 0.
     """
     fixed = FixedShardsPartitioner(num_shards)
     _check_whole(0, axis=axis)
@@ -210,25 +212,25 @@ def partition_of(
 ) -> Partition | None:
     """Asks a partitioner how a variable is split, and a placement where its shards go.
 
-    The first shards have one index more than the last where the axis does not divide.
+    If the axis does not divide evenly, the first shards have one index more.
 
     Args:
-        partitioner: TensorFlow's, TF1's, one of these, or your own.
+        partitioner: One of TensorFlow's, of TF1's, of these, or a custom one.
         variable: The variable.
         num_ps: The number of ps.
-        placement: Asked where the shards go; round robin from the first ps unless
-            given.
+        placement: Decides where the shards go; defaults to round robin from the first
+            ps.
 
     Returns:
         The partition, or None if the variable stays whole.
 
     Raises:
-        PartitionError: If what the partitioner returns is no partition, or it raises.
-            It names the partitioner and the variable.
+        PartitionError: If the partitioner raises or returns something invalid. The
+            error names the partitioner and the variable.
     """
     if not variable.shape:
         return None
-    # TensorFlow's own partitioners insist on its types.
+    # TensorFlow's own partitioners accept only its types.
     import tensorflow as tf
 
     shape, dtype = tf.TensorShape(variable.shape), tf.as_dtype(variable.dtype)
@@ -277,7 +279,7 @@ def _name(partitioner: Callable[..., Any]) -> str:
 
 def _problem(counts: Any, shape: tuple[int, ...]) -> str | None:
     if not isinstance(counts, list | tuple):
-        return "that is no list"
+        return "that is not a list"
     if len(counts) != len(shape):
         return f"the variable has {len(shape)} axes"
     if any(isinstance(n, bool) or not hasattr(n, "__index__") for n in counts):
@@ -295,7 +297,7 @@ def _problem(counts: Any, shape: tuple[int, ...]) -> str | None:
 def _dimensions(shape: Any, axis: int) -> tuple[int, ...]:
     dimensions = tuple(shape)
     if any(dimension is None for dimension in dimensions):
-        raise PartitionError(f"only a shape that is known can be split: {shape}")
+        raise PartitionError(f"only a fully known shape can be split; received {shape}")
     if not 0 <= axis < len(dimensions):
         raise PartitionError(f"the shape {dimensions} has no axis {axis} to split")
     return dimensions

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         if len(names) != 1:
             raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")
         if options.num_ps is None:
-            raise UsageError("say how many ps there will be: --num_ps=4")
+            raise UsageError("give the number of ps, for example --num_ps=4")
         check_arguments(options.num_ps, options.balance, options.target)
         for path in filter(None, (options.json, options.plot)):
             _check_directory(path)
@@ -154,7 +154,7 @@ def _load(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
     except AttributeError:
         raise UsageError(f"{where} has no function {function!r}") from None
     if not callable(build_model):
-        raise UsageError(f"{name} is no function; it is {build_model!r}")
+        raise UsageError(f"{name} is not a function; it is {build_model!r}")
     return build_model
 
 

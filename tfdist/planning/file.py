@@ -74,7 +74,7 @@ def load(path: str | os.PathLike[str]) -> Plan:
     try:
         return from_json(Path(path).read_bytes().decode())
     except (PlanFileError, UnicodeDecodeError) as error:
-        what = "this is no text" if isinstance(error, UnicodeDecodeError) else error
+        what = "this is not text" if isinstance(error, UnicodeDecodeError) else error
         raise PlanFileError(f"{os.fspath(path)}: {what}") from error
 
 

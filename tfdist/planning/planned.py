@@ -173,7 +173,7 @@ class Planned:
                     f"extra: {each.spec.name} {_text(each.spec)} has been created more "
                     "often than the plan has it. Plan again from the function that "
                     "builds the model; or, if a model before this one was left "
-                    "unfinished, call Planned.restart() before building it anew"
+                    "unfinished, call Planned.restart() before building it again"
                 )
             seen.add(each.index)
         return None

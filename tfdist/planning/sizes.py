@@ -100,16 +100,16 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
     if remake is None and not model.compiled:
         raise UnknownSizesError(
             f"the model {model.name!r} is not compiled: compile it in build_model, or "
-            "give the optimizer that a loop of your own uses, optimizer="
+            "pass the optimizer of your training loop as optimizer="
         )
     if remake is not None and model.compiled:
         raise UnknownSizesError(
             f"the model {model.name!r} is compiled with an optimizer already: give "
-            "optimizer= for a model that is not compiled only"
+            "optimizer= only for a model that is not compiled"
         )
     if batch is None and not model.built:
         raise UnknownSizesError(
-            f"the model {model.name!r} is not built: begin it with keras.Input, call "
+            f"the model {model.name!r} is not built: start it with keras.Input, call "
             "model.build(shape), or give the shapes of a batch, batch=(x, y)"
         )
     if batch is not None:

@@ -91,7 +91,7 @@ def check_plot_path(path: str | os.PathLike[str]) -> None:
     """
     if Path(path).suffix.lower() != ".png":
         raise ValueError(
-            f"a plan is drawn as a PNG file, which is called so: {Path(path).stem}.png; "
+            f"a plan is drawn as a PNG file, for example {Path(path).stem}.png; "
             f"received {os.fspath(path)!r}"
         )
 
