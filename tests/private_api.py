@@ -31,7 +31,6 @@ PRIVATE_PACKAGES = (
 EXEMPT: tuple[str, ...] = ()
 # Underscored names that Python documents.
 OF_PYTHON = {"_asdict", "_exit", "_fields", "_make", "_replace"}
-BY_NAME = {"delattr", "getattr", "hasattr", "setattr"}
 
 
 def files() -> list[Path]:
@@ -66,9 +65,7 @@ def accessed(tree: ast.AST) -> Iterator[tuple[str, int]]:
             if not _is_own(node.value):
                 yield node.attr, node.lineno
         elif isinstance(node, ast.Call):
-            called = node.func.id if isinstance(node.func, ast.Name) else ""
-            if called not in BY_NAME and "replace" not in called:
-                continue
+            # `getattr`, or a function of ours that is told what to patch.
             name = node.args[1] if len(node.args) > 1 else None
             if not isinstance(name, ast.Constant) or _is_own(node.args[0]):
                 continue

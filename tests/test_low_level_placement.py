@@ -114,6 +114,8 @@ def test_what_has_no_size_needs_a_load_fn_of_its_own():
         table = tf.raw_ops.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64)
         unknown = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=None, name="unknown")
     for op in (table.op, unknown.op):
-        with pytest.raises(ValueError, match=f"the size of {op.name}.*your own load_fn"):
+        with pytest.raises(
+            ValueError, match=f"the size of {op.name}.*your own load_fn"
+        ):
             tfdist.GreedyLoadBalancing(2)(op)
     assert tfdist.GreedyLoadBalancing(2, lambda op: 1.0)(table.op) == 0

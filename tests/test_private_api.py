@@ -67,6 +67,7 @@ def test_the_page_is_up_to_date():
         ("variable._value", ["_value"]),
         ("setattr(variable, '_value', 1)", ["_value"]),
         ("_replace(Trainer, '_get_iterator', ours)", ["_get_iterator"]),
+        ("_ask_driver(keras.Model, '_build', ours)", ["_build"]),
         ("self._value", []),
         ("super()._value", []),
         ("variable.__dict__", []),

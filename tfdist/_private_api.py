@@ -540,4 +540,25 @@ MEMBERS: tuple[Member, ...] = (
         "Batches are split on the chief.",
         "None.",
     ),
+    Member(
+        "keras.Model",
+        "_get_metrics_result_or_logs",
+        "patched",
+        "The logs of a step in unison are those of the epoch so far.",
+        "`Model.get_metrics_result` is called within steps too.",
+    ),
+    Member(
+        "keras.Model",
+        "_maybe_symbolic_build",
+        "patched",
+        "Builds a model without taking a batch from its data.",
+        "None: `fit` calls it before every public hook.",
+    ),
+    Member(
+        "keras.src.trainers.epoch_iterator.EpochIterator",
+        "_enumerate_iterator",
+        "patched",
+        "Skips the steps that were run before a checkpoint.",
+        "None.",
+    ),
 )
