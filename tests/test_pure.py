@@ -193,3 +193,11 @@ def test_the_help_of_the_plan_command_takes_under_half_a_second():
 
     # Processor time: a busy machine takes longer by the clock.
     assert statistics.median(seconds() for _ in range(5)) < 0.5
+
+
+def test_plan_is_a_function_once_the_module_of_that_name_is_imported():
+    import importlib
+
+    importlib.import_module("tfdist.plan")
+    with pytest.raises(TypeError, match="build_model|num_ps"):
+        tfdist.plan()
