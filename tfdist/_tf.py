@@ -150,7 +150,7 @@ def _resource_of(iterator: Any) -> tf.Tensor:
 
 
 def devices_of(destinations: Any) -> tuple[str, ...]:
-    """Returns the full names of the devices of a value, or of where it shall go."""
+    """Returns the full names of the devices of a value, or of its destination."""
     return tuple(get_devices_from(destinations))
 
 

@@ -1,4 +1,4 @@
-"""Replace TensorFlow's error of a step by one that names the lost ps."""
+"""Replaces TensorFlow's error of a failed step with one that names the lost ps."""
 
 from collections.abc import Mapping
 

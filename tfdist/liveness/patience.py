@@ -1,4 +1,4 @@
-"""Wait for the workers in slices, so that the watchdog can raise between them."""
+"""Waits for the workers in short slices, so that the watchdog can raise in between."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -22,7 +22,7 @@ _REFUSALS = 3
 
 WHAT_TO_DO = (
     "Every step needs all workers: start the whole cluster again; with the callback "
-    "keras.callbacks.BackupAndRestore, training goes on from its last backup"
+    "keras.callbacks.BackupAndRestore, training resumes from its last backup"
 )
 
 

@@ -1,4 +1,4 @@
-"""A process beside the chief that kills it when none of its threads runs.
+"""A companion process that kills the chief if all of its threads are blocked.
 
 TensorFlow registers each traced function with every task, and waits for their answers
 while it holds the GIL. If a task is cut off at that moment, no Python thread of the chief

@@ -1,4 +1,4 @@
-"""Whether training has stalled, for whom it waits, and what to do. Pure."""
+"""Decides whether training has stalled, what it waits for, and what to do. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a step sees of a weight and its slots: all, a shard, or rows.
+"""Restricts an update to a whole weight and its slots, one shard, or some rows.
 
 An optimizer is written for whole variables: it reads a weight and its slots, and
 writes them. To let the same code run beside each shard of a partitioned weight, or
