@@ -63,6 +63,7 @@ def _packed(
     if None in sizes:
         # The bounds are computed when the graph runs, and so is a copy for each slice.
         whole = tf.concat(flat, 0)
+        # int64, because `size * i` may exceed int32 even if the size does not.
         size = tf.size(whole, tf.int64)
         parts = chunks * segments
         bounds = [size * i // parts for i in range(parts + 1)]
@@ -97,5 +98,6 @@ def _recut(
         if len(found) == 1:
             recut.append(found[0])
         else:
+            # With fewer elements than parts, some parts are empty.
             recut.append(tf.concat(found, 0) if found else flat[0][:0])
     return recut

@@ -49,6 +49,7 @@ def seconds(
         n = checked_devices(num_devices)
         segments = segments_of(size_bytes / n, network.bandwidth)
         return pipelined_ring_seconds(size_bytes, n, network, segments)
+    # The others are sent in segments too, but the model has no formula for it.
     return COSTS[algorithm](num_devices).seconds(size_bytes, network)
 
 
@@ -75,6 +76,8 @@ def choose(size_bytes: int, num_devices: int, network: Network) -> str:
     return next(
         each
         for each, taken in times.items()
+        # The fastest may itself be limited by processors. The second condition would
+        # then reject it, and none might be left.
         if taken == fastest
         or (
             taken <= enough

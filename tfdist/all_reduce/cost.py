@@ -59,6 +59,7 @@ class Cost:
     steps: int
     messages: int
     busiest_messages: int
+    # Exact, because the tests require each formula to equal its schedule's count.
     busiest_size: Fraction
     busiest_link: Fraction
     reduced: Fraction
@@ -69,6 +70,7 @@ class Cost:
         return max(
             self.processor_seconds(size_bytes, network),
             self.steps * network.latency
+            # A step's first message takes the whole latency, each further one the gap.
             + (self.busiest_messages - self.steps) * network.gap
             + checked_size(size_bytes) * float(self.busiest_size) / network.bandwidth
             + size_bytes * float(self.reduced) * network.seconds_per_reduced_byte,

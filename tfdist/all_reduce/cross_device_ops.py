@@ -26,6 +26,7 @@ from tfdist.all_reduce.segments import segments_of
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
 from tfdist.all_reduce.wire import checked_wire_dtype
 
+# Small enough that buckets leave while the backward pass still runs.
 BUCKET_BYTES = 2_000_000
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -180,6 +181,7 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         """
         if reduce_op not in (SUM, MEAN):
             raise ValueError(f"reduce_op must be SUM or MEAN; received {reduce_op!r}")
+        # `/cpu:0` and `/device:CPU:0` are one device: compare devices by one spelling.
         devices = [tf.DeviceSpec.from_string(each).to_string() for each in devices]
         check_devices(devices)
         check_lists(per_device, devices)
@@ -198,11 +200,13 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         reduced = self._exchanged(reduced, meeting)
         results: list[list[Any]] = [[] for _ in devices]
         for group, device, values in zip(groups, meeting, reduced, strict=True):
+            # Divide before copying: once per group, not once per device.
             if reduce_op == MEAN:
                 with tf.device(device):
                     values = [divided(value, len(devices)) for value in values]
             for d in group:
                 with tf.device(devices[d]):
+                    # A Mirrored value has the devices of its tensors: each needs one.
                     results[d] = [copied(value) for value in values]
         return results
 

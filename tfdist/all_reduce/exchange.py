@@ -138,6 +138,7 @@ def all_reduce(
                 messages[sender, sends] = message
             for sender, receiver, reduces, sends in parcels:
                 with tf.device(devices[receiver]):
+                    # A copy on the receiver, whose later sends can then wait for it.
                     message = tf.identity(messages[sender, sends])
                     if in_turn:
                         turns.arrived(receiver, message)
@@ -167,6 +168,7 @@ def _message_bytes(
 def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:
     chunks: dict[tuple[int, int, bool], list[int]] = {}
     for _, sender, receiver, chunk, reduces in transfers:
+        # One message for all of these chunks: each message costs processor time.
         chunks.setdefault((sender, receiver, reduces), []).append(chunk)
     return [Parcel(*key, tuple(of_key)) for key, of_key in chunks.items()]
 

@@ -35,6 +35,7 @@ def reduce_in_memory(
     """
     keys = [_pack_of(i, value) for i, value in enumerate(per_device[0])]
     results: list[list[Any]] = [[None] * len(keys) for _ in devices]
+    # No size limit: nothing is sent, so `buckets` only groups small values by dtype.
     for pack in buckets(keys, [0] * len(keys), math.inf):
         wholes = []
         for values, device in zip(per_device, devices, strict=True):

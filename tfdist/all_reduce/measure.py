@@ -71,6 +71,7 @@ def measured(devices: Sequence[str]) -> Network:
     latency = max(_round_seconds(devices[:2], there_and_back) / 2, 1e-7)
     fan = _round_seconds(devices, there_and_back)
     everyone = _round_seconds(devices, all_to_all)
+    # Two devices cannot show a gap: assume the latency, the default of `Network`.
     gap = (fan - 2 * latency) / 2 / (n - 2) if n > 2 else latency
     block = _block_seconds(devices[:1], devices[1:2])
     blocks = _block_seconds(devices, [*devices[1:], devices[0]])
@@ -79,6 +80,7 @@ def measured(devices: Sequence[str]) -> Network:
         latency=latency,
         bandwidth=BLOCK_BYTES / max(block - latency, 1e-9),
         seconds_per_reduced_byte=_addition_seconds(devices[0]) / BLOCK_BYTES,
+        # Noise can push the gap out of the range that `Network` allows.
         seconds_per_message=min(max(gap, 0.0), latency),
         processor_seconds_per_message=max(everyone, 0.0) / (n * (n - 1)),
         processor_seconds_per_byte=blocks / BLOCK_BYTES / n if are_shared else 0.0,
@@ -158,6 +160,7 @@ def _block_seconds(senders: Sequence[str], receivers: Sequence[str]) -> float:
 
         return graph
 
+    # On the sender, the same graph sends nothing: the difference is the transfer.
     return _longer(largest(receivers), largest(senders))
 
 
@@ -166,6 +169,7 @@ def _addition_seconds(device: str) -> float:
     def added(elements: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
             block = tf.random.uniform(elements[None])
+            # A second operand, as in an all-reduce: `block + block` reads only one.
             return tf.reduce_max(block + tf.reverse(block, [0]))
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
@@ -196,4 +200,5 @@ def _least_seconds(run: Callable[[], tf.Tensor]) -> float:
         start = time.perf_counter()
         run().numpy()
         taken.append(time.perf_counter() - start)
+    # Not the mean: other work on the machine can only add time.
     return min(taken)

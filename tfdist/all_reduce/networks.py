@@ -41,12 +41,14 @@ class Networks:
         """
         if self.given is not None:
             return self.given
+        # Devices of one process have no network, and `measure_network` raises for them.
         if in_one_process(devices):
             return NETWORK
         key = tuple(devices)
         if key not in self._measured:
             # The caller may be tracing a function. A measurement has to run now.
             with tf.init_scope():
+                # In a TF1 graph, nothing can run before the session.
                 if not tf.executing_eagerly():
                     return NETWORK
                 self._measured[key] = measure_network(devices)

@@ -93,6 +93,7 @@ class Schedule:
         for transfer in reversed(self.transfers):
             if transfer.chunk == chunk and transfer.reduces:
                 return transfer.receiver
+        # A single device has the sum without any transfer.
         return 0
 
     def sent(self, device: int) -> Fraction:
@@ -141,6 +142,7 @@ def ring(num_devices: int) -> Schedule:
         n,
         n,
         (
+            # The `- 1` makes device d the owner of chunk d, as in `all_to_all`.
             Transfer(step, d, (d + 1) % n, (d - 1 - step) % n, step < n - 1)
             for step in range(2 * (n - 1))
             for d in range(n)
@@ -304,4 +306,6 @@ def _there_and_back(reductions: list[Transfer]) -> Iterable[Transfer]:
 def _schedule(
     algorithm: str, num_devices: int, num_chunks: int, transfers: Iterable[Transfer]
 ) -> Schedule:
+    # Sorted, because `steps` groups neighbors, and because the order of the transfers
+    # is the order of the additions.
     return Schedule(algorithm, num_devices, num_chunks, tuple(sorted(transfers)))

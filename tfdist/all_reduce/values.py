@@ -41,6 +41,7 @@ def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
 
 
 def _dense(value: Any) -> tf.Tensor:
+    # On the value's device, so that it is not sent elsewhere to be converted.
     with tf.device(value.device):
         return tf.convert_to_tensor(value)
 

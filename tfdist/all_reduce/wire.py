@@ -44,6 +44,8 @@ def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
         value: A tensor of any dtype; only float32 and float64 are narrowed.
         wire_dtype: One of `WIRE_DTYPES`, or None.
     """
+    # Without the identity, a cast to the same dtype would return `value` itself, which
+    # cannot wait for the control inputs that `Turns` adds.
     message = tf.cast(tf.identity(value), travels_as(value.dtype, wire_dtype))
     if wire_dtype is None or message.dtype == value.dtype:
         return message
@@ -61,5 +63,6 @@ def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     largest = tf.reduce_max(magnitudes)
     fits = largest <= tf.cast(wire_dtype.max, value.dtype)
     check = tf.raw_ops.Assert(condition=fits, data=[complaint, largest])
+    # In eager mode the assertion has already run, and there is no operation.
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(message)

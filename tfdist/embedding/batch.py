@@ -58,6 +58,8 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
     valid = _in_range(sp_ids.values, table.num_rows, table.name)
     if isinstance(sp_ids, tf.SparseTensor):
         segments, num_segments = sp_ids.indices[:, 0], sp_ids.dense_shape[0]
+        # A message has the length of each run of equal segments, so equal ones must be
+        # neighbors. In a RaggedTensor they always are.
         valid += _ascending(table, segments)
     else:
         segments, num_segments = sp_ids.value_rowids(), sp_ids.nrows()
@@ -66,6 +68,7 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
         valid += _weights_fit(table, sp_ids, sp_weights)
         weights = sp_weights.values
     with tf.control_dependencies(valid):
+        # Only operations created in this scope wait for the checks.
         ids = tf.identity(sp_ids.values)
         if weights is not None:
             weights = tf.cast(tf.identity(weights), computing_dtype(table.dtype))
@@ -109,6 +112,7 @@ def whole_numbers(ids: Any, name: str) -> tf.Tensor:
     if ids.dtype in (tf.int32, tf.int64):
         return ids
     if ids.dtype.is_floating:
+        # `keras.layers.Embedding` accepts floats too, but silently drops the fraction.
         is_whole = tf.equal(ids, tf.floor(ids))
         valid = _assert(
             tf.reduce_all(is_whole),
@@ -173,6 +177,8 @@ def _assert(condition: tf.Tensor, *message: Any) -> list[tf.Operation]:
 
 
 def _in_range(ids: tf.Tensor, num_rows: int, name: str) -> list[tf.Operation]:
+    # Check before routing, since `routing.unpack` takes a negative row for a length.
+    # In int64, because int32 ids compared with a larger `num_rows` overflow silently.
     inside = (ids >= 0) & (tf.cast(ids, tf.int64) < num_rows)
     return _assert(
         tf.reduce_all(inside),

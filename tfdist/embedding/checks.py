@@ -83,6 +83,7 @@ def table(params: Any, strategy: str | None = None) -> Table:
             f"each shard of {name} must have a static shape [rows, dim]; received "
             f"{shapes}"
         )
+    # A TF1 variable without a resource has a reference dtype, such as float32_ref.
     dtypes = sorted({shard.dtype.base_dtype.name for shard in shards})
     if len({shape[1] for shape in shapes}) > 1 or len(dtypes) > 1:
         raise ValueError(
@@ -95,6 +96,7 @@ def table(params: Any, strategy: str | None = None) -> Table:
             f"the rows of {name} must have a float dtype, not {dtype.name}"
         )
     sizes = [shape[0] for shape in shapes]
+    # Both layouts give an extra row to the first shards, so one check serves both.
     expected = routing.shard_sizes(sum(sizes), len(shards))
     if sizes != expected:
         raise ValueError(
@@ -180,6 +182,7 @@ def padding(value: int) -> int:
     Raises:
         ValueError: If it is not a whole number.
     """
+    # A bool is an integer in Python: True would be taken for the id 1.
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(
             "padding must be the id that pads rows, a whole number such as -1; "

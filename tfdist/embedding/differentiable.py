@@ -65,6 +65,8 @@ def _sum_on_shard(
     weights: Sequence[tf.Tensor],
     max_norm: float | None,
 ) -> tf.Tensor:
+    # The weights are arguments because a custom gradient reaches arguments only, not
+    # captured tensors.
     @tf.custom_gradient
     def block_of(table: tf.Tensor, *weights: tf.Tensor) -> Any:
         block, gradient = _block_and_gradient(shard, table, message, weights, max_norm)
@@ -89,6 +91,7 @@ def _sums_on_partitioned(
     weights: Sequence[tf.Tensor],
     max_norm: float | None,
 ) -> list[tf.Tensor]:
+    # The unused argument is the variable's handle: the first gradient belongs to it.
     def blocks_of(_: tf.Tensor, *weights: tf.Tensor) -> Any:
         each_weights = _of_each_shard(weights, len(messages))
         blocks, gradients = zip(
@@ -125,6 +128,8 @@ def _block_and_gradient(
     with tf.device(_device_of(shard)):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
+        # Not `shard.sparse_read`: TensorFlow would notice the variable, and require a
+        # gradient function with the argument `variables`.
         rows = _computable(
             tf.raw_ops.ResourceGather(
                 resource=table, indices=unique_ids, dtype=shard.dtype
@@ -133,6 +138,8 @@ def _block_and_gradient(
             else tf.gather(table, unique_ids)
         )
         clipped = clip_rows(rows, max_norm)
+        # On the plain route the ps gets no weights. Which route is taken is known only
+        # when the step runs.
         all_weights = _filled_up(weights[0], tf.size(ids)) if weights else None
         block = partial_sum(clipped, index, segments, all_weights, num_segments)
         # The block is sent in the shard's dtype, half precision for example.
@@ -146,6 +153,7 @@ def _block_and_gradient(
             )
             d_rows = tf.cast(clip_gradient(d_clipped, rows, max_norm), shard.dtype)
             shape = tf.constant(shard.shape.as_list())
+            # The weights that `_filled_up` added are constants and have no gradient.
             by_weights = [
                 weights_gradient(d_block, clipped, index, segments)[: tf.size(each)]
                 for each in weights

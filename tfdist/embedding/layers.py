@@ -78,6 +78,7 @@ class Embedding(keras.layers.Embedding):
         partitioner = self._partitioner or _over_all_ps
         with partition_variables(partitioner, self._partition_strategy):
             super().build(input_shape)
+        # Not `self.embeddings`, which with LoRA is a sum that Keras computes.
         _update_by_row(self._embeddings)
 
     def call(self, inputs: Any) -> Any:
@@ -86,6 +87,7 @@ class Embedding(keras.layers.Embedding):
             return inputs.with_flat_values(self.call(inputs.flat_values))
         table = _tf.value_of(self._embeddings)
         is_on_ps = isinstance(table, ParameterServerVariable | PartitionedVariable)
+        # With LoRA or quantization, a row depends on more than the table.
         if not is_on_ps or self.lora_enabled or self.quantization_mode:
             is_sparse = isinstance(inputs, tf.SparseTensor)
             ids = inputs if is_sparse else batch.whole_numbers(inputs, self.path)
@@ -223,6 +225,7 @@ class EmbeddingBag(keras.layers.Layer):
             aggregate=self.aggregate,
             counter=self._counter,
         )
+        # The lookup takes the batch size from a tensor, so its static shape has none.
         combined.set_shape([inputs.shape[0], self.output_dim])
         return tf.cast(combined, self.compute_dtype)
 
@@ -256,4 +259,5 @@ def _update_by_row(table: keras.Variable) -> None:
 
 def _over_all_ps(shape: Any, dtype: Any, axis: int = 0) -> list[int]:
     strategy = tf.distribute.get_strategy()
+    # Without a ps cluster, one shard: the table stays whole.
     return FixedShardsPartitioner(getattr(strategy, "num_ps", 1))(shape, dtype, axis)

@@ -27,8 +27,10 @@ def partial_sum(
         `[num_segments, dim]`.
     """
     if weights is None:
+        # Sums without storing the gathered rows, but takes no weights.
         return tf.sparse.segment_sum(rows, index, segments, num_segments)
     weighted = tf.gather(rows, index) * weights[:, tf.newaxis]
+    # `tf.math.segment_sum` has no `num_segments`, and would omit empty ones at the end.
     return tf.math.unsorted_segment_sum(weighted, segments, num_segments)
 
 

@@ -71,7 +71,9 @@ def split(
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
     shards, rows = locate(ids, sizes, partition_strategy)
+    # Where they fit, int32 rows take half the bytes of int64 ids.
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
+    # `tf.dynamic_partition` keeps the order, so the segments of a shard still ascend.
     positions = tf.dynamic_partition(
         tf.range(tf.size(ids)), tf.cast(shards, tf.int32), len(sizes)
     )
@@ -101,6 +103,7 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
         aggregate: Whether to sum on the ps; None to choose by the cost model.
     """
     unique_rows, slots = tf.unique(entries.rows)
+    # `pack` concatenates lengths and rows, so they need the same dtype.
     runs, _, lengths = tf.unique_with_counts(
         entries.segments, out_idx=entries.rows.dtype
     )
@@ -117,6 +120,8 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
         weight_bytes=0 if entries.weights is None else entries.weights.dtype.size,
     )
     weights = entries.weights
+    # Weights are empty or ones where a route needs none, since `tf.cond` requires both
+    # routes to have the same fields.
     of_rows = Route(
         message=unique_rows,
         ps_weights=None if weights is None else weights[:0],
@@ -148,6 +153,7 @@ def pack(rows: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     Every message costs some hundred bytes, so one is better than two. Rows are never
     negative; lengths are negated to tell them apart.
     """
+    # A length is never 0, which has no sign: each run has at least one id.
     return tf.concat([rows, -lengths], axis=0)
 
 

@@ -66,6 +66,7 @@ class GreedyLoadBalancing:
                 f"operation, that returns its load; received {load_fn!r}"
             )
         self._load_fn = load_fn
+        # Without `num_tasks`, the first `place` says how many ps there are.
         self._loads = [0.0] * (num_tasks or 0)
 
     def __call__(self, op: Any) -> int:
@@ -115,6 +116,7 @@ class GreedyLoadBalancing:
         for start in range(0, len(loads), num_ps):
             round_of = range(start, min(start + num_ps, len(loads)))
             largest_first = sorted(round_of, key=lambda i: -loads[i])
+            # A stable sort: the first ps wins a tie, as with `np.argmin` in TF1.
             emptiest_first = sorted(range(num_ps), key=self._loads.__getitem__)
             # The last group may have fewer shards than there are ps.
             for i, ps in zip(largest_first, emptiest_first, strict=False):
@@ -124,6 +126,7 @@ class GreedyLoadBalancing:
 
     def _load(self, variable: Any) -> float:
         load = float(self._load_fn(variable))
+        # This form rejects NaN too, with which loads cannot be sorted.
         if not 0 <= load < math.inf:
             raise ValueError(
                 f"load_fn returned {load} for {variable}: a load is a finite number, "

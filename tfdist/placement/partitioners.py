@@ -16,6 +16,7 @@ from tfdist.placement.placement import Placement, ps_of_shards
 from tfdist.placement.round_robin import RoundRobin
 from tfdist.placement.variable_spec import VariableSpec
 
+# The default of TensorFlow's partitioners; `tf.string.size` is 0.
 BYTES_PER_STRING = 16
 
 
@@ -87,6 +88,7 @@ class MinSizePartitioner:
         """Returns the number of shards on each axis."""
         dimensions = _dimensions(shape, axis)
         size = math.prod(dimensions) * _itemsize(dtype, self.bytes_per_string)
+        # Rounded up as in TensorFlow, although shards may then be below the minimum.
         shards = math.ceil(size / self.min_shard_bytes)
         return _along(axis, dimensions, min(self.max_shards, shards))
 
@@ -122,6 +124,7 @@ class MaxSizePartitioner:
         """Returns the number of shards on each axis."""
         dimensions = _dimensions(shape, axis)
         size = math.prod(dimensions) * _itemsize(dtype, self.bytes_per_string)
+        # An empty variable has no bytes per row to divide by.
         if not size:
             return _along(axis, dimensions, 1)
         rows = max(1, math.floor(self.max_shard_bytes / (size / dimensions[axis])))
@@ -170,6 +173,7 @@ class TargetSizePartitioner:
     @property
     def max_shard_bytes(self) -> float:
         """The most bytes per shard; at least 1."""
+        # Rounded, because 1.02 - 1 is 0.020000000000000018 in floating point.
         share = round(self.target - 1, 12) * self.total_bytes
         return max(1.0, share / max(1, self.num_ps - 1))
 
@@ -228,6 +232,7 @@ def partition_of(
         PartitionError: If the partitioner raises or returns something invalid. The
             error names the partitioner and the variable.
     """
+    # A scalar has no axis: TensorFlow's FixedShardsPartitioner would raise IndexError.
     if not variable.shape:
         return None
     # TensorFlow's own partitioners accept only its types.
@@ -236,6 +241,7 @@ def partition_of(
     shape, dtype = tf.TensorShape(variable.shape), tf.as_dtype(variable.dtype)
     try:
         answer = partitioner(shape=shape, dtype=dtype)
+    # A custom partitioner may raise anything, and does not know the variable's name.
     except Exception as error:
         raise PartitionError(
             f"the partitioner {_name(partitioner)} cannot split {variable.name} of "
@@ -254,6 +260,7 @@ def partition_of(
 
 def _shard(variable: VariableSpec, axis: int, index: int, size: int) -> VariableSpec:
     shape = (*variable.shape[:axis], size, *variable.shape[axis + 1 :])
+    # TensorFlow names the shards of a ShardedVariable in this way.
     return VariableSpec(
         f"{variable.name}/part_{index}", shape, variable.dtype, variable.itemsize
     )
@@ -289,6 +296,7 @@ def _problem(counts: Any, shape: tuple[int, ...]) -> str | None:
     if sum(count > 1 for count in counts) > 1:
         return "it is split along more than one axis"
     for axis, (count, dimension) in enumerate(zip(counts, shape, strict=True)):
+        # An axis of size 0 still counts as one shard: the variable stays whole.
         if count > max(1, dimension):
             return f"axis {axis} has {dimension} indices, fewer than shards"
     return None
@@ -325,5 +333,7 @@ def _check_whole(least: int, **values: Any) -> None:
 
 def _check_positive(**values: Any) -> None:
     for name, value in values.items():
+        # Real, since `TargetSizePartitioner` computes fractions of a byte. `not >=`,
+        # since NaN would pass a check with `<`.
         if not isinstance(value, Real) or not float(value) >= 1:
             raise ValueError(f"{name} is a number, at least 1; received {value!r}")

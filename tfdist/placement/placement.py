@@ -62,6 +62,7 @@ def check_placement(placement: object) -> None:
     Raises:
         TypeError: If it has no method `place`, or is a class and not an object.
     """
+    # A class has the attribute `place` too, and would pass the check below.
     if isinstance(placement, type):
         raise TypeError(
             f"placement is an object, not a class: write {placement.__name__}() "
@@ -106,6 +107,8 @@ def ps_of_shards(
 def _checked(
     index: Any, placement: Placement, variable: VariableSpec, num_ps: int
 ) -> int:
+    # `__index__` admits NumPy integers, such as the result of `np.argmin`. A bool
+    # has it too, but is more likely a mistake than ps 0 or 1.
     if isinstance(index, bool) or not hasattr(index, "__index__"):
         index_is_valid = False
     else:

@@ -137,5 +137,6 @@ def _table(*headings: str) -> rich.table.Table:
 
 def _render(table: rich.table.Table) -> str:
     text = io.StringIO()
+    # Otherwise rich wraps long names at the terminal's width, or at 80 columns.
     rich.console.Console(file=text, width=10_000).print(table)
     return text.getvalue()

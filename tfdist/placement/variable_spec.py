@@ -37,6 +37,7 @@ def spec_of_operation(op: Any) -> VariableSpec:
         shape, dtype = op.get_attr("shape"), op.get_attr("dtype")
     except ValueError:
         shape = dtype = None
+    # An unknown dimension has the size -1 in a TensorShapeProto.
     if shape is None or shape.unknown_rank or any(d.size < 0 for d in shape.dim):
         raise ValueError(
             f"the size of {op.name}, an operation of type {op.type}, is not known before "
