@@ -112,8 +112,11 @@ def run(
         LogDirError: If the log directory cannot be written.
     """
     job = _prepared(job, schedule, checkpoint_dir)
+    # Absolute, since the script may change its directory.
     path = os.path.join(os.path.abspath(job.log_dir), "progress.jsonl")
     make_log_dir(job.log_dir)
+    # The directory may be that of an earlier job, whose reports would count as this
+    # one's.
     Path(path).unlink(missing_ok=True)
     env = {contract.PROGRESS: path}
     plans = tuple(replace(each, env={**each.env, **env}) for each in job.plans)
@@ -122,12 +125,14 @@ def run(
     reasons: list[str] = []
     began = time.monotonic()
     with Handle(job) as handle, _links(job, schedule, handle.pid) as links:
+        # A thread, since waiting for an event blocks, and faults are due meanwhile.
         listener = threading.Thread(target=_hear, args=(handle, reasons))
         listener.start()
         injector = Injector(job, handle.pid, schedule, path, checkpoint_dir, links)
         while status is None and time.monotonic() - began < deadline:
             injector.tick()
             status = handle.poll(_TICK)
+        # Before the job ends, since a stopped task does not handle SIGTERM.
         injector.end()
         seconds = time.monotonic() - began
         handle.stop()
@@ -197,6 +202,8 @@ def _marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
+            # Every descendant inherits the variable, even one that has left the job's
+            # sessions.
             if process.environ().get(contract.PROGRESS) == mark:
                 found.append(process)
     return found

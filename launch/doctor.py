@@ -34,7 +34,9 @@ from tf_config import JOBS
 from tf_config.contract import TF_CONFIG
 
 _STEPS = 4  # of a probe, each with its own --timeout
+# Four steps of this length still take less than a minute.
 _LONGEST_TIMEOUT = 14.0
+# psutil raises OverflowError for a larger one.
 _LARGEST_PID = 2**31 - 1
 _COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
 

@@ -72,5 +72,6 @@ def showing(plan: TaskPlan, gpus: Sequence[str]) -> TaskPlan:
 
 def _trains(plan: TaskPlan, plans: Sequence[TaskPlan]) -> bool:
     if plan.task.job == "chief":
+        # A chief with servers only coordinates; the workers compute its steps.
         return not any(each.is_server for each in plans)
     return plan.task.job == "worker"

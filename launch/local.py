@@ -75,6 +75,7 @@ def _run_in_foreground(job: Job) -> int:
 
     def forward(signum: int, frame: FrameType | None) -> None:
         if handle is None:
+            # Nothing has been started yet that would have to end first.
             raise SystemExit(128 + signum)
         handle.signal(signum)
 

@@ -51,4 +51,5 @@ def _imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # No relative imports: a script is not in a package, so they would fail.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -23,6 +23,7 @@ def between_tasks(reports: Mapping[str, ProbeResult]) -> list[Finding]:
 def _places(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
     owners: dict[tuple[str, int], str] = {}
     for task, report in reports.items():
+        # By IP address, since two names may belong to one machine.
         place = report.ip, split_address(report.address)[1]
         owner = owners.setdefault(place, task) if report.ip else task
         if owner != task:
@@ -79,6 +80,7 @@ def _versions(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
 
 
 def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
+    # Clocks are measured against that of this machine.
     ahead: dict[str, float] = {"this machine": 0.0}
     uncertainty = 0.0
     for task, report in reports.items():
@@ -99,6 +101,7 @@ def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
         return
     first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
     skew = ahead[last] - ahead[first]
+    # A slow answer makes a clock uncertain, and is no evidence that it is wrong.
     if skew - uncertainty > MAX_SKEW:
         yield Finding(
             Level.WRONG,

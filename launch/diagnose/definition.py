@@ -135,6 +135,7 @@ def _jobs_of(text: str) -> dict[str, dict[int, str]]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
+        # `from_text` reports it. Deeply nested JSON raises RecursionError.
         return {}
     cluster = value.get("cluster") if isinstance(value, dict) else None
     return _addresses(cluster) if isinstance(cluster, dict) else {}

@@ -133,6 +133,7 @@ def _addresses_of(text: str) -> dict[str, str] | None:
             for index, address in enumerate(addresses)
         }
     except (ValueError, KeyError, TypeError, AttributeError):
+        # The text comes from another machine, and may be anything.
         return None
 
 

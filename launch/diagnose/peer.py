@@ -133,6 +133,8 @@ class _Session:
         finally:
             request = pb.CloseSessionRequest(session_handle=handle)
             self._calls("MasterService/CloseSession", request)
+        # The task read its clock some time during the call: half the call is the most
+        # that the estimate can be wrong by.
         return clock - (before + after) / 2, (after - before) / 2, text
 
     def _text(self, handle: str) -> str | None:

@@ -34,6 +34,7 @@ def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeRe
     Returns:
         The result of each probe, after at most four times `timeout`.
     """
+    # What is reported of a thread that still hangs in a lookup.
     latest = {name: _unresolved(address) for name, address in addresses.items()}
 
     def run(name: str, address: str) -> None:
@@ -67,6 +68,8 @@ def probe(address: str, timeout: float) -> Iterator[ProbeResult]:
     except (OSError, UnicodeError) as error:
         yield ProbeResult(address, ProbeOutcome.NO_SUCH_HOST, _words(error))
         return
+    # A name may have an IPv4 and an IPv6 address, and the server may listen on one
+    # only.
     best: ProbeResult | None = None
     for family, _, _, _, destination in found:
         ip = str(destination[0]).partition("%")[0]
@@ -95,6 +98,7 @@ def _connect(
 
     The outcome is TENSORFLOW for any HTTP/2 server; `_ask` decides.
     """
+    # Two steps: to connect, and to read.
     deadline = time.monotonic() + 2 * timeout
     try:
         with socket.socket(family, socket.SOCK_STREAM) as connection:
@@ -120,6 +124,8 @@ def _greet(connection: socket.socket, deadline: float) -> tuple[bytes, str]:
         connection.sendall(_PREFACE + _EMPTY_SETTINGS)
         while len(heard) < _FRAME_HEADER:
             left = deadline - time.monotonic()
+            # Zero would make the socket non-blocking, and a negative timeout is an
+            # error.
             connection.settimeout(max(left, 0.001))
             if not (more := connection.recv(256)):
                 return heard, "it closed the connection"

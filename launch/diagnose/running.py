@@ -44,6 +44,7 @@ def environ_of(pid: int) -> Mapping[str, str]:
 def clusters() -> list[Running]:
     """Returns the oldest process of each cluster running here."""
     found: dict[str, Running] = {}
+    # Children of a task inherit its TF_CONFIG, so the oldest process is a task itself.
     for process in sorted(psutil.process_iter(), key=_age):
         text = None if process.pid == os.getpid() else tf_config_of(process.pid)
         if text is not None:
@@ -100,6 +101,7 @@ def _age(process: psutil.Process) -> float:
 def _cluster_in(text: str) -> str:
     """Returns what the TF_CONFIGs of one cluster have in common."""
     try:
+        # Only "task" differs between the tasks of one cluster.
         return json.dumps(json.loads(text)["cluster"], sort_keys=True)
     except (ValueError, KeyError, TypeError, RecursionError):
         return text

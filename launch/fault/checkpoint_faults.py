@@ -19,8 +19,10 @@ def newest(directory: str) -> Path | None:
     """Returns the newest checkpoint below a directory; None if there is no older one."""
     found = sorted(
         Path(directory).rglob(f"{CHECKPOINT_PREFIX}*"),
+        # Names sort by number, since the number is padded to 8 digits.
         key=lambda path: (path.parent, path.name),
     )
+    # The job must be able to fall back on an older checkpoint of the same directory.
     if len(found) < 2 or found[-2].parent != found[-1].parent:
         return None
     return found[-1]
@@ -52,11 +54,13 @@ def fill(directory: str) -> Callable[[], None]:
     """Fills the file system of a directory; returns a function that frees it."""
     os.makedirs(directory, exist_ok=True)  # The script may not have created it yet.
     ballast = Path(directory, _BALLAST)
+    # Unbuffered: a full buffer would fail once more when the file is closed.
     with open(ballast, "wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * _CHUNK)
         except OSError as error:
+            # A quota may end the writes before the file system is full.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
     return lambda: ballast.unlink(missing_ok=True)

@@ -126,6 +126,7 @@ class Schedule:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
+            # The parser raises RecursionError for deeply nested JSON.
             raise FaultError(f"{_SCHEDULE}; this is not JSON: {error}") from None
         faults = value.get("faults") if isinstance(value, dict) else None
         if not isinstance(faults, list):
@@ -145,6 +146,7 @@ def _fault(value: Any) -> Fault:
             )
         if name in texts and not isinstance(given, str):
             raise FaultError(f"{name!r} of a fault must be a string; received {value}")
+        # JSON's true is an int to Python.
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if name not in texts and not is_number:
             raise FaultError(f"{name!r} of a fault must be a number; received {value}")

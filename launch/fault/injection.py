@@ -60,6 +60,7 @@ def tasks_of(job: Job, supervisor: int) -> Tasks:
     plans = {plan.env.get(TF_CONFIG): plan for plan in job.plans}
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(supervisor).children():
+            # A task may end between the listing and this look.
             with contextlib.suppress(psutil.Error):
                 plan = plans.get(child.environ().get(TF_CONFIG))
                 # Between fork and exec, a child still has its parent's command line.
@@ -112,9 +113,11 @@ class Injector:
         now = time.time()
         tasks = tasks_of(self._job, self._supervisor)
         reported = progress.read(self._progress_path)
+        # Kept once true: later a task may be missing because of an earlier fault.
         self._has_begun |= len(tasks) == len(self._job.plans)
         for fault in list(self._pending):
             reached = self._has_begun and reported.furthest >= fault.step
+            # By identity, since a schedule may contain equal faults.
             due = self._due.setdefault(id(fault), now + fault.wait) if reached else now
             if reached and now >= due and fault.task in tasks:
                 self._inject(fault, tasks[fault.task])
@@ -161,6 +164,8 @@ class Injector:
             each.undo()
             each.undo, each.since = None, now
         if each.ready is None:
+            # A task that is stopped forever is killed by the supervisor, which ends the
+            # fault.
             lasts = each.undo is not None and each.victim.is_running()
             if not lasts and self._is_back(each, tasks):
                 each.ready = reports
@@ -179,6 +184,7 @@ class Injector:
         listens = not plan.is_server or readiness.process_listens(
             process.pid, plan.port
         )
+        # psutil compares creation times too, so a reused process id is a new process.
         return process != each.victim and listens
 
 
@@ -191,6 +197,7 @@ _LINKS: dict[str, Callable[[float], Link]] = {
 
 def _resume(victim: psutil.Process) -> Callable[[], None]:
     def resume() -> None:
+        # The supervisor may have killed it in the meantime.
         with contextlib.suppress(psutil.Error):
             victim.resume()
 

@@ -45,6 +45,7 @@ def judge(ending: Ending, may_fail: bool = False) -> list[Invariant]:
             faults than the job may recover from.
     """
     found = [_ends(ending, may_fail)]
+    # A script that failed may not have reported its result.
     if ending.status == 0:
         found.append(_counts(ending.progress.result, ending.faults))
     left = ", ".join(ending.left)

@@ -84,6 +84,7 @@ def report_result(
 def _write(values: dict[str, int]) -> None:
     if path := os.environ.get(contract.PROGRESS):
         line = json.dumps({"time": time.time(), **values}) + "\n"
+        # Opened for each line, so that a kill loses nothing that was reported before.
         with open(path, "a") as file:
             file.write(line)
 

@@ -60,6 +60,7 @@ def is_used(
         if local in ports or remote in ports:
             return True
         if pid is not None and pid in pids:
+            # A process that connects to itself is no evidence.
             if ends.get((remote, local), pid) != pid:
                 return True
             ends[local, remote] = pid

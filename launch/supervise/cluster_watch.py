@@ -48,6 +48,7 @@ class ClusterWatch:
     def check(self) -> None:
         """Looks at the tasks' sockets and threads, if it is time."""
         now = time.monotonic()
+        # The loop runs every check after every event.
         if now - self._looked < self.interval:
             return
         self._looked = now
@@ -62,6 +63,8 @@ class ClusterWatch:
         A closed connection stays visible for another minute, so none is missed.
         """
         if self._use.is_open:
+            # No process ids: a closed connection has no process, so only its ports can
+            # tell.
             self._use.finish(self._is_used(set()))
 
     def _is_used(self, pids: Collection[int]) -> bool:

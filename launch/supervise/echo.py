@@ -67,6 +67,7 @@ class Echo:
         self._clock = clock
         self._reading: dict[str, _Reader] = {}
         self._waiting: dict[str, tuple[float, str, list[str]]] = {}
+        # A dict, since a set does not know which entry is the oldest.
         self._known: dict[str, None] = {}
 
     @property
@@ -161,4 +162,5 @@ class _Reader:
 
 
 def _key(lines: Sequence[str]) -> str:
+    # The same message has another time and thread id in the log of each task.
     return _STAMP.sub("", "\n".join(lines))

@@ -61,6 +61,7 @@ class EndRequest:
         is_urgent = signum == signal.SIGHUP or bool(self.signals)
         self.signals.append(signum)
         # An exception, since the main thread may hang in a write to a stopped terminal.
+        # Raised once only: a third signal must not interrupt the teardown.
         if is_urgent and self._may_raise:
             self._may_raise = False
             raise KillNow

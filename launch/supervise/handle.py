@@ -93,6 +93,7 @@ class Handle:
 
     def close(self) -> None:
         """Ends the job if it is running, and waits until no process is left."""
+        # A socket stays open as long as a file made from it, so close both.
         self._events.close()
         self._control.close()
         try:

@@ -58,6 +58,7 @@ def judge(
         if task == first and code == 0 and kind == COORDINATOR:
             return Verdict(0)
         if code != 0 or task in servers:
+            # A server that exits with status 0 is still a failure of the job.
             return Verdict(
                 exit_status(code) or 1, f"{task_name(task)} {describe_exit(code)}"
             )

@@ -165,6 +165,7 @@ def describe(pid: int) -> str:
 
 
 def _prctl(option: int, value: int) -> None:
+    # prctl(2) is variadic and reads an unsigned long; ctypes would pass a C int.
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")

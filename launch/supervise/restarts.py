@@ -83,6 +83,7 @@ class Restarts:
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{cause}: restarting {names(again)}{wait}")
         self._end([self._tasks[task] for task in again])
+        # Or else the old exits would still call for an end or a restart of the job.
         for task in again:
             self._tasks.exits.pop(task, None)
         self._loop.wait(lambda: bool(self._end_request), delay)

@@ -129,11 +129,13 @@ class RunningTasks:
     def close(self) -> None:
         """Takes the last output of all processes, and closes their files."""
         self._record(self._killed)
+        # Bounded, since a process that could not be killed may hold a pipe open.
         self._loop.wait(lambda: not any(map(self._loop.has, self)), _DRAIN_TIMEOUT)
         for process in self:
             self._close(process)
 
     def _record(self, exits: list[processes.Exit]) -> None:
+        # Only tasks that have not been reaped: the kernel reuses the ids of the others.
         by_pid = {process.pid: process for process in self.alive}
         for exit in exits:
             # Other process ids are orphans that this process has adopted.

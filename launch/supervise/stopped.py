@@ -39,6 +39,8 @@ class StoppedTasks:
             return
         self._looked = now
         stopped = {task.pid: task for task in self._tasks.alive if _is_stopped(task)}
+        # Drops tasks that were continued, so that their next stop is timed from its
+        # start.
         self._since = {pid: self._since.get(pid, now) for pid in stopped}
         for pid, task in stopped.items():
             if now - self._since[pid] >= self._timeout:

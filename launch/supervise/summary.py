@@ -39,6 +39,7 @@ def row(plan: TaskPlan, log: str, task: TaskProcess | None, note: str = "") -> R
         task: Its last process; None if it was never started.
         note: One more word on how it ended, or ''.
     """
+    # A job that fails during startup never starts its other tasks.
     if task is None:
         return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
     if task.exit is None:

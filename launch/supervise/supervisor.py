@@ -83,6 +83,7 @@ class Supervisor:
         except KillNow:
             verdict = verdict or self._interrupted()
         self._kill_rest()
+        # After `KillNow`, the phases that were not reached count as 0 s.
         marks += [time.monotonic()] * (4 - len(marks))
         self._summarize(
             verdict, Phases(*(after - before for before, after in pairwise(marks)))
@@ -184,6 +185,7 @@ class Supervisor:
                 ),
                 self._job.grace_period,
             )
+        # A ps may fail while it ends.
         return self._judge() or verdict
 
     def _judge(self) -> Verdict | None:
@@ -200,6 +202,7 @@ class Supervisor:
 
     def _forward(self, signum: int) -> None:
         """Gives the tasks that run the user's script time to save their work."""
+        # Not the servers: a script may have to save variables that live on them.
         scripts = [task for task in self._tasks.alive if not task.plan.is_server]
         name = signal.Signals(signum).name
         if not scripts:
@@ -263,6 +266,7 @@ class Supervisor:
             self._console.notice(each.line)
 
     def _tell(self, event: dict[str, object]) -> None:
+        # The process that started the job may be gone, which ends the job in any case.
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(event).encode() + b"\n")
 

@@ -77,6 +77,7 @@ class TaskProcess:
                 pass_fds=[report_end] if may_report else [],
             )
         finally:
+            # As long as this process holds a write end, the pipe does not end.
             os.close(write_end)
             os.close(report_end)
         self._started = time.monotonic()
@@ -119,6 +120,7 @@ class TaskProcess:
             # A full disk truncates the log; it must not end the training.
             with contextlib.suppress(OSError):
                 self._log.write(data)
+            # At the end of the output, the last line may lack its newline.
             for line in self._lines.feed(data) if data else self._lines.close():
                 self._on_line(line)
             if not data:

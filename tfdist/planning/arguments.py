@@ -22,10 +22,13 @@ def check_arguments(num_ps: int, balance: str, target: float) -> None:
     Raises:
         ValueError: If an argument is out of range.
     """
+    # A bool is an int to Python.
     if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
         raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")
     if balance not in BALANCES:
         raise ValueError(f"balance is one of {BALANCES}; received {balance!r}")
+    # At 1 there is no slack: the planner divides by `target - 1`. NaN fails this
+    # comparison.
     if not 1 < target < math.inf:
         raise ValueError(
             "target is an imbalance above 1, for example 1.02, that is 2% above the "

@@ -78,10 +78,12 @@ class Assignment:
         to the ps with the least memory in use.
         """
         items, num_ps = self._items, len(self.memory)
+        # Largest first: the smaller ones then even out what the larger leave uneven.
         for i in sorted(chosen, key=lambda each: -items.memory[each]):
             indices, start = items.axes[i][1], 0
             emptiest_first = sorted(range(num_ps), key=self.memory.__getitem__)
             for shard, ps in enumerate(emptiest_first[:indices]):
+                # `tfdist.variables.layout.Interleaved` accepts only these sizes.
                 stop = start + len(range(shard, indices, min(num_ps, indices)))
                 self._cut(i, ps, start, stop)
                 start = stop
@@ -117,9 +119,11 @@ class Assignment:
                 i = whole.pop()
             level, _, ps = heap[0]
             load = loads[i]
+            # The rest of a split item is a shard even where all of it fits.
             if start or (level + load > capacity and i in items.axes):
                 indices = items.axes[i][1]
                 fitting = math.floor((capacity - level) / load * indices)
+                # A full ps still takes one index, or the loop would never end.
                 stop = start + min(max(1, fitting), indices - start)
                 if stop < indices:
                     left = load * (indices - stop) / indices
@@ -166,6 +170,8 @@ def _by_size(
     chosen: Sequence[int], loads: Sequence[float], ties: Sequence[float]
 ) -> list[int]:
     """Sorts items in ascending order; among equals the first comes last."""
+    # `np.lexsort` is stable, so reversed equals stay reversed, and `pop` takes the
+    # first.
     first_last = np.array(chosen, np.int64)[::-1]
     keys = (np.array(each)[first_last] for each in (ties, loads))
     order: list[int] = first_last[np.lexsort(tuple(keys))].tolist()

@@ -184,6 +184,7 @@ def _script(path: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Before the script runs, since `dataclasses`, for one, looks its module up there.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -194,6 +195,8 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # An import that fails inside the user's module is an error of theirs, and keeps
+        # its traceback.
         if error.name is not None and not name.startswith(error.name):
             raise
         raise UsageError(f"there is no module {name}") from error

@@ -21,6 +21,7 @@ class RefusedError(ValueError):
 Parser = Callable[[str, Any], Any]
 """Takes a field's name and value; returns the value, or raises RefusedError."""
 
+# Not None, which is the default of some fields.
 _REQUIRED = object()
 
 

@@ -56,6 +56,7 @@ def from_json(text: str) -> Plan:
         )
         _check_homes(plan)
     except PlanFileError:
+        # It is a ValueError too, and its message is complete.
         raise
     except ValueError as error:
         raise PlanFileError(
@@ -141,6 +142,8 @@ def _from_row(row: Any) -> PlannedVariable:
             return PlannedVariable(
                 weight, Partition(fields.get(row, "axis", fields.whole(0)), shards)
             )
+        # `_check_homes` rejects a negative ps, and names the variable and the number of
+        # ps.
         return PlannedVariable(weight, fields.get(row, "ps", fields.whole(None)))
     except ValueError as error:
         raise ValueError(f"the variable {name}: {error}") from error

@@ -96,6 +96,8 @@ class Matcher:
                 yield heap
 
     def _least_taken(self, heap: list[tuple[int, int]]) -> int:
+        # Counts only grow, so a stale one is too low and comes up before it can
+        # mislead.
         while heap[0][0] != self.taken[heap[0][1]]:
             index = heap[0][1]
             heapq.heapreplace(heap, (self.taken[index], index))

@@ -184,6 +184,7 @@ class Plan:
         return sum(len(each.shares()) - 1 for each in self.split)
 
     def __str__(self) -> str:
+        # Here and below: `view` and `file` import this module.
         from tfdist.planning import view
 
         return view.summary(self)

@@ -152,6 +152,7 @@ class Planned:
 
     def _record_of(self, variable: Any) -> _Created | None:
         created = self._by_id.get(id(variable))
+        # Python reuses the id of a variable that is gone.
         return created if created and created.variable() is variable else None
 
     def _problem(self) -> str | None:

@@ -70,6 +70,7 @@ def plan_variables(
     items = _items(weights, num_ps, target)
     best = _assign(items, num_ps, balance, target, target)
     for slack in SLACKS:
+        # The tightest attempt aims no lower than this.
         if _fullest(best, balance) * num_ps <= 1 + SLACKS[0] * (target - 1):
             break
         tighter = _assign(items, num_ps, balance, 1 + slack * (target - 1), target)

@@ -78,6 +78,7 @@ class Recording:
 
     def _to_plan(self) -> list[_Variable]:
         """Returns those in use, and those that match none in use."""
+        # A Keras variable in a reference cycle counts as in use until it is collected.
         gc.collect()
         in_use = [each for each in self.variables if each.is_in_use]
         likes = Matcher(each.spec for each in in_use)

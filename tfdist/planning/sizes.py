@@ -87,6 +87,8 @@ def _random_state_kept() -> Iterator[None]:
 def _remake(optimizer: Any) -> Callable[[], keras.optimizers.Optimizer]:
     """Returns a function that creates an optimizer like this one."""
     optimizer = keras.optimizers.get(optimizer)
+    # Built here, the caller's own optimizer would keep variables of a graph that is
+    # thrown away.
     config = optimizer.get_config()
     return lambda: type(optimizer).from_config(config)
 
@@ -124,6 +126,7 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
     try:
         model._symbolic_build(data_batch=_guess_batch(model) if guessed else batch)
     except Exception as error:
+        # Any error, since losses and metrics are the user's code.
         source = (
             "targets guessed from its outputs (give the shapes of a batch, batch=(x, y))"
             if guessed

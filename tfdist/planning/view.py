@@ -126,6 +126,7 @@ def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
         axes.set_title(f"fullest / mean: {imbalance:.3f}", fontsize="medium")
     axes.set_xlabel("ps")
     axes.xaxis.get_major_locator().set_params(integer=True)
+    # Drawn in memory, so that an error leaves no truncated file.
     picture = io.BytesIO()
     figure.savefig(picture, dpi=150, format="png")
     write_whole(path, picture.getvalue())

@@ -80,6 +80,7 @@ def partition_variables(
         raise ValueError(
             f"partition_strategy is {DIV} or {MOD}; received {partition_strategy!r}"
         )
+    # The `mod` layout deals out rows, and has no meaning for columns.
     rows_only = rows_only or partition_strategy == MOD
     token = _requested.set(Request(partitioner, partition_strategy, rows_only))
     try:

@@ -43,6 +43,8 @@ def increment(
         The increment, or None if the value must be assigned.
     """
     is_number = value.dtype.is_floating or value.dtype.is_integer
+    # In a loop or a branch, the view is captured as a placeholder of another graph,
+    # from which its use cannot be traced.
     if not is_number or value.graph is not view.graph:
         return None
     op = _source(value)
@@ -50,6 +52,7 @@ def increment(
         left, right = op.inputs
         if _is(left, view):
             return _shaped_as(view, -right if op.type == "Sub" else right)
+        # `d - view` is no increment: it negates what other workers have added.
         if _is(right, view) and op.type != "Sub":
             return _shaped_as(view, left)
         kept = _share_kept(left, view) or (

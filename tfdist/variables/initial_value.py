@@ -44,6 +44,8 @@ class ShardValue:
 
     def assign_pieces(self, shard: tf.Variable) -> None:
         """Assigns the pieces one by one, on the shard's device."""
+        # A slot may be created while a step is traced. Its values are assigned now, and
+        # not in every step.
         with tf.init_scope(), tf.device(shard.device):
             for start, stop, value in self.pieces:
                 tf.raw_ops.ResourceStridedSliceAssign(
@@ -129,6 +131,7 @@ def _reseeded(initializer: Any, piece: int) -> Any:
     if piece == 0 or not isinstance(initializer.seed, int):
         return initializer
     # Not seed + piece, which is likely to be the seed of another table.
+    # Masked, since a SeedSequence takes no negative seed.
     sequence = np.random.SeedSequence(initializer.seed & 0xFFFFFFFF, spawn_key=(piece,))
     seed = int(sequence.generate_state(1)[0])
     config = initializer.get_config()

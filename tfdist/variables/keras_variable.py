@@ -25,6 +25,7 @@ def sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
     """
     value = _tf.value_of(variable)
     if not isinstance(value, ParameterServerVariable | PartitionedVariable):
+        # `tf.gather` falls back on reading the whole tensor at an AttributeError only.
         raise AttributeError("sparse_read")
     return value.look_up
 
@@ -52,6 +53,8 @@ def beside_the_weight(
 def specialize(variable: Any) -> None:
     """Turns a Keras variable with a sharded value into a `PartitionedKerasVariable`."""
     if isinstance(_tf.value_of(variable), PartitionedVariable):
+        # Keras has constructed the object before the strategy decides on shards, so the
+        # class cannot be chosen earlier.
         variable.__class__ = PartitionedKerasVariable
 
 
@@ -74,9 +77,12 @@ class PartitionedKerasVariable(keras.Variable):
             children |= {f"shard_{i}": shard for i, shard in shards}
         return children
 
+    # Keras's method copies one `tf.Variable`, and there is none: each shard exports
+    # itself.
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> list[Any]:
         return []
 
+    # Keras's method asks the value, which is not a TensorFlow variable.
     def _write_object_proto(self, proto: Any, options: Any) -> None:
         proto.user_object.identifier = "_generic_user_object"
         proto.user_object.version.producer = 1

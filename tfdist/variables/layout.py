@@ -34,6 +34,8 @@ def locate(
     if partition_strategy == MOD:
         return ids % len(sizes), ids // len(sizes)
     starts = tf.constant(np.cumsum([0, *sizes[:-1]]), ids.dtype)
+    # Flat, since `tf.searchsorted` takes leading dimensions as batches, in which both
+    # of its arguments must agree.
     shards = tf.searchsorted(starts[1:], tf.reshape(ids, [-1]), side="right")
     shards = tf.reshape(shards, tf.shape(ids))
     return shards, ids - tf.gather(starts, shards)
@@ -74,6 +76,7 @@ class Contiguous:
     """The `div` layout: contiguous shards, along any axis."""
 
     partition: Partition
+    # Without an annotation, which would make it a field of the dataclass.
     partition_strategy = DIV
 
     def split(self, whole: tf.Tensor) -> list[tf.Tensor]:

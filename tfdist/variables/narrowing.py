@@ -30,6 +30,8 @@ def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function so that `graph_of_the_step` finds the graph it is traced in."""
 
     def traced(*args: Any, **kwargs: Any) -> Any:
+        # During the trace, the default graph may be that of a loop's body, so the
+        # step's is recorded here.
         token = _step.set(tf.compat.v1.get_default_graph())
         try:
             return step(*args, **kwargs)
@@ -91,6 +93,7 @@ def rows_seen(variable: Any, beside: Any) -> tf.Tensor | None:
         beside: The weight that it is a slot of, if it is one.
     """
     seen = _rows.get()
+    # The update also reads variables without these rows, such as the step counter.
     if seen is None or (variable is not seen[0] and beside is not seen[0]):
         return None
     return seen[1]

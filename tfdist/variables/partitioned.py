@@ -137,6 +137,8 @@ class PartitionedVariable:
         for shard in self._shards:
             shard.updates_rows = value
 
+    # The next three are read by name: the strategy's by `tf.distribute`, the id by
+    # Keras's optimizers, the shared name by Keras's variables.
     @property
     def _distribute_strategy(self) -> tf.distribute.Strategy:
         return self._shards[0]._distribute_strategy
@@ -159,6 +161,8 @@ class PartitionedVariable:
             return seen.read_value()
         if tf.executing_eagerly():
             return self._read()
+        # Inside a loop, the body must capture a tensor of the step: see
+        # `graph_of_the_step`.
         with narrowing.graph_of_the_step().as_default():
             self._view = self._read()
         return tf.identity(self._view)
@@ -232,6 +236,8 @@ class PartitionedVariable:
             The result.
         """
         if self.trainable:
+            # Reading a trainable variable tells the tape of it, but the shards read
+            # here are not trainable.
             _tf.watch(self)
         return tf.custom_gradient(function)(self.handle, *args)
 
@@ -243,6 +249,7 @@ class PartitionedVariable:
         owners, local = locate(
             rows, self.partition.sizes, self.layout.partition_strategy
         )
+        # `tf.dynamic_partition` takes the owners of rows as int32 only.
         return tf.cast(owners, tf.int32), local
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -293,6 +300,7 @@ class PartitionedVariable:
             getattr(seen, method)(delta)
             return
         if not isinstance(delta, tf.IndexedSlices):
+            # A scalar, as in `assign_add(1)`, cannot be split by shard.
             delta = tf.broadcast_to(
                 tf.convert_to_tensor(delta, self.dtype), self._shape
             )
@@ -369,6 +377,7 @@ def _operator(name: str) -> Callable[..., tf.Tensor]:
     return operate
 
 
+# Python looks operators up on the class, so `__getattr__` could not pass them on.
 _OPERATORS = (
     "abs",
     "add",

@@ -30,6 +30,7 @@ def saved_by_a_function() -> Iterator[None]:
 
 def is_exporting() -> bool:
     """Whether a SavedModel is being exported: nothing else saves within a graph."""
+    # Our own checkpoints are written by a traced function, too, and say so.
     return not (tf.executing_eagerly() or _in_a_function.get())
 
 
@@ -48,6 +49,7 @@ def saveables(
         name: The name of the tensor in the checkpoint.
     """
     specs = slice_specs(layout, shape)
+    # A slice in a checkpoint is contiguous: its format has no strides.
     if layout.partition_strategy != DIV:
         return [_InterleavedSaveable(shards, layout, specs, name)]
     return [
@@ -77,6 +79,8 @@ class _ContiguousSaveable(_tf.SaveableObject):
             # `read_value` would hold a copy of the shard until the file is written.
             with tf.device(shard.device):
                 value = shard.read_value_no_copy()
+                # Files are written from host memory. The job and task stay those of the
+                # shard, since this names only a part of the device.
                 with tf.device("/device:CPU:0"):
                     return tf.identity(value)
 
@@ -157,6 +161,8 @@ class _InterleavedSaveable(_tf.SaveableObject):
         )
         for i, shard in enumerate(self._shards):
             parts = [
+                # A slice starts at any row, so its first row of shard i is not its row
+                # i.
                 part[(i - start) % count :: count]
                 for part, start in zip(restored_tensors, starts, strict=True)
             ]

@@ -47,6 +47,8 @@ class ParameterServerVariable(_tf.CachingVariable):
     ) -> None:
         super().__init__(variable)
         self._num_workers = num_workers
+        # A shard is created as not trainable, or a tape would watch it besides the
+        # whole variable.
         self._is_weight = is_weight or variable.trainable
         self._beside = beside
         # The tensor that the step being traced has read. It serves later reads of the
@@ -62,8 +64,10 @@ class ParameterServerVariable(_tf.CachingVariable):
     def _current_view(self) -> tf.Tensor | None:
         """Returns what the current trace has read, unless it has written since."""
         view = self._view
+        # Eager tensors have no operation for `increment` to look for.
         if view is None or tf.executing_eagerly():
             return None
+        # A view of all rows, or of other rows, is not what a narrowed update reads.
         if self._rows_of_view is not self._rows_seen():
             return None
         # A tensor of another trace, or of a loop's body, cannot be used in this graph.
@@ -101,6 +105,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self, dtype: Any = None, name: str | None = None, as_ref: bool = False
     ) -> Any:
         if dtype is not None and not tf.as_dtype(dtype).is_compatible_with(self.dtype):
+            # TensorFlow then tries its other conversions before it raises.
             return NotImplemented
         return self.read_value()
 
@@ -132,6 +137,7 @@ class ParameterServerVariable(_tf.CachingVariable):
                 added = increment(value, view, self._is_weight, self._num_workers)
             if added is not None:
                 return self.assign_add(added, name=name, read_value=read_value)
+            # The last writer would win, and erase what the others counted.
             if self.aggregation == tf.VariableAggregation.SUM:
                 raise NotAdditiveError(
                     f"{self.name} sums over the workers, and this step sets it to a "
@@ -141,6 +147,8 @@ class ParameterServerVariable(_tf.CachingVariable):
                 )
         if rows is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
+            # The value has only these rows, so a plain assignment would not fit the
+            # variable.
             return self._v.scatter_update(tf.IndexedSlices(value, rows), name=name)
         return self._v.assign(value, name=name, read_value=read_value)
 
