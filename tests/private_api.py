@@ -60,9 +60,16 @@ def is_private(name: str) -> bool:
 
 def accessed(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Private names that are read, set or looked up by a string on another object."""
+    of_methods = {
+        id(node)
+        for cls in ast.walk(tree)
+        if isinstance(cls, ast.ClassDef)
+        for node in ast.walk(cls)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
-            if not _is_own(node.value):
+            # Outside of a class, `self` is the object of a method that is patched.
+            if not (_is_own(node.value) and id(node) in of_methods):
                 yield node.attr, node.lineno
         elif isinstance(node, ast.Call):
             # `getattr`, or a function of ours that is told what to patch.
@@ -83,6 +90,11 @@ def inherited(tree: ast.AST, module: ModuleType) -> Iterator[tuple[str, int]]:
         for each in ast.walk(node):
             if isinstance(each, ast.FunctionDef) and each.name in names:
                 yield each.name, each.lineno
+            # A class attribute, which the code of the base reads by its name.
+            if isinstance(each, ast.Assign) and each in node.body:
+                for target in each.targets:
+                    if isinstance(target, ast.Name) and is_private(target.id):
+                        yield target.id, each.lineno
             if not isinstance(each, ast.Attribute) or each.attr not in names:
                 continue
             if _is_own(each.value):

@@ -223,7 +223,13 @@ __all__ = [
 ]
 
 
+# Packages that are there without an import of their own, as in an eager `__init__`.
+_PACKAGES = ("all_reduce", "embedding", "low_level", "placement", "planning")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"tfdist.{name}")
     if name not in _MODULES:
         raise AttributeError(_no_attribute(name), name=name)
     module = _MODULES[name]

@@ -561,4 +561,18 @@ MEMBERS: tuple[Member, ...] = (
         "Skips the steps that were run before a checkpoint.",
         "None.",
     ),
+    Member(
+        "keras.src.trainers.epoch_iterator.EpochIterator",
+        "_num_batches",
+        "set",
+        "The number of steps, where it is not that of the batches.",
+        "None: it is read in the constructor.",
+    ),
+    Member(
+        "tensorflow.python.distribute.collective_all_reduce_strategy.CollectiveAllReduceStrategy",
+        "_collective_key_base",
+        "set",
+        "The extended takes from its strategy what to number its collectives from.",
+        "None.",
+    ),
 )

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from tfdist.keras import hooks
-from tfdist.keras.driver import DefaultDriver
+from tfdist.keras.default_driver import DefaultDriver
 
 
 class InUnison(tf.distribute.MultiWorkerMirroredStrategy):
@@ -12,7 +11,6 @@ class InUnison(tf.distribute.MultiWorkerMirroredStrategy):
     def __init__(self):
         super().__init__()
         self.fit_driver = Driver(self)
-        hooks.install()
 
     def proof(self):
         """The replicas that take part in a step, and the train steps so far."""
@@ -28,7 +26,7 @@ class Driver(DefaultDriver):
         here = self.strategy.cluster_resolver.task_id
         return adapter.get_tf_dataset().shard(tasks, here)
 
-    def train_function(self, model):
+    def train_step_function(self, model):
         mean = tf.distribute.ReduceOp.MEAN
 
         @tf.function
@@ -39,8 +37,8 @@ class Driver(DefaultDriver):
                 for name, value in logs.items()
             }
 
-        def run(batches):
-            logs = step(next(batches))
+        def run(batch):
+            logs = step(batch)
             self.steps_run += 1
             return logs
 

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from tfdist.keras import hooks
-from tfdist.keras.driver import DefaultDriver
+from tfdist.keras.default_driver import DefaultDriver
 
 
 class LocalSteps(tf.distribute.OneDeviceStrategy):
@@ -14,7 +13,6 @@ class LocalSteps(tf.distribute.OneDeviceStrategy):
         super().__init__(self.peers.extended.worker_devices[0])
         self.distances = []
         self.fit_driver = Driver(self)
-        hooks.install()
 
     def proof(self):
         """How far this model was from the mean when it was averaged, each time."""
@@ -29,13 +27,13 @@ class Driver(DefaultDriver):
         tasks, here = peers.num_replicas_in_sync, peers.cluster_resolver.task_id
         return adapter.get_tf_dataset().shard(tasks, here)
 
-    def train_function(self, model):
+    def train_step_function(self, model):
         @tf.function
         def step(*batch):
             return self.strategy.run(model.train_step, args=(batch,))
 
-        def run(batches):
-            logs = step(*next(batches))
+        def run(batch):
+            logs = step(*batch)
             self.steps_run += 1
             if self.steps_run % self.every == 0:
                 self.average(model.trainable_variables)

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from tfdist.keras import hooks
-from tfdist.keras.driver import DefaultDriver
+from tfdist.keras.default_driver import DefaultDriver
 
 
 class OnPS(tf.distribute.ParameterServerStrategy):
@@ -15,7 +14,6 @@ class OnPS(tf.distribute.ParameterServerStrategy):
         with self.scope():
             self.steps = tf.Variable(0, trainable=False, per_worker_variable=True)
         self.fit_driver = Driver(self)
-        hooks.install()
 
     def proof(self):
         """The steps that each worker has run."""
@@ -23,14 +21,14 @@ class OnPS(tf.distribute.ParameterServerStrategy):
 
 
 class Driver(DefaultDriver):
-    def train_function(self, model):
+    def train_step_function(self, model):
         @tf.function
         def step(x, y):
             self.strategy.steps.assign_add(1)
             self.strategy.run(lambda: model.train_step((x, y)))
 
-        def send(batches):
-            self.strategy.coordinator.schedule(step, args=next(batches))
+        def send(batch):
+            self.strategy.coordinator.schedule(step, args=batch)
             return {}
 
         return send

@@ -11,19 +11,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import tensorflow as tf
-
-from tfdist.keras import building
-
 Logs = dict[str, Any]
 
 
 class FitDriver(Protocol):
     """How a strategy trains Keras models.
 
-    A strategy supplies its driver as the attribute `fit_driver` and calls
-    `tfdist.keras.hooks.install()` once. `DefaultDriver` implements every method but
-    `train_function`, so that a driver overrides only what it does differently.
+    A strategy supplies its driver as the attribute `fit_driver`.
+    `tfdist.keras.default_driver.DefaultDriver` implements every method, so that a driver
+    overrides only what it does differently, and installs the patches of Keras.
 
     Attributes:
         in_unison: Whether all replicas take part in every step. If so, the logs of a
@@ -110,60 +106,22 @@ class FitDriver(Protocol):
         ...
 
 
-class DefaultDriver:
-    """A base class for drivers, whose methods change as little of Keras as possible.
-
-    Args:
-        strategy: The strategy whose driver it is.
-    """
-
-    in_unison = False
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self.strategy: Any = strategy
-
-    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
-        """Returns the function that runs train steps; subclasses must implement it."""
-        raise NotImplementedError(f"{type(self).__name__} does not support fit")
-
-    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
-        """Returns the function that runs test steps."""
-        raise NotImplementedError(f"{type(self).__name__} does not support evaluate")
-
-    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
-        """Returns the function that predicts."""
-        raise NotImplementedError(f"{type(self).__name__} does not support predict")
-
-    def data(self, adapter: Any) -> Any:
-        """Returns the dataset itself, read by this process."""
-        return adapter.get_tf_dataset()
-
-    def build(self, model: Any, element_spec: Any) -> None:
-        """Builds the model in the scope of the strategy."""
-        step = building.step_of(model, building.stage())
-        building.build(model, self.strategy, element_spec, step)
-
-    def running(
-        self, model: Any, method: str, arguments: dict[str, Any]
-    ) -> contextlib.AbstractContextManager[Any]:
-        """Does nothing around a call."""
-        return contextlib.nullcontext()
-
-    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Passes on every step."""
-        return steps
-
-    def storing(
-        self, model: Any, operation: str
-    ) -> contextlib.AbstractContextManager[bool]:
-        """Lets this process save and load, after the steps in flight."""
-        self.join()
-        return contextlib.nullcontext(True)
-
-    def join(self) -> None:
-        """Waits for nothing: each step has finished when its function returns."""
+_METHODS = tuple(name for name in vars(FitDriver) if not name.startswith("_"))
 
 
 def driver_of(strategy: Any) -> FitDriver | None:
-    """Returns the driver that a strategy supplies, or None if Keras trains alone."""
-    return getattr(strategy, "fit_driver", None)
+    """Returns the driver that a strategy supplies, or None if Keras trains alone.
+
+    Raises:
+        TypeError: If the driver lacks a method.
+    """
+    driver: FitDriver | None = getattr(strategy, "fit_driver", None)
+    if driver is None:
+        return None
+    if missing := [name for name in _METHODS if not hasattr(driver, name)]:
+        raise TypeError(
+            f"{type(strategy).__name__}.fit_driver, a {type(driver).__name__}, lacks "
+            f"{', '.join(missing)}. Derive it from "
+            "tfdist.keras.default_driver.DefaultDriver, which has all of them"
+        )
+    return driver

@@ -1,7 +1,7 @@
 """The patches of Keras's trainer, each of which asks the driver of the strategy.
 
 A patched method behaves as before unless the model's strategy supplies a `fit_driver`
-(see `tfdist.keras.driver`). Constructing the first strategy installs the patches;
+(see `tfdist.keras.driver`). Constructing the first driver installs the patches;
 importing this module patches nothing.
 """
 
@@ -89,7 +89,13 @@ def _maker(stage: str) -> Callable[..., Any]:
         # A step in flight may still need the function that is replaced here.
         driver.join()
         if getattr(model, name) is None or force:
-            setattr(model, name, getattr(driver, name)(model))
+            function = getattr(driver, name)(model)
+            if not callable(function):
+                raise TypeError(
+                    f"{type(driver).__name__}.{name} must return a function; received "
+                    f"{function!r}"
+                )
+            setattr(model, name, function)
         return getattr(model, name)
 
     return make
@@ -177,6 +183,11 @@ def _take_data_of_driver(owner: Any) -> None:
         self._distribute_strategy = distribute_strategy
         adapter = self.data_adapter
         data = self._distributed_dataset = driver.data(adapter)
+        if not hasattr(data, "element_spec"):
+            raise TypeError(
+                f"{type(driver).__name__}.data must return a tf.data.Dataset, or another "
+                f"iterable with an element_spec; received {type(data).__name__}"
+            )
         num_batches = getattr(data, "num_batches", adapter.num_batches)
         if num_batches != adapter.num_batches:
             self.data_adapter = _AdapterWithLength(adapter, num_batches)

@@ -19,7 +19,6 @@ from tfdist.cluster.membership import (
     config_of,
     resolver_of,
 )
-from tfdist.keras import hooks
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
@@ -136,7 +135,6 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
         self.checkpoints = checkpoints
         self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
-        hooks.install()
         shorten_the_coordinators_log()
         print_records_once()
 

@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.membership import JoinsOnce
-from tfdist.keras import hooks
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 
@@ -47,7 +46,6 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
         super().__init__(extended)
         self._resolver = resolver
         self.fit_driver = SynchronousDriver(self)
-        hooks.install()
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:

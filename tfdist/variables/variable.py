@@ -61,6 +61,10 @@ class ParameterServerVariable(_tf.CachingVariable):
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)
 
+    def forget_view(self) -> None:
+        """Has the next read ask the ps: this step has written the variable."""
+        self._view = None
+
     def _current_view(self) -> tf.Tensor | None:
         """Returns what the current trace has read, unless it has written since."""
         view = self._view
@@ -130,7 +134,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         """
         # The write makes the view stale, also where the lines below raise.
         view, rows = self._current_view(), self._rows_seen()
-        self._view = None
+        self.forget_view()
         if view is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
             with tf.device(value.device):
@@ -154,14 +158,14 @@ class ParameterServerVariable(_tf.CachingVariable):
 
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Adds to the value under the variable's lock."""
-        self._view = None
+        self.forget_view()
         if (rows := self._rows_seen()) is not None:
             return self.scatter_add(self._slices(delta, rows))
         return self._v.assign_add(delta, *args, **kwargs)
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Subtracts from the value under the variable's lock."""
-        self._view = None
+        self.forget_view()
         if (rows := self._rows_seen()) is not None:
             return self.scatter_sub(self._slices(delta, rows))
         return self._v.assign_sub(delta, *args, **kwargs)
@@ -194,7 +198,7 @@ class ParameterServerVariable(_tf.CachingVariable):
     ) -> None:
         # The op that `tf.Variable.scatter_add` uses takes the lock shared: workers
         # that add to one row at the same time lose some of it.
-        self._view = None
+        self.forget_view()
         op(
             ref=self.handle,
             indices=tf.expand_dims(delta.indices, -1),
@@ -229,7 +233,7 @@ def each_row_once(
 # The base class passes these methods to the variable on the ps, past the view.
 def _forgetting_the_view(method: str) -> Callable[..., Any]:
     def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
-        self._view = None
+        self.forget_view()
         return getattr(self._v, method)(*args, **kwargs)
 
     write.__name__ = method

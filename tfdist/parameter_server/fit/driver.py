@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.keras import building
-from tfdist.keras.driver import DefaultDriver
+from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.liveness.lost_ps import error_of_lost_ps
 from tfdist.parameter_server.fit import refusals

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.keras.driver import DefaultDriver
+from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.liveness.peers import naming_lost_peers
