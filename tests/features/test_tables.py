@@ -194,8 +194,8 @@ def test_other_table_outside(strategy, runs_on_workers, make, kind):
     with strategy.scope():
         model = words_model(layer)
     refusal = (
-        rf"created outside of .* scope: \S*mine\.table \({kind}\)\. .* is a "
-        r"tf\.lookup\.StaticHashTable that is created inside `with strategy.scope"
+        rf"created outside of .* scope: \S*mine\.table \({kind}\)\. .*a "
+        r"tf\.lookup\.StaticHashTable if it is created inside `with strategy.scope"
     )
     with runs_on_workers(0), pytest.raises(ValueError, match=refusal):
         model.fit(letters(), verbose=0)
