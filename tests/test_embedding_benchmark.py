@@ -110,8 +110,8 @@ def test_the_report_compares_the_choice_with_the_better_of_the_two(benchmark):
     assert "| 64 | 10.000 | 1.000 | 1.250 | 8.0 |" in text
     assert "| 8.0 (8.0 to 8.0) |" in text
     assert "| 4 | 100 | 0 | 10.000 | 1.000 | 1.250 | 1.2500 |" in text
-    assert "1.2500 in the median and 1.2500 at most" in text
-    assert "100 to 100 bytes a step and ps" in text
+    assert "moved 1.2500 (median) and 1.2500 (maximum)" in text
+    assert "100 to 100 bytes per step and ps" in text
 
 
 def test_a_sweep_is_summed_up(benchmark):

@@ -15,7 +15,7 @@ PAGE = (Path(__file__).resolve().parent.parent / "docs" / "estimator.md").read_t
 def test_the_program_runs_when_changed_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     before, keras_program, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    new = re.search(r"^\| new \| +\| `(.*)` \|$", PAGE, re.M)[1]
+    new = re.search(r"^\| added \| +\| `(.*)` \|$", PAGE, re.M)[1]
     strategies = re.search(r"^\| the strategy \| `(.*)` \| `(.*)` \|$", PAGE, re.M)
     after = before.replace("tf.estimator.", "estimator.").replace(*strategies.groups())
     after = after.replace("/tmp/model", str(tmp_path))
