@@ -42,8 +42,8 @@ NOT_RUN_YET = pytest.mark.xfail(reason="make matrix has not run them yet", stric
     "package",
     [
         "tensorflow",
-        pytest.param("keras", marks=NOT_RUN_YET),
-        pytest.param("python", marks=NOT_RUN_YET),
+        "keras",
+        "python",
     ],
 )
 def test_the_lowest_version_of_setup_cfg_passed(package):
