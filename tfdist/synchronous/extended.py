@@ -14,7 +14,7 @@ from tfdist import _tf
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
-from tfdist.synchronous.fit.computation import traced_step
+from tfdist.synchronous.fit.computation import has_reduced_gradients
 from tfdist.variables.creation import variable_path
 
 # TensorFlow numbers its own groups from 1.
@@ -246,13 +246,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     ) -> Any:
         return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
 
-    # Keras's optimizers ask this. By then, a step of `fit` has reduced its gradients, and
-    # the rest is equal on every replica: no merge call is needed. Nor is one possible within
-    # a condition, such as that of accumulated gradients.
     def _use_merge_call(self) -> bool:
-        step = traced_step()
-        is_step = step is not None and not step.is_rehearsal
-        return not is_step and super()._use_merge_call()
+        return not has_reduced_gradients() and super()._use_merge_call()
 
 
 def kept_equal(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.last_resort import LastResort
 from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
 from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
-from tfdist.synchronous.fit.computation import traced_step
+from tfdist.synchronous.fit.computation import has_reduced_gradients
 
 
 class RingExtended(_tf.MirroredExtended):
@@ -104,12 +104,8 @@ class RingExtended(_tf.MirroredExtended):
     ) -> Any:
         return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
 
-    # When the optimizer asks, a step of `fit` has added up its gradients, and the rest is
-    # equal on every replica: no merge call is needed.
     def _use_merge_call(self) -> bool:
-        step = traced_step()
-        is_step = step is not None and not step.is_rehearsal
-        return not is_step and super()._use_merge_call()
+        return not has_reduced_gradients() and super()._use_merge_call()
 
 
 def _devices(workers: list[str]) -> tuple[str, ...]:

@@ -170,7 +170,13 @@ def tracing(step: ReplicaStep) -> Any:
     return computing(ReplicaComputation(step))
 
 
-def traced_step() -> ReplicaStep | None:
-    """Returns the step that this thread traces, or None."""
+def has_reduced_gradients() -> bool:
+    """Whether this thread traces a step in which all replicas have added up gradients.
+
+    Keras's optimizers ask for a merge call after that. What is left is equal on every
+    replica: no merge call is needed, nor is one possible within a condition, such as
+    that of accumulated gradients.
+    """
     computation = current_computation()
-    return computation.step if isinstance(computation, ReplicaComputation) else None
+    is_ours = isinstance(computation, ReplicaComputation)
+    return is_ours and not computation.step.is_rehearsal
