@@ -113,7 +113,7 @@ SYMBOLS: tuple[Symbol, ...] = (
     Symbol(
         "tensorflow.python.eager.context",
         "The collectives' health checks and their abort; the executor of a thread; the "
-        "global seed, set and put back.",
+        "global seed, set and put back; the options of idle threads.",
         "`tf.random.set_seed` empties the kernel cache, and waits for remote tasks that "
         "may be gone while it holds the GIL.",
     ),
@@ -307,6 +307,14 @@ MEMBERS: tuple[Member, ...] = (
         "read",
         "By which TF1 optimizers find the slots of a variable.",
         "None.",
+    ),
+    Member(
+        "tensorflow.python.eager.context.Context",
+        "_config",
+        "set",
+        "Idle threads of the chief sleep, and do not spin.",
+        "`tf.compat.v1.enable_eager_execution(config=...)` ignores its argument where "
+        "eager execution is the default, and `tf.config` has no such option.",
     ),
     Member(
         "tensorflow.python.eager.context.Context",

@@ -287,6 +287,20 @@ def use_own_peer_watch() -> None:
     context.context().configure_coordination_service(service_type="")
 
 
+def disable_thread_spinning() -> None:
+    """Has TensorFlow create threads that sleep when they have nothing to do.
+
+    It has to be called before the first computation of this process.
+    """
+    eager = context.context()
+    options = tf.compat.v1.ConfigProto()
+    if eager._config is not None:
+        options.CopyFrom(eager._config)
+    options.experimental.disable_thread_spinning = True
+    # What `tf.config` sets is kept apart, and wins.
+    eager._config = options
+
+
 def check_peer(task: tf_config.Task, timeout: float) -> None:
     """Asks another task's server for a sign of life, for at most `timeout` seconds.
 

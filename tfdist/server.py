@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tf_config
 from tf_config.contract import EXIT_USAGE
-from tfdist.cluster import status
+from tfdist.cluster import spinning, status
 from tfdist.cluster.startup import check_no_proxy
 
 # A worker that waits for a variable of another task blocks a thread. On a machine with
@@ -65,6 +65,7 @@ def start_server(
             or (os.cpu_count() or 1),
         )
     )
+    options.experimental.disable_thread_spinning = not spinning.spins()
     try:
         return tf.distribute.Server(
             {job: list(addresses) for job, addresses in cluster.items()},

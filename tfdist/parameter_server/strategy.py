@@ -11,7 +11,7 @@ import tf_config
 from tf_config import contract
 from tfdist import _tf
 from tfdist.checkpoint.options import CheckpointOptions
-from tfdist.cluster import servers, status
+from tfdist.cluster import servers, spinning, status
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     JoinsOnce,
@@ -145,6 +145,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         placement: Placement,
     ) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
+        spinning.configure_this_process()
         self._resolver = resolver_of(config)
         super().__init__(self._resolver, variable_partitioner=partitioner)
         status.publish_here(config)
