@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from launch import forking
 from launch.network import reach
 from launch.plan import PlanError, TaskPlan
 
@@ -28,9 +29,10 @@ class Job:
         max_restarts: How often lost tasks are restarted within `restart_window`.
         restart_window: Seconds within which restarts are counted.
         stall_timeout: Seconds after which a stopped task counts as lost.
+        fork_server: One of `launch.forking.MODES`.
 
     Raises:
-        PlanError: If `network` is unknown.
+        PlanError: If `network` or `fork_server` is unknown.
     """
 
     kind: str
@@ -45,12 +47,18 @@ class Job:
     max_restarts: int = 0
     restart_window: float = 600.0
     stall_timeout: float = 1e9
+    fork_server: str = forking.AUTO
 
     def __post_init__(self) -> None:
         if self.network not in reach.MODES:
             raise PlanError(
                 f"unknown network {self.network!r}; it is one of "
                 f"{', '.join(reach.MODES)}"
+            )
+        if self.fork_server not in forking.MODES:
+            raise PlanError(
+                f"unknown fork_server {self.fork_server!r}; it is one of "
+                f"{', '.join(forking.MODES)}"
             )
 
     def log_path(self, plan: TaskPlan) -> str:

@@ -15,7 +15,7 @@ from types import FrameType
 
 from absl import flags
 
-from launch import command_line
+from launch import command_line, forking
 from launch.command_line import UsageError
 from launch.job import Job
 from launch.loopback import local_cluster, make_job, make_log_dir, run, servers
@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
         grace_period=values.grace_period,
         straggler_timeout=values.straggler_timeout,
         network=values.network,
+        fork_server=values.fork_server,
         max_restarts=values.max_restarts,
         restart_window=values.restart_window,
         stall_timeout=values.stall_timeout,
@@ -191,6 +192,14 @@ def _define_flags() -> flags.FlagValues:
         "job itself, which then cannot reach other machines (private), or every machine "
         "that can reach this one (open). auto means loopback if the system allows it, "
         "and open otherwise.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "fork_server",
+        forking.AUTO,
+        forking.MODES,
+        "Whether tasks are forked from a process that has imported TensorFlow, which "
+        "starts them in a fraction of the time. auto means where that is safe.",
         flag_values=values,
     )
     flags.DEFINE_string(

@@ -1,7 +1,7 @@
 """Which kind of program a script is, if the script itself shows it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from launch.plan import AUTO, EVERY_TASK
@@ -22,21 +22,34 @@ def kind_of_script(script: str, asked: str = AUTO) -> str:
     Returns:
         The kind; `auto` if neither shows it. Then the cluster decides.
     """
-    if asked == AUTO and _imports_estimator(Path(script), Path(script).parent, set()):
+    if asked == AUTO and imports_any(script, [ESTIMATOR_MODULE]):
         return EVERY_TASK
     return asked
 
 
-def _imports_estimator(file: Path, root: Path, seen: set[Path]) -> bool:
+def imports_any(script: str, modules: Collection[str]) -> bool:
+    """Returns whether a script, or a module next to it, imports one of these modules.
+
+    Args:
+        script: The path of a Python script, which need not exist.
+        modules: Dotted names of modules.
+    """
+    path, wanted = Path(script), tuple(f"{name}." for name in modules)
+    return _imports_any(path, wanted, path.parent, set())
+
+
+def _imports_any(
+    file: Path, wanted: tuple[str, ...], root: Path, seen: set[Path]
+) -> bool:
     seen.add(file)
     names = sorted(_imports(file))
-    if any(f"{name}.".startswith(f"{ESTIMATOR_MODULE}.") for name in names):
+    if any(f"{name}.".startswith(wanted) for name in names):
         return True
     # `a.b` is either the module b of the package a, or a name in the module a.
     modules = {each for name in names for each in (name, name.rpartition(".")[0])}
     beside = [root / f"{each.replace('.', '/')}.py" for each in sorted(modules - {""})]
     return any(
-        _imports_estimator(path, root, seen)
+        _imports_any(path, wanted, root, seen)
         for path in beside
         if path not in seen and path.is_file()
     )

@@ -83,7 +83,12 @@ def test_both_sides_use_every_constant():
         # The library knows its own modules, and the user's script records progress.
         (
             tfdist,
-            {"SERVER_MODULE", "CHECKPOINT_MODULE", "ESTIMATOR_MODULE", "PROGRESS"},
+            {
+                "FORK_SERVER_MODULE",
+                "CHECKPOINT_MODULE",
+                "ESTIMATOR_MODULE",
+                "PROGRESS",
+            },
         ),
         (launch, set()),
     ):
@@ -101,6 +106,7 @@ def test_the_modules_exist():
         contract.SERVER_MODULE,
         contract.CHECKPOINT_MODULE,
         contract.ESTIMATOR_MODULE,
+        contract.FORK_SERVER_MODULE,
     ):
         path = root / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or path.is_dir()

@@ -7,7 +7,9 @@ Changing a value here breaks jobs that mix two versions.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 # Environment variables that the launcher sets and a program reads.
 
@@ -52,6 +54,35 @@ CHECKPOINT_MODULE = "tfdist.checkpoint"
 
 ESTIMATOR_MODULE = "tfdist.estimator"
 """A script that imports it runs in every task."""
+
+FORK_SERVER_MODULE = "tfdist.fork_server"
+"""Imports TensorFlow once, and forks tasks that need not import it again.
+
+Its only argument is the number of a socket of `socket.socketpair`. It answers once when
+it is ready, and then once per `ForkRequest`, until the socket closes.
+"""
+
+READ_LATE = frozenset(
+    {
+        TF_CONFIG,
+        CHECKPOINT_DIR,
+        STALL_TIMEOUT,
+        REPORT_FD,
+        PROGRESS,
+        "CUDA_VISIBLE_DEVICES",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "http_proxy",
+        "https_proxy",
+        "grpc_proxy",
+        "no_proxy",
+        "no_grpc_proxy",
+    }
+)
+"""Environment variables that no import reads.
+
+A forked task may have its own values of these. Any other variable may be read while
+TensorFlow, Keras or a package that they use is imported.
+"""
 
 # What a task publishes in its TensorFlow server, where `launch.doctor` reads it.
 
@@ -115,3 +146,59 @@ class Report:
             return cls(str(value["event"]), tasks, str(value.get("why", "")))
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None
+
+
+@dataclass(frozen=True)
+class ForkRequest:
+    """What the fork server is to fork, a line of JSON.
+
+    The files travel with its first byte, by SCM_RIGHTS, in the order of `fds`.
+
+    Attributes:
+        argv: The command: an interpreter, then a script or `-m` and a module, then the
+            arguments.
+        env: The whole environment.
+        cwd: The working directory.
+        fds: The numbers that the files get in the new process: 0, 1 and 2, then others
+            that must be free in the fork server.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    fds: tuple[int, ...]
+
+    def to_line(self) -> bytes:
+        """Returns the request as one line, with its newline."""
+        return json.dumps(vars(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "ForkRequest":
+        """Reads a line that `to_line` wrote."""
+        value: dict[str, Any] = json.loads(line)
+        argv, fds = tuple(value["argv"]), tuple(value["fds"])
+        return cls(argv, value["env"], value["cwd"], fds)
+
+
+@dataclass(frozen=True)
+class ForkAnswer:
+    """The fork server's answer, a line of JSON.
+
+    Attributes:
+        pid: The new process, a child of the process that started the fork server; the
+            fork server's own in its first answer.
+        problem: Why this cannot be forked; '' if it was.
+    """
+
+    pid: int = 0
+    problem: str = field(default="", kw_only=True)
+
+    def to_line(self) -> bytes:
+        """Returns the answer as one line, with its newline."""
+        return json.dumps(vars(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "ForkAnswer":
+        """Reads a line that `to_line` wrote."""
+        value: dict[str, Any] = json.loads(line)
+        return cls(value["pid"], problem=value["problem"])

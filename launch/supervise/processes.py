@@ -78,17 +78,20 @@ def spawn(
     output: int,
     inherit_stdin: bool = False,
     pass_fds: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
+) -> int:
     """Starts a task in its own session; it dies with this process.
 
     The session keeps the terminal's Ctrl-C from reaching the task directly: the
     supervisor decides which tasks end, and in which order. Call it from the main
-    thread, and reap with `reap`, not with the returned object.
+    thread, and reap with `reap`.
+
+    Returns:
+        The process id of the task.
 
     Raises:
         OSError: If the program cannot be started.
     """
-    return subprocess.Popen(
+    process = subprocess.Popen(
         argv,
         env=dict(env),
         stdin=None if inherit_stdin else subprocess.DEVNULL,
@@ -98,6 +101,9 @@ def spawn(
         pass_fds=pass_fds,
         preexec_fn=functools.partial(die_with_parent, os.getpid()),
     )
+    # `reap` reaps it, and `Popen` would try to wait for it again.
+    process.returncode = 0
+    return process.pid
 
 
 def reap() -> list[Exit]:

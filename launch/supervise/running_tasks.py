@@ -12,6 +12,7 @@ from launch.supervise.cluster_use import ClusterUse
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.output import Output
 from launch.supervise.policy import Verdict
+from launch.supervise.starter import Starter
 from launch.supervise.task_process import TaskProcess
 from tf_config import Task
 from tf_config.contract import Report
@@ -28,6 +29,7 @@ class RunningTasks:
         loop: Waits for output, reports and exits.
         output: Shows the tasks' lines.
         use: Learns from the tasks' lines whether they train.
+        starter: Starts their processes.
 
     Attributes:
         exits: The return code of each task that has ended and was not restarted, in
@@ -37,12 +39,18 @@ class RunningTasks:
     interval = float("inf")  # Every exit wakes the loop, by SIGCHLD.
 
     def __init__(
-        self, job: Job, loop: EventLoop, output: Output, use: ClusterUse
+        self,
+        job: Job,
+        loop: EventLoop,
+        output: Output,
+        use: ClusterUse,
+        starter: Starter,
     ) -> None:
         self._job = job
         self._loop = loop
         self._output = output
         self._use = use
+        self._starter = starter
         self._leader = policy.leader(job.plans)
         self._processes: dict[Task, TaskProcess] = {}
         self._reports: list[tuple[TaskProcess, Report]] = []
@@ -80,6 +88,7 @@ class RunningTasks:
                     plan,
                     self._job.log_path(plan),
                     partial(self._on_line, plan),
+                    starter=self._starter,
                     environ=os.environ,
                     inherit_stdin=plan.task == self._leader,
                     before=before,
@@ -113,7 +122,8 @@ class RunningTasks:
         for process in tasks:
             process.signal(signal.SIGKILL)
         self.end(tasks, _KILL_TIMEOUT)
-        processes.kill_strays([process.pid for process in self.alive])
+        kept = [process.pid for process in self.alive]
+        processes.kill_strays([*kept, *self._starter.pids])
 
     def kill_everything(self) -> list[str]:
         """Kills every descendant of this process; call `close` next.

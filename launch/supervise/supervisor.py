@@ -30,6 +30,7 @@ from launch.supervise.policy import Verdict
 from launch.supervise.recovery import names
 from launch.supervise.restarts import Restarts
 from launch.supervise.running_tasks import RunningTasks
+from launch.supervise.starter import Starter
 from launch.supervise.stopped import StoppedTasks
 from launch.supervise.summary import Phases, row, summarize
 
@@ -55,7 +56,10 @@ class Supervisor:
         self._end_request = EndRequest(control, self._loop)
         self._output = Output(job, console)
         self._use = ClusterUse(job.plans)
-        self._tasks = RunningTasks(job, self._loop, self._output, self._use)
+        self._starter = Starter(job, self._loop)
+        self._tasks = RunningTasks(
+            job, self._loop, self._output, self._use, self._starter
+        )
         self._restarts = Restarts(
             job, self._tasks, self._loop, self._end_request, console
         )
@@ -123,6 +127,13 @@ class Supervisor:
 
     def _start_tasks(self, plans: list[TaskPlan]) -> Verdict | None:
         self._console.notice(f"starting {names([plan.task for plan in plans])}")
+        self._starter.begin()
+        self._loop.wait(
+            lambda: self._starter.is_ready or bool(self._end_request),
+            self._job.startup_timeout,
+        )
+        if self._end_request:
+            return self._ended_during_startup()
         return self._tasks.start(plans)
 
     def _await_listening(self) -> Verdict | None:
@@ -132,9 +143,7 @@ class Supervisor:
         while missing := [task for task in missing if not readiness.listens(task)]:
             self._loop.run_once(_READINESS_INTERVAL)
             if self._end_request:
-                return replace(
-                    self._interrupted(), reason="the job was ended during startup"
-                )
+                return self._ended_during_startup()
             for task in self._tasks:
                 if task.exit is not None:
                     status = policy.exit_status(task.exit.code) or 1
@@ -142,6 +151,9 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return Verdict(1, readiness.explain_silence(missing, self._job))
         return None
+
+    def _ended_during_startup(self) -> Verdict:
+        return replace(self._interrupted(), reason="the job was ended during startup")
 
     # Waiting for the end.
 

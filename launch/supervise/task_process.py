@@ -10,6 +10,7 @@ from pathlib import Path
 from launch.console.lines import LineSplitter
 from launch.plan import TaskPlan
 from launch.supervise import processes
+from launch.supervise.starter import Starter
 from tf_config import contract
 from tf_config.contract import Report
 
@@ -28,6 +29,7 @@ class TaskProcess:
         plan: The task's plan.
         log_path: The log file.
         on_line: Called with each line.
+        starter: Starts the program.
         environ: The environment, which the variables of the plan are added to.
         inherit_stdin: Whether the task reads this process's standard input.
         before: The previous process of the same task, which has ended; its log is
@@ -51,6 +53,7 @@ class TaskProcess:
         log_path: str,
         on_line: Callable[[str], None],
         *,
+        starter: Starter,
         environ: Mapping[str, str],
         inherit_stdin: bool = False,
         before: "TaskProcess | None" = None,
@@ -69,8 +72,8 @@ class TaskProcess:
         self.reports, report_end = _pipe()
         told = {contract.REPORT_FD: str(report_end)} if may_report else {}
         try:
-            self._process = processes.spawn(
-                plan.argv,
+            self._pid = starter.start(
+                plan,
                 {**environ, **plan.env, **told},
                 output=write_end,
                 inherit_stdin=inherit_stdin,
@@ -93,7 +96,7 @@ class TaskProcess:
     @property
     def pid(self) -> int:
         """The process id; once the task is reaped, the kernel may reuse it."""
-        return self._process.pid
+        return self._pid
 
     @property
     def alive(self) -> bool:
@@ -147,8 +150,6 @@ class TaskProcess:
         """Records that the task was reaped."""
         self.exit = exit
         self.wall = time.monotonic() - self._started
-        # It was reaped by os.wait4, and `Popen` would try to wait for it again.
-        self._process.returncode = exit.code
 
     def close(self) -> None:
         """Closes the pipes and the log file."""

@@ -1,0 +1,128 @@
+"""The process of tfdist that has imported TensorFlow, from which tasks are forked.
+
+This side starts it and asks it; `tfdist.fork_server` is the other side. A forked task is
+a child of this process, as a spawned one is.
+"""
+
+import contextlib
+import functools
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from launch.supervise import processes
+from tf_config import contract
+from tf_config.contract import ForkAnswer, ForkRequest
+
+_CHUNK = 64 * 1024
+_ANSWER_TIMEOUT = 30.0  # seconds
+
+
+class ForkServer:
+    """A running fork server, which ends with this process.
+
+    Call `processes.adopt_orphans` first.
+
+    Args:
+        python: The interpreter.
+        env: The environment in which it imports TensorFlow.
+        log: The file that gets its output.
+
+    Attributes:
+        is_ready: Whether it has imported TensorFlow.
+        problem: Why it can fork nothing; '' if it can, or will.
+
+    Raises:
+        OSError: If it cannot be started.
+    """
+
+    def __init__(self, python: str, env: Mapping[str, str], log: IO[bytes]) -> None:
+        self.is_ready = False
+        self.problem = ""
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [python, "-m", contract.FORK_SERVER_MODULE, str(number)],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[number],
+                preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the fork server."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """Returns the file descriptor that is readable when it is ready, or has ended."""
+        return self._control.fileno()
+
+    def hear(self) -> None:
+        """Reads its first answer: it is ready, or it has failed."""
+        answer = self._read()
+        self.is_ready = bool(answer.pid)
+        if not self.is_ready:
+            self.close(answer.problem or "it has ended")
+
+    def fork(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        fds: Mapping[int, int],
+    ) -> ForkAnswer:
+        """Forks a task in its own session; it dies with this process.
+
+        Args:
+            argv: Its command.
+            env: Its environment.
+            fds: Its files: the number in the task, then the one in this process.
+
+        Returns:
+            The task's process id, or why this one cannot be forked.
+
+        Raises:
+            OSError: If the fork server does not answer.
+        """
+        request = ForkRequest(tuple(argv), env, os.getcwd(), tuple(fds))
+        line = request.to_line()
+        try:
+            sent = socket.send_fds(self._control, [line], [*fds.values()])
+            self._control.sendall(line[sent:])
+        except OSError as error:
+            self.close(str(error))
+            return ForkAnswer(problem=f"the fork server has ended: {error}")
+        answer = self._read()
+        if not (answer.pid or answer.problem):
+            # It may have forked the task, so another one must not be started.
+            self.close("it did not answer")
+            raise OSError("the fork server did not answer: try --fork_server=off")
+        return answer
+
+    def close(self, problem: str) -> None:
+        """Ends the fork server; tasks that it has forked go on."""
+        self.problem = self.problem or problem
+        self._control.close()
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.returncode = 0  # `processes.reap` reaps it.
+
+    def _read(self) -> ForkAnswer:
+        """Reads one answer; without a process id and a problem if there is none."""
+        self._control.settimeout(_ANSWER_TIMEOUT)
+        data = b""
+        try:
+            while not data.endswith(b"\n"):
+                chunk = self._control.recv(_CHUNK)
+                if not chunk:
+                    return ForkAnswer()
+                data += chunk
+        except OSError:
+            return ForkAnswer()
+        return ForkAnswer.from_line(data)

@@ -1,0 +1,135 @@
+"""How a task becomes a process: forked from the fork server, or spawned."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from launch import forking
+from launch.job import Job
+from launch.plan import TaskPlan
+from launch.supervise import processes
+from launch.supervise.event_loop import EventLoop
+from launch.supervise.fork_server import ForkServer
+
+_LOG_NAME = "fork-server.log"
+
+
+class Starter:
+    """Starts the processes of a job's tasks.
+
+    Args:
+        job: Says which tasks there are, and whether they may be forked.
+        loop: Waits for the fork server.
+    """
+
+    def __init__(self, job: Job, loop: EventLoop) -> None:
+        self._job = job
+        self._loop = loop
+        self._environment: dict[str, str] = {}
+        self._server: ForkServer | None = None
+        self._has_begun = False
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that it needs itself."""
+        return [self._server.pid] if self._server and not self._server.problem else []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether tasks can be started without waiting for the fork server."""
+        return not self._server or self._server.is_ready or bool(self._server.problem)
+
+    def begin(self) -> None:
+        """Starts the fork server if this job is to have one; call it once or more."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        plans = self._job.plans
+        if self._job.fork_server == forking.OFF or not forking.is_worthwhile(plans):
+            return
+        self._environment = forking.environment(plans, os.environ)
+        forked = [plan for plan in plans if not self._why_not(plan, os.environ)]
+        if not forked:
+            return
+        try:
+            with open(self._log_path, "wb") as log:
+                self._server = server = ForkServer(
+                    sys.executable, self._environment, log
+                )
+        except OSError as error:
+            self._note(f"no fork server: {error}")
+            return
+        self._loop.register(server, lambda: self._hear(server))
+
+    def start(
+        self,
+        plan: TaskPlan,
+        env: Mapping[str, str],
+        *,
+        output: int,
+        inherit_stdin: bool = False,
+        pass_fds: Sequence[int] = (),
+    ) -> int:
+        """Starts a task in its own session; it dies with this process.
+
+        Args:
+            plan: The task.
+            env: Its environment.
+            output: The file of its standard output and error.
+            inherit_stdin: Whether it reads this process's standard input.
+            pass_fds: Other files that it gets, under the same numbers.
+
+        Returns:
+            Its process id.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        if self._server:
+            problem = self._server.problem or self._why_not(plan, env)
+            if not problem:
+                with _input(inherit_stdin) as stdin:
+                    others = {each: each for each in pass_fds}
+                    files = {0: stdin, 1: output, 2: output, **others}
+                    answer = self._server.fork(plan.argv, env, files)
+                if answer.pid:
+                    return answer.pid
+                problem = answer.problem
+            self._note(f"{plan.name} is spawned, not forked: {problem}")
+        return processes.spawn(
+            plan.argv,
+            env,
+            output=output,
+            inherit_stdin=inherit_stdin,
+            pass_fds=pass_fds,
+        )
+
+    def _why_not(self, plan: TaskPlan, environ: Mapping[str, str]) -> str:
+        return forking.why_not(plan, {**environ, **plan.env}, self._environment)
+
+    def _hear(self, server: ForkServer) -> None:
+        # From here on, it only answers requests, and those wait for their answers.
+        self._loop.unregister(server)
+        server.hear()
+
+    @property
+    def _log_path(self) -> str:
+        return os.path.join(self._job.log_dir, _LOG_NAME)
+
+    def _note(self, text: str) -> None:
+        """Writes to the fork server's log: most users need not know."""
+        with contextlib.suppress(OSError), open(self._log_path, "a") as log:
+            log.write(f"launch: {text}\n")
+
+
+@contextlib.contextmanager
+def _input(inherit: bool) -> Iterator[int]:
+    if inherit:
+        yield 0
+        return
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        yield nothing
+    finally:
+        os.close(nothing)

@@ -1,0 +1,91 @@
+"""Notices a program that sets an environment variable before it imports TensorFlow.
+
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras
+
+In a forked process the import has happened, so the variable would do nothing. The process
+starts again instead, as a fresh interpreter: `exec` keeps its id, files and parent.
+"""
+
+import copy
+import importlib.machinery
+import os
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from tf_config.contract import READ_LATE, ForkRequest
+
+_IMPORTED_LATE = ("tensorflow", "keras", "tfdist")
+# Of the variables of TensorFlow, Keras, and the packages that they import.
+_PREFIXES = (
+    *("TF_", "TF2_", "KERAS_", "XLA_", "TPU_", "GRPC_", "PROTOCOL_BUFFERS_"),
+    *("OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_", "NUMEXPR_", "NPY_", "SCIPY_"),
+    *("MPL", "ARROW_", "SKLEARN_", "AUTOGRAPH_", "LD_", "MALLOC_", "PYTHON"),
+)
+
+
+class _Finder:
+    """Gives the program the modules that are there when it first imports one of them.
+
+    Args:
+        set_variables: What the import sets in the environment.
+    """
+
+    def __init__(self, set_variables: Mapping[str, str]) -> None:
+        self._modules = {name: sys.modules.pop(name) for name in _IMPORTED_LATE}
+        self._specs = {name: each.__spec__ for name, each in self._modules.items()}
+        self._set_variables = set_variables
+        self._putenv, self._unsetenv = os.putenv, os.unsetenv
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        """Ends the watch, and finds the module."""
+        if name not in self._modules:
+            return None
+        os.putenv, os.unsetenv = self._putenv, self._unsetenv
+        sys.meta_path.remove(self)
+        sys.modules.update(self._modules)
+        for variable, value in self._set_variables.items():
+            os.environ.setdefault(variable, value)
+        spec = copy.copy(self._specs[name])
+        assert spec is not None
+        spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """Returns the module that is there."""
+        return self._modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Executes nothing: the module has been executed."""
+        module.__spec__ = self._specs[module.__name__]
+
+
+def watch(request: ForkRequest, set_variables: Mapping[str, str]) -> None:
+    """Starts this process again if its program sets a variable that comes too late.
+
+    Args:
+        request: What the process is.
+        set_variables: What the import of TensorFlow sets in the environment.
+    """
+    sys.meta_path.insert(0, _Finder(set_variables))
+    putenv, unsetenv = os.putenv, os.unsetenv
+
+    def check(variable: str | bytes) -> None:
+        name = os.fsdecode(variable)
+        if name not in READ_LATE and name.startswith(_PREFIXES):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.execve(request.argv[0], request.argv, dict(request.env))
+
+    def checked_putenv(name: Any, value: Any, /) -> None:
+        if os.environb.get(os.fsencode(name)) != os.fsencode(value):
+            check(name)
+        putenv(name, value)
+
+    def checked_unsetenv(name: Any, /) -> None:
+        check(name)
+        unsetenv(name)
+
+    os.putenv, os.unsetenv = checked_putenv, checked_unsetenv

@@ -1,0 +1,124 @@
+"""Answers the launcher's requests, and forks."""
+
+import os
+import socket
+import sys
+import warnings
+
+from tf_config.contract import ForkAnswer, ForkRequest
+from tfdist.fork_server import late_settings, process
+from tfdist.fork_server.imports import Imports
+from tfdist.fork_server.program import Program
+
+_CHUNK = 64 * 1024
+_MOST_FILES = 16
+
+
+def serve() -> Program:
+    """Serves until the launcher closes its socket.
+
+    Returns:
+        In each forked process, what it runs.
+
+    Raises:
+        SystemExit: In the fork server, at the end.
+    """
+    control = socket.socket(fileno=int(sys.argv[1]))
+    parent = os.getppid()
+    try:
+        # Whatever the kernel refuses here, it would refuse to every task.
+        process.show(sys.orig_argv, [f"{k}={v}" for k, v in os.environ.items()])
+        imports = Imports()
+    except Exception as error:
+        control.sendall(
+            ForkAnswer(problem=f"{type(error).__name__}: {error}").to_line()
+        )
+        raise
+    control.sendall(ForkAnswer(os.getpid()).to_line())
+    while received := _receive(control):
+        request, files = received
+        pid, problem = 0, _why_not(request, imports, {control.fileno(), *files})
+        if not problem:
+            pid = _fork()
+            if pid == 0:
+                control.close()
+                return _start(request, files, parent, imports)
+        for each in files:
+            os.close(each)
+        control.sendall(ForkAnswer(pid, problem=problem).to_line())
+    os._exit(0)  # Nothing that the imports have registered is to run here.
+
+
+def _receive(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
+    """Waits for a request; returns it with its files, or None at the end."""
+    data, files, _, _ = socket.recv_fds(control, _CHUNK, _MOST_FILES)
+    while data and not data.endswith(b"\n"):
+        data += control.recv(_CHUNK) or b"\n"
+    return (ForkRequest.from_line(data), files) if data else None
+
+
+def _why_not(request: ForkRequest, imports: Imports, closing: set[int]) -> str:
+    """Returns why a task cannot be forked, or ''.
+
+    Args:
+        request: The task.
+        imports: What it would share.
+        closing: Files of the fork server that the task will not have.
+    """
+    if os.getcwd() != request.cwd:
+        return f"its directory is {request.cwd}"
+    try:
+        program = Program(request.argv)
+    except ValueError as error:
+        return str(error)
+    if name := imports.hidden_by(program.directory):
+        return f"it would import {name} from {program.directory}"
+    new = {each for each in request.fds if each > 2} - closing
+    taken = sorted(filter(_is_open, new))
+    return f"file descriptors {taken} are taken" if taken else ""
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _fork() -> int:
+    """Forks a process that this one is not the parent of.
+
+    Returns:
+        The id of the new process, and 0 in it. As its parent ends at once, the nearest
+        subreaper adopts it: the launcher.
+    """
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads: none of those that the imports start has a lock.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        between = os.fork()
+        pid = os.fork() if between == 0 else 0
+    if between == 0 and pid:
+        os.write(theirs, str(pid).encode())
+        os._exit(0)
+    os.close(theirs)
+    if between:
+        pid = int(os.read(ours, _CHUNK))
+        os.waitpid(between, 0)
+    os.close(ours)
+    return pid
+
+
+def _start(
+    request: ForkRequest, files: list[int], parent: int, imports: Imports
+) -> Program:
+    try:
+        process.become(request, files, parent)
+    except OSError as error:
+        print(f"tfdist.fork_server: {error}", file=sys.stderr)
+        os._exit(1)
+    program = Program(request.argv)
+    program.prepare(imports.path[0 if program.directory is None else 1 :])
+    late_settings.watch(request, imports.set_variables)
+    return program
