@@ -1,8 +1,11 @@
 """A job that is started by a Python program, and servers for a chief of its own."""
 
 import dataclasses
+import json
 import os
+import re
 import socket
+import sys
 import time
 
 import psutil
@@ -107,6 +110,27 @@ def test_job_of_a_program_leaves_no_descendant(launcher, monkeypatch, tmp_path):
     )
     assert launch.run(job) == 0
     assert marked(launcher.mark) == []
+
+
+@pytest.mark.cluster
+def test_real_servers_are_forked_and_look_as_spawned(tmp_path):
+    with launch.servers(1, 1, log_dir=str(tmp_path)) as servers:
+        assert [*servers.pids] == ["ps:0", "worker:0"]
+        for name, pid in servers.pids.items():
+            process = psutil.Process(pid)
+            assert process.cmdline() == [sys.executable, "-m", "tfdist.server"]
+            config = json.loads(process.environ()["TF_CONFIG"])
+            assert config["task"]["type"] in name
+            assert os.getsid(pid) == pid
+        [supervisor] = {psutil.Process(pid).ppid() for pid in servers.pids.values()}
+        [server] = {child.pid for child in psutil.Process(supervisor).children()} - set(
+            servers.pids.values()
+        )
+    log = (tmp_path / "fork-server.log").read_text()
+    assert re.findall(r"launch: (.*)", log) == [
+        f"{name} is process {pid}, forked" for name, pid in servers.pids.items()
+    ]
+    assert not psutil.pid_exists(server)
 
 
 @pytest.mark.cluster

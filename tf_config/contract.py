@@ -170,7 +170,8 @@ class ForkRequest:
 
     def to_line(self) -> bytes:
         """Returns the request as one line, with its newline."""
-        return json.dumps(vars(self)).encode() + b"\n"
+        value = {**vars(self), "env": dict(self.env)}
+        return json.dumps(value).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> "ForkRequest":

@@ -94,6 +94,7 @@ class Starter:
                     files = {0: stdin, 1: output, 2: output, **others}
                     answer = self._server.fork(plan.argv, env, files)
                 if answer.pid:
+                    self._note(f"{plan.name} is process {answer.pid}, forked")
                     return answer.pid
                 problem = answer.problem
             self._note(f"{plan.name} is spawned, not forked: {problem}")

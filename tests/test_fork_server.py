@@ -1,0 +1,256 @@
+"""A forked program behaves as a spawned one does."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import launch
+from tf_config.contract import ForkAnswer, ForkRequest
+
+from .launch_programs.launcher import PROGRAMS, wait_for
+
+ROOT = str(Path(launch.__file__).parent.parent)
+
+
+class Forker:
+    """Runs a command in both ways."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, PROGRAMS / "forker.py", directory / "log"],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": ROOT, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        pid, problem = json.loads(self.process.stdout.readline())
+        assert problem == "", (directory / "log").read_text()
+        self.server = psutil.Process(pid)
+
+    def both(self, *arguments: str) -> tuple[tuple, tuple]:
+        """The return code and the output of the fork, and of the spawn."""
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        forked, spawned = json.loads(self.process.stdout.readline())
+        return tuple(forked), tuple(spawned)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def forker(directory):
+    forker = Forker(directory)
+    with forker.process:
+        yield forker
+        forker.process.stdin.close()
+        forker.process.wait(10)
+        wait_for(lambda: not forker.server.is_running(), "end of the fork server")
+
+
+@pytest.fixture(scope="module")
+def other_forker(directory):
+    """One whose environment sets what a script may unset."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+        forker = Forker(directory)
+    with forker.process:
+        yield forker
+        forker.process.stdin.close()
+
+
+@pytest.fixture
+def script(directory, request):
+    def write(code: str, name: str = "") -> str:
+        path = directory / (name or f"{request.node.name.partition('[')[0]}.py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(code)
+        return str(path.relative_to(directory))
+
+    return write
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_looks_like_a_fresh_interpreter(forker, script):
+    path = script((PROGRAMS / "looks_around.py").read_text(), "beside/looks.py")
+    forked, spawned = (
+        json.loads(output) for _, output in forker.both(path, "--a", "b")
+    )
+    assert forked == spawned
+    assert spawned["argv"] == [path, "--a", "b"]
+
+
+def test_a_module_looks_as_with_dash_m(forker, script):
+    script((PROGRAMS / "looks_around.py").read_text(), "package/looks.py")
+    forked, spawned = (
+        json.loads(re.sub("at 0x[0-9a-f]*", "", output))
+        for _, output in forker.both("-m", "package.looks")
+    )
+    assert forked == spawned
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("print('done')", 0),
+        ("import sys; sys.exit(7)", 7),
+        ("import sys; sys.exit('words')", 1),
+        ("import sys; sys.exit(None)", 0),
+        ("import os; os._exit(3)", 3),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM),
+        ("import os; os.kill(os.getpid(), 2)", -signal.SIGINT),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("def (", 1),
+        ("import nothing_like_it", 1),
+        ("def f(): 1 / 0\ntry: f()\nexcept ValueError: pass", 1),
+        ("try: 1 / 0\nexcept ArithmeticError as e: raise ValueError from e", 1),
+        ("import sys; sys.excepthook = lambda *a: print('mine', *a)\n1 / 0", 1),
+        ("import atexit\natexit.register(print, 'last')\n1 / 0", 1),
+    ],
+)
+def test_it_ends_in_the_same_way(forker, script, code, status):
+    forked, spawned = forker.both(script(code))
+    without_ids = [output.partition(" at 0x")[0] for _, output in (forked, spawned)]
+    assert without_ids[0] == without_ids[1]
+    assert forked[0] == spawned[0] == status
+
+
+def test_what_runs_last_still_finds_main(forker, script):
+    path = script("""
+import atexit, pickle, threading, time
+class Mine: pass
+def late():
+    time.sleep(0.2)
+    print("thread", pickle.loads(pickle.dumps(Mine)))
+atexit.register(lambda: print("exit", pickle.loads(pickle.dumps(Mine))))
+threading.Thread(target=late).start()
+""")
+    forked, spawned = forker.both(path)
+    assert forked == spawned
+    assert "exit" in forked[1]
+
+
+def test_processes_of_a_script_start(forker, script):
+    path = script("""
+import multiprocessing
+def square(x): return x * x
+if __name__ == "__main__":
+    for method in ("spawn", "fork", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(method, pool.map(square, [3]))
+""")
+    forked, spawned = forker.both(path)
+    assert forked == spawned
+    assert forked[1].count("[9]") == 3
+
+
+def test_seeds_differ(forker, script):
+    path = script("""
+import multiprocessing, random
+import numpy as np
+print(random.random(), np.random.random(), multiprocessing.current_process().authkey)
+""")
+    seeds = [seed for _ in range(2) for seed in forker.both(path)[0][1].split()]
+    assert len(set(seeds)) == len(seeds) >= 6
+
+
+def test_tensorflow_is_there_and_whole(forker, script):
+    path = script("""
+import importlib.util, os
+import tensorflow as tf
+import tensorflow.keras.layers
+import keras, tfdist
+from tensorflow.python.ops import math_ops
+print(importlib.util.find_spec("tensorflow").origin, tf.__spec__.name, tfdist.__file__)
+print(sorted(os.environ), keras.layers.Dense is tensorflow.keras.layers.Dense)
+print(tf.reduce_sum([1.0, 2.0]).numpy(), keras.ops.sum([1.0, 2.0]).numpy())
+""")
+    forked, spawned = (output.splitlines()[-3:] for _, output in forker.both(path))
+    assert forked == spawned
+    assert forked[-1] == "3.0 3.0"
+
+
+STARTED_AGAIN = "import sys; print('tfdist.fork_server' not in sys.modules)"
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        ("os.environ['KERAS_BACKEND'] = 'jax'", True),
+        ("os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')", True),
+        ("os.environ.pop('OMP_NUM_THREADS', None)", True),
+        ("os.putenv('XLA_FLAGS', '')", True),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '-1'", False),
+        ("os.environ['MY_OWN'] = '1'", False),
+        ("import keras; os.environ['KERAS_BACKEND'] = 'jax'", False),
+        ("import tfdist; os.environ['TF_XLA_FLAGS'] = ''", False),
+    ],
+)
+def test_a_setting_before_the_import_counts(other_forker, script, code, again):
+    path = script(f"import os\n{code}\n{STARTED_AGAIN}\nprint(os.getppid())")
+    (status, output), _ = other_forker.both(path)
+    assert (status, output.split()[-2:]) == (
+        0,
+        [str(again), str(other_forker.process.pid)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["-c", "print(1)"], "-c is no Python file"),
+        (["-X", "dev", "x.py"], "-X is no Python file"),
+        (["missing.py"], "missing.py is no Python file"),
+        ([], "no script is no Python file"),
+        (["shadows/train.py"], "it would import requests from "),
+    ],
+)
+def test_what_cannot_be_forked(forker, script, argv, problem):
+    script("", "shadows/train.py")
+    script("", "shadows/requests.py")
+    assert forker.both(*argv)[0][1].startswith(problem)
+
+
+def test_the_runtime_of_tensorflow_is_untouched(forker):
+    tasks = Path(f"/proc/{forker.server.pid}/task").iterdir()
+    names = [(task / "comm").read_text() for task in tasks]
+    assert [name for name in names if name.startswith(("tf_", "grpc"))] == []
+
+
+def test_nothing_survives_the_launcher(directory, script):
+    forker = Forker(directory)
+    path = script("import time; open('here', 'w').close(); time.sleep(600)")
+    with forker.process:
+        forker.process.stdin.write(json.dumps([path]) + "\n")
+        forker.process.stdin.flush()
+        wait_for((directory / "here").exists, "script")
+        family = forker.process.pid, *psutil.Process(forker.process.pid).children()
+        forker.process.kill()
+    _, server, task = family
+    assert forker.server in (server, task)
+    psutil.wait_procs([server, task], timeout=10)
+    assert not server.is_running()
+    assert not task.is_running()
+
+
+def test_requests_and_answers_survive_their_journey():
+    argv, env = ("py", "a b", "\udce4"), {"A": "é\n", "B": ""}
+    request = ForkRequest(argv, env, "/tmp", (0, 1, 2, 9))
+    assert ForkRequest.from_line(request.to_line()) == request
+    assert request.to_line().count(b"\n") == 1
+    for answer in (ForkAnswer(12), ForkAnswer(problem="because")):
+        assert ForkAnswer.from_line(answer.to_line()) == answer

@@ -1,0 +1,112 @@
+"""Which tasks are forked: pure decisions."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+import launch
+from launch import forking
+from launch.plan import PlanError, Program, plan
+from tf_config import Cluster
+
+CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4")
+WORKERS = Cluster.from_hosts(worker="a:3,a:4")
+ENVIRON = {"HOME": "/root", "OMP_NUM_THREADS": "2"}
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr("launch.gpus.available", lambda environ: ())
+
+
+def job(environ, cluster=CLUSTER, script="train.py"):
+    return launch.make_job(cluster, Program(script), environ=environ)
+
+
+def reasons(plans, environ=ENVIRON):
+    server = forking.environment(plans, environ)
+    return {
+        each.name: forking.why_not(each, {**environ, **each.env}, server)
+        for each in plans
+    }
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("level", [{}, {"TF_CPP_MIN_LOG_LEVEL": "0"}])
+def test_every_task_of_a_job_is_forked(level):
+    assert set(reasons(job({**ENVIRON, **level}).plans).values()) == {""}
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_task_that_imports_in_another_way_is_spawned():
+    first, second, *rest = job(ENVIRON).plans
+    found = reasons(
+        [
+            replace(first, argv=("/usr/bin/python3", *first.argv[1:])),
+            replace(second, env={**second.env, "KERAS_BACKEND": "jax"}),
+            *rest,
+        ]
+    )
+    assert found == {
+        "chief": f"its interpreter is /usr/bin/python3, not {sys.executable}",
+        "ps:0": "it has its own KERAS_BACKEND",
+        "worker:0": "",
+        "worker:1": "",
+    }
+
+
+def test_a_task_that_sees_a_gpu_is_spawned(monkeypatch):
+    environ = {**ENVIRON, "CUDA_VISIBLE_DEVICES": "0,1"}
+    found = reasons(job(environ).plans, environ)
+    assert found.pop("ps:0") == ""  # It is told to see none.
+    assert set(found.values()) == {"it sees GPU 0, 1"}
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_script_with_a_log_level_of_its_own_is_spawned():
+    chief, *servers = job(ENVIRON).plans
+    chief = replace(chief, env={**chief.env, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    environment = forking.environment(servers, ENVIRON)
+    assert "TF_CPP_MIN_LOG_LEVEL" in forking.why_not(
+        chief, {**ENVIRON, **chief.env}, environment
+    )
+
+
+def test_the_fork_server_has_what_all_tasks_have_and_no_task_of_its_own():
+    plans = job({**ENVIRON, "TF_CONFIG": "of another cluster"}).plans
+    environ = {**ENVIRON, "TF_CONFIG": "of another cluster"}
+    assert forking.environment(plans, environ) == {**ENVIRON, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("code", "is_worthwhile"),
+    [
+        ("import tensorflow as tf", True),
+        ("from keras.layers import Dense", True),
+        ("import tfdist", True),
+        ("import helper", True),
+        ("import tensorflow_datasets, os", False),
+        ("print('tensorflow')", False),
+    ],
+)
+def test_scripts_without_tensorflow_are_not_worth_it(tmp_path, code, is_worthwhile):
+    (tmp_path / "helper.py").write_text("import keras")
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    plans = plan(WORKERS, Program(str(script)))
+    assert forking.is_worthwhile(plans) == is_worthwhile
+    assert not forking.is_worthwhile(plans[:1])
+
+
+def test_servers_are_worth_it_whatever_the_script_imports():
+    assert forking.is_worthwhile(plan(CLUSTER, Program("train.py")))
+    others = plan(CLUSTER, Program("train.py"), server=("server.py",))
+    assert not forking.is_worthwhile(others)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(
+        PlanError, match="unknown fork_server 'on'; it is one of auto, o"
+    ):
+        replace(job(ENVIRON), fork_server="on")
