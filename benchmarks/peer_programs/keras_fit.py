@@ -1,0 +1,128 @@
+"""The chief of Keras `fit` on parameter servers, or `fit` in one process.
+
+A run of requests for the same number of steps is one `fit` with an epoch for each, as in
+a user's program; nothing is built or traced between them.
+"""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from peer_programs.control import Control, Task
+from peer_programs.data import LEARNING_RATE, Data, initial_weights
+
+
+def _strategy(task: Task) -> Any:
+    library = task.options["library"]
+    if library == "tfdist":
+        import tfdist
+
+        every = task.options.get("every")
+        options = {"exchange": tfdist.Every(every)} if every else {}
+        return tfdist.ParameterServerStrategy(**options)
+    if library == "tf_keras":
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        return tf.distribute.ParameterServerStrategy(resolver)
+    return tf.distribute.get_strategy()
+
+
+def _layers(keras: Any, model: str) -> list[Any]:
+    layers = keras.layers
+    if model == "mlp":
+        return [keras.Input((784,)), layers.Dense(256, activation="relu")]
+    return [
+        keras.Input((28, 28, 1)),
+        layers.Conv2D(32, 5, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(64, 5, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+    ]
+
+
+def _model(keras: Any, task: Task) -> Any:
+    model = keras.Sequential([*_layers(keras, task.model), keras.layers.Dense(10)])
+    optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
+    model.compile(
+        optimizer=optimizer[task.optimizer](LEARNING_RATE[task.optimizer]),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        steps_per_execution=task.options["steps"],
+    )
+    model.set_weights(initial_weights(task.model))
+    return model
+
+
+def _pipeline(task: Task) -> tf.data.Dataset:
+    batches = tf.data.Dataset.from_tensor_slices(Data(task).batches())
+    return batches.repeat().prefetch(2)
+
+
+def _arrays(task: Task, steps: int) -> dict[str, Any]:
+    images, labels = Data(task).batches()
+    rows = np.arange(steps) % len(images)
+    return {
+        "x": images[rows].reshape(-1, *images.shape[2:]),
+        "y": labels[rows].reshape(-1),
+        "batch_size": task.batch_size,
+    }
+
+
+def main() -> None:
+    """Trains as peers.py asks."""
+    task = Task.from_environment()
+    if task.options["library"] == "tf_keras":
+        import tf_keras as keras
+    else:
+        import keras
+    control = Control(task)
+    strategy = _strategy(task)
+    with strategy.scope():
+        model = _model(keras, task)
+    waiting: list[dict[str, Any] | None] = []
+
+    class AtRequest(keras.callbacks.Callback):
+        """Answers one request per epoch, and waits for the next."""
+
+        def __init__(self, steps: int) -> None:
+            super().__init__()
+            self._steps, self._started = steps, 0.0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self._started = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            control.send(seconds=time.perf_counter() - self._started)
+            waiting.append(control.receive())
+            if (waiting[-1] or {}).get("train") == self._steps:
+                waiting.pop()
+            else:
+                self.model.stop_training = True
+
+    control.send(pid=os.getpid())
+    while (request := waiting.pop() if waiting else control.receive()) is not None:
+        if steps := request.get("train"):
+            if task.options.get("arrays"):
+                data = _arrays(task, steps)
+            elif task.options["library"] == "tf_keras":
+                creator = keras.utils.experimental.DatasetCreator
+                data = {
+                    "x": creator(lambda _: _pipeline(task)),
+                    "steps_per_epoch": steps,
+                }
+            else:
+                data = {"x": _pipeline(task), "steps_per_epoch": steps}
+            model.fit(**data, epochs=10**6, verbose=0, callbacks=[AtRequest(steps)])
+        else:
+            images = Data(task)
+            loss, accuracy = images.score(
+                lambda batch: model.predict(batch, batch_size=500, verbose=0)
+            )
+            control.send(
+                loss=loss, accuracy=accuracy, iterations=int(model.optimizer.iterations)
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""tfdist beside other systems that train on parameter servers.
+
+    make peers
+    python benchmarks/peers.py --json=peers.json
+    python benchmarks/peers.py --contenders=mxnet,tfdist-x10,tfdist-x10@../other
+
+A contender is a name of peers_systems.py; `tfdist-x10@PATH` takes tfdist from the tree at
+PATH. Each has its own servers and workers. All start from the same weights; after the
+same number of steps, each is evaluated on images that it has not seen. Then they take
+turns: in each round each of them trains for some seconds, while the processes of the
+others are stopped. Ratios compare turns of the same round.
+"""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import peers_report
+import peers_systems
+import rich
+import rich.console
+from absl import app, flags
+from peer_programs.data import write_images
+from peers_cluster import PeerError
+from peers_measure import Plan, measure
+from peers_results import Measured, merged
+
+WORKLOADS = ("mlp-sgd", "mlp-adam", "cnn-sgd", "cnn-adam")
+# All contenders that are measured in one run; tfdist in one process is for scale.
+DEFAULT = (
+    "mxnet,paddle,tf1,torch-rpc,tf_keras-x1,tf_keras-x10,"
+    "tfdist-x1,tfdist-x10,tfdist-x100,tfdist-arrays,keras-x1,keras-x100"
+)
+# A multiple of every number of steps per call, and of Paddle's steps per file.
+_GRAIN = 100
+PACKAGES = {
+    "mxnet": ["mxnet", "numpy"],
+    "paddle": ["paddlepaddle", "numpy"],
+    "torch": ["torch", "numpy"],
+    "ray": ["ray", "torch", "numpy"],
+}
+
+
+def define_flags() -> None:
+    """Defines the command-line flags."""
+    flags.DEFINE_list("contenders", DEFAULT, "What to measure, see peers_systems.py.")
+    flags.DEFINE_list("workloads", ["mlp-sgd"], f"Of {', '.join(WORKLOADS)}.")
+    flags.DEFINE_integer("rounds", 5, "Measured rounds.", lower_bound=0)
+    flags.DEFINE_float("seconds", 4, "Seconds of a turn.", lower_bound=0.1)
+    flags.DEFINE_integer(
+        "learn_steps",
+        2600,
+        "Steps, of all workers together, before the loss is taken.",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "losses", 1, "Losses to take, a fresh cluster each.", lower_bound=1
+    )
+    flags.DEFINE_integer("batch_size", 64, "Examples per step.", lower_bound=1)
+    flags.DEFINE_integer("ps", 2, "Parameter servers of each contender.", lower_bound=1)
+    flags.DEFINE_integer("workers", 2, "Workers of each contender.", lower_bound=1)
+    flags.DEFINE_bool("quick", False, "One short round: does everything still run?")
+    flags.DEFINE_string("json", None, "Write every round to this file.")
+    flags.DEFINE_string(
+        "logs", None, "Keep the logs of all processes in this directory."
+    )
+    flags.register_validator(
+        "workloads",
+        lambda values: values and set(values) <= set(WORKLOADS),
+        f"must be some of {','.join(WORKLOADS)}",
+    )
+
+
+def environment(names: Sequence[str]) -> dict[str, Any]:
+    """Returns what the numbers depend on besides the flags."""
+    versions = {
+        package: importlib.metadata.version(package)
+        for package in ("tensorflow", "keras", "tf_keras", "numpy")
+    }
+    others = {
+        peer: _versions(peers_systems.python_of(peer), packages)
+        for peer, packages in PACKAGES.items()
+        if any(name.startswith(peer) for name in names)
+    }
+    return {
+        "python": platform.python_version(),
+        "tfdist": versions,
+        **others,
+        "cores": os.cpu_count(),
+        "cpu": _cpu_model(),
+        "kernel": platform.release(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
+    code = (
+        "import importlib.metadata, json, sys;"
+        "print(json.dumps({p: importlib.metadata.version(p) for p in sys.argv[1:]}))"
+    )
+    done = subprocess.run(
+        [python, "-c", code, *packages], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the benchmark and returns the exit status."""
+    if len(argv) > 1:
+        raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
+    values = flags.FLAGS
+    data = peers_systems.ENVIRONMENTS / "mnist.npz"
+    if not data.exists():
+        data.parent.mkdir(parents=True, exist_ok=True)
+        write_images(data)
+    short = values.quick
+    found: list[Measured] = []
+    with contextlib.ExitStack() as stack:
+        logs = values.logs or stack.enter_context(tempfile.TemporaryDirectory())
+        for workload in values.workloads:
+            model, optimizer = workload.split("-")
+            job = peers_systems.Job(
+                values.ps, values.workers, data, model, optimizer, values.batch_size
+            )
+            plan = Plan(
+                f"{workload}, {values.ps} ps and {values.workers} workers",
+                rounds=1 if short else values.rounds,
+                seconds=0.5 if short else values.seconds,
+                learn_steps=_GRAIN if short else values.learn_steps,
+                losses=1 if short else values.losses,
+                grain=_GRAIN * values.workers,
+            )
+            about = environment(values.contenders)
+            about["command"] = " ".join(["python", *sys.argv])
+            about["load_average"] = round(os.getloadavg()[0], 1)
+            found.append(measure(values.contenders, job, plan, Path(logs), about))
+            if values.json:
+                _record(Path(values.json), found)
+    console = rich.console.Console(width=150)
+    for measured in found:
+        console.print(peers_report.table(measured))
+    return 0
+
+
+def _record(path: Path, found: Sequence[Measured]) -> None:
+    """Writes what was found, beside what the file has on other workloads."""
+    before = peers_report.read(path) if path.exists() else []
+    rows = [each.to_dict() for each in merged(before, found)]
+    path.write_text(json.dumps({"workloads": rows}, indent=1) + "\n")
+
+
+def _run(argv: Sequence[str]) -> None:
+    try:
+        sys.exit(main(argv))
+    except (PeerError, peers_systems.SetupError) as error:
+        sys.exit(f"peers.py: {error}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(_run)

@@ -1,0 +1,237 @@
+"""Contenders of peers.py: which processes each one consists of. Starts nothing."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from peer_programs.control import Task
+
+import tf_config
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+ENVIRONMENTS = ROOT / "build" / "peers"
+# One thread computes in each process, whatever library does it.
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "MXNET_CPU_WORKER_NTHREADS": "1",
+    "CPU_NUM": "1",
+}
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_minloglevel": "3"}
+_FIRST_PORT = 20000
+
+
+class SetupError(ValueError):
+    """A contender that does not exist, or whose environment does not."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a contender.
+
+    Attributes:
+        name: Its task, such as `ps:0`; counted under the job before the colon.
+        argv: Its command.
+        env: Variables in addition to the environment of peers.py.
+        task: What it is told, if it runs a program of `peer_programs/`.
+        leads: Whether it trains on request.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    task: Task | None = None
+    leads: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the processes of every contender have in common.
+
+    Attributes:
+        num_ps: Parameter servers.
+        num_workers: Workers.
+        data: The images.
+        model: `mlp` or `cnn`.
+        optimizer: `sgd` or `adam`.
+        batch_size: Examples per step.
+    """
+
+    num_ps: int
+    num_workers: int
+    data: Path
+    model: str
+    optimizer: str
+    batch_size: int
+
+    def task(self, job: str, index: int, **options: Any) -> Task:
+        """Returns the task of a process. Ports are free: each contender has a network."""
+        ports = range(_FIRST_PORT, _FIRST_PORT + self.num_ps + self.num_workers)
+        addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+        return Task(
+            job,
+            index,
+            addresses[: self.num_ps],
+            addresses[self.num_ps :],
+            str(self.data),
+            self.model,
+            self.optimizer,
+            self.batch_size,
+            options=options,
+        )
+
+
+def processes(name: str, job: Job) -> list[Process]:
+    """Returns the processes of a contender.
+
+    Args:
+        name: One of `SYSTEMS`, and `@PATH` after it to take tfdist from another tree.
+        job: What they train, and how many of them.
+
+    Raises:
+        SetupError: If there is no such contender, or its environment is missing.
+    """
+    system, _, tree = name.partition("@")
+    if system not in SYSTEMS:
+        raise SetupError(
+            f"unknown contender {system!r}; choose from {', '.join(SYSTEMS)}"
+        )
+    if tree and not (Path(tree) / "tfdist").is_dir():
+        raise SetupError(f"{name}: {tree} is not a directory that contains tfdist")
+    every = SYSTEMS[system](job)
+    missing = [each.argv[0] for each in every if not Path(each.argv[0]).exists()]
+    if missing:
+        raise SetupError(f"{system} needs {missing[0]}: run `make peers`")
+    path = os.pathsep.join(
+        [str(Path(tree).resolve() if tree else ROOT), str(BENCHMARKS)]
+    )
+    shared = {**ONE_THREAD, **_QUIET, "PYTHONPATH": path}
+    return [replace(each, env={**shared, **each.env}) for each in every]
+
+
+def python_of(environment: str) -> str:
+    """Returns the interpreter of an environment that `make peers` made."""
+    return str(ENVIRONMENTS / environment / "bin" / "python")
+
+
+def _program(python: str, program: str, task: Task, leads: bool, **env: str) -> Process:
+    argv = (python, "-m", f"peer_programs.{program}")
+    return Process(f"{task.job}:{task.index}", argv, env, task, leads)
+
+
+def _mxnet(job: Job) -> list[Process]:
+    shared = {
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(_FIRST_PORT),
+        "DMLC_NUM_SERVER": str(job.num_ps),
+        "DMLC_NUM_WORKER": str(job.num_workers),
+        "DMLC_NODE_HOST": "127.0.0.1",
+    }
+    # A server, or the scheduler, serves while it imports mxnet.
+    serves = (python_of("mxnet"), "-c", "import mxnet")
+    roles = ["scheduler", *["server"] * job.num_ps]
+    names = ["chief:0", *(f"ps:{index}" for index in range(job.num_ps))]
+    servers = [
+        Process(name, serves, {**shared, "DMLC_ROLE": role})
+        for name, role in zip(names, roles, strict=True)
+    ]
+    workers = [
+        _program(
+            python_of("mxnet"),
+            "mxnet_kvstore",
+            job.task("worker", index),
+            True,
+            **shared,
+            DMLC_ROLE="worker",
+        )
+        for index in range(job.num_workers)
+    ]
+    return [*servers, *workers]
+
+
+def _every_task(
+    environment: str, program: str, **options: Any
+) -> Callable[[Job], list[Process]]:
+    """Returns a contender whose ps and workers all run one program; workers lead."""
+
+    def build(job: Job) -> list[Process]:
+        python = python_of(environment) if environment else sys.executable
+        tasks = [job.task("ps", index, **options) for index in range(job.num_ps)]
+        tasks += [
+            job.task("worker", index, **options) for index in range(job.num_workers)
+        ]
+        return [_program(python, program, task, task.job == "worker") for task in tasks]
+
+    return build
+
+
+def _coordinated(
+    program: str, server: Sequence[str], **options: Any
+) -> Callable[[Job], list[Process]]:
+    """Returns a contender whose chief leads, over a cluster that TF_CONFIG describes."""
+
+    def build(job: Job) -> list[Process]:
+        chief = job.task("chief", 0, **options)
+        cluster = tf_config.Cluster(
+            chief=(f"127.0.0.1:{_FIRST_PORT - 1}",), ps=chief.ps, worker=chief.workers
+        )
+
+        def config(name: str) -> str:
+            return tf_config.TFConfig(cluster, tf_config.Task.parse(name)).to_json()
+
+        names = [f"ps:{index}" for index in range(job.num_ps)]
+        names += [f"worker:{index}" for index in range(job.num_workers)]
+        servers = [
+            Process(name, (sys.executable, *server), {"TF_CONFIG": config(name)})
+            for name in names
+        ]
+        leader = _program(
+            sys.executable, program, chief, True, TF_CONFIG=config("chief:0")
+        )
+        return [*servers, leader]
+
+    return build
+
+
+def _alone(program: str, **options: Any) -> Callable[[Job], list[Process]]:
+    def build(job: Job) -> list[Process]:
+        return [
+            _program(sys.executable, program, job.task("chief", 0, **options), True)
+        ]
+
+    return build
+
+
+def _tfdist(**options: Any) -> Callable[[Job], list[Process]]:
+    return _coordinated(
+        "keras_fit", ("-m", "tfdist.server"), library="tfdist", **options
+    )
+
+
+SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
+    "tfdist-x1": _tfdist(steps=1),
+    "tfdist-x10": _tfdist(steps=10),
+    "tfdist-x100": _tfdist(steps=100),
+    "tfdist-arrays": _tfdist(steps=1, arrays=True),
+    "tfdist-arrays-x10": _tfdist(steps=10, arrays=True),
+    "tfdist-merged": _tfdist(steps=130, every=13),
+    "mxnet": _mxnet,
+    "paddle": _every_task("paddle", "paddle_fleet"),
+    "tf1": _every_task("", "tf1_between_graph"),
+    "tf_keras-x1": _coordinated(
+        "keras_fit", ("-m", "peer_programs.tf_server"), library="tf_keras", steps=1
+    ),
+    "tf_keras-x10": _coordinated(
+        "keras_fit", ("-m", "peer_programs.tf_server"), library="tf_keras", steps=10
+    ),
+    "torch-rpc": _every_task("torch", "torch_rpc"),
+    "keras-x1": _alone("keras_fit", library="keras", steps=1),
+    "keras-x100": _alone("keras_fit", library="keras", steps=100),
+}
+"""What builds the processes of each contender."""

@@ -1,0 +1,196 @@
+"""The benchmark of peers: what each contender consists of, and what is computed."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Imports a module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def systems(benchmark, monkeypatch, tmp_path):
+    """peers_systems.py, where every environment exists."""
+    found = benchmark("peers_systems")
+    for peer in ("mxnet", "paddle", "torch", "ray"):
+        (tmp_path / peer / "bin").mkdir(parents=True)
+        (tmp_path / peer / "bin" / "python").touch()
+    monkeypatch.setattr(found, "ENVIRONMENTS", tmp_path)
+    return found
+
+
+def job(systems, num_ps=2, num_workers=3, model="mlp"):
+    return systems.Job(num_ps, num_workers, Path("mnist.npz"), model, "sgd", 64)
+
+
+@pytest.fixture
+def results(benchmark):
+    return benchmark("peers_results")
+
+
+def turn(results, contender, index, seconds, **changes):
+    cpu = {"chief:0": 0.1, "ps:0": 0.2, "ps:1": 0.3, "worker:0": 0.4}
+    values = {"steps": 100, "cpu": cpu, "sent": 200_000, **changes}
+    return results.Round("mlp", contender, index, seconds=seconds, **values)
+
+
+def measured(results):
+    """Two turns each; the machine slows down between them."""
+    rounds = [
+        turn(results, "mxnet", 0, 1.0),
+        turn(results, "tfdist-x10", 0, 0.5),
+        turn(results, "tfdist-x10", 1, 2.0),
+        turn(results, "mxnet", 1, 8.0),
+    ]
+    learnt = [
+        results.Learnt("mxnet", 0, 200, 0.5, 0.9),
+        results.Learnt("tfdist-x10", 0, 200, 0.7, 0.9),
+        results.Learnt("tfdist-x10", 1, 200, 0.1, 0.9),
+        results.Learnt("tfdist-x10", 2, 200, 0.3, 0.9),
+    ]
+    updates = [
+        results.Updates("mxnet", 300, None),
+        results.Updates("tfdist-x10", 300, 297),
+    ]
+    return results.Measured("mlp", {"cores": 2}, rounds, learnt, updates)
+
+
+def test_a_turn_tells_rate_cpu_by_job_and_bytes(results):
+    one = turn(results, "mxnet", 0, 2.0)
+    assert one.steps_per_second == 50
+    assert one.kilobytes == 2
+    assert one.cpu_ms() == pytest.approx(10)
+    assert [one.cpu_ms(each) for each in ("chief", "ps", "worker")] == [
+        pytest.approx(1),
+        pytest.approx(5),
+        pytest.approx(4),
+    ]
+
+
+def test_ratios_compare_turns_of_the_same_round(results):
+    ratio = measured(results).ratio(
+        "tfdist-x10", "mxnet", lambda each: each.steps_per_second
+    )
+    assert ratio == results.Spread(3.0, 2.0, 4.0)
+
+
+def test_the_loss_is_the_median_and_lost_updates_are_known_or_not(results):
+    found = measured(results)
+    assert found.loss("tfdist-x10") == 0.3
+    assert found.loss("paddle") is None
+    assert found.lost("tfdist-x10") == 3
+    assert found.lost("mxnet") is None
+
+
+def test_a_measurement_survives_its_file(results):
+    found = measured(results)
+    assert results.Measured.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_a_new_measurement_replaces_that_of_its_workload_only(results):
+    old, other = measured(results), results.Measured("cnn", {})
+    new = results.Measured("mlp", {"cores": 4})
+    assert results.merged([old, other], [new]) == [new, other]
+
+
+def test_the_table_has_a_row_for_each_contender(benchmark, results):
+    report = benchmark("peers_report")
+    heads, mxnet, ours = report.cells(measured(results))
+    assert heads[-2:] == ["rate / mxnet", "CPU / mxnet"]
+    assert mxnet[0] == "mxnet"
+    assert "not counted" in mxnet
+    assert ours[0] == "tfdist-x10"
+    assert "3.00 (2.00 to 4.00)" in ours
+    assert "0.3000" in ours
+
+
+def test_every_contender_has_its_servers_workers_and_one_kind_of_leader(systems):
+    for name in systems.SYSTEMS:
+        every = systems.processes(name, job(systems))
+        by_job = [each.name.split(":")[0] for each in every]
+        leaders = {each.name.split(":")[0] for each in every if each.leads}
+        assert len(leaders) == 1, name
+        if not name.startswith("keras-"):
+            assert by_job.count("ps") == 2, name
+            assert by_job.count("worker") == 3, name
+        assert len({each.name for each in every}) == len(every), name
+        assert all(each.env["OMP_NUM_THREADS"] == "1" for each in every), name
+
+
+def test_another_tree_comes_first_on_the_path_of_its_contender_only(systems, tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "tfdist").mkdir(parents=True)
+    before, after = (
+        systems.processes(name, job(systems))[0].env["PYTHONPATH"]
+        for name in ("tfdist-x10", f"tfdist-x10@{tree}")
+    )
+    assert before.startswith(str(ROOT))
+    assert after.startswith(str(tree))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("horovod", "unknown contender 'horovod'; choose from tfdist-x1"),
+        ("tfdist-x1@/nowhere", "/nowhere is not a directory that contains tfdist"),
+    ],
+)
+def test_an_unknown_contender_is_refused(systems, name, message):
+    with pytest.raises(systems.SetupError, match=message):
+        systems.processes(name, job(systems))
+
+
+def test_a_missing_environment_is_named(systems):
+    Path(systems.python_of("mxnet")).unlink()
+    with pytest.raises(systems.SetupError, match="run `make peers`"):
+        systems.processes("mxnet", job(systems))
+
+
+def test_a_task_survives_its_environment(systems, benchmark, monkeypatch):
+    control = benchmark("peer_programs.control")
+    task = job(systems).task("worker", 1, steps=10)
+    monkeypatch.setenv(control.TASK, task.to_json())
+    assert control.Task.from_environment() == task
+
+
+def test_workers_train_on_the_same_images_in_another_order(
+    systems, benchmark, tmp_path
+):
+    data = benchmark("peer_programs.data")
+    random = np.random.RandomState(0)
+    path = tmp_path / "mnist.npz"
+    pixels = random.randint(0, 256, (5000, 784), dtype=np.uint8)
+    np.savez(path, images=pixels, labels=np.arange(5000, dtype=np.int32) % 10)
+    every = systems.Job(1, 2, path, "cnn", "sgd", 64)
+    first, second = (data.Data(every.task("worker", index)) for index in (0, 1))
+    images, labels = first.batches()
+    assert images.shape == (62, 64, 28, 28, 1)
+    assert labels.shape == (62, 64)
+    assert not np.array_equal(images, second.batches()[0])
+
+    def certain_of_zero(batch):
+        return np.where(np.arange(10) == 0, 100.0, 0.0) * np.ones((len(batch), 1))
+
+    loss, accuracy = first.score(certain_of_zero)
+    assert accuracy == 0.1
+    assert loss == pytest.approx(90)
+
+
+def test_weights_fit_the_models(benchmark):
+    data = benchmark("peer_programs.data")
+    sizes = [sum(each.size for each in data.initial_weights(m)) for m in ("mlp", "cnn")]
+    assert sizes == [203_530, 62_346]
+
+
+def test_every_peer_has_an_environment(benchmark):
+    listed = (ROOT / "benchmarks" / "peer_programs" / "environments").glob("*.txt")
+    assert {each.stem for each in listed} == set(benchmark("peers").PACKAGES)
