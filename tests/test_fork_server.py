@@ -168,6 +168,46 @@ print(random.random(), np.random.random(), multiprocessing.current_process().aut
     assert len(set(seeds)) == len(seeds) >= 6
 
 
+def test_nothing_is_executed_again(forker, script):
+    path = script("""
+import sys
+before = set(sys.modules)
+import keras, tensorflow, tfdist
+print(sorted({*sys.modules} - before))
+keras.src.marked = tensorflow.marked = True
+import tensorflow.keras
+print(keras.src.marked, tensorflow.marked)
+""")
+    (_, output), _ = forker.both(path)
+    assert output.splitlines() == ["['keras', 'tensorflow', 'tfdist']", "True True"]
+
+
+def test_a_deferred_module_is_executed_when_it_is_used(forker, script):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    path = script("""
+import sys
+import keras
+from tensorflow import keras as again
+import matplotlib.pyplot
+late = lambda: [name in sys.modules for name in ("sklearn.base", "matplotlib.figure")]
+before = late()
+# AutoGraph looks at the file of every module.
+files = [module.__file__ for module in (keras.wrappers, again.wrappers)]
+assert late() == before
+assert again.wrappers.SKLearnClassifier is keras.wrappers.SKLearnClassifier
+assert late()[0]
+assert callable(matplotlib.pyplot.plot) and "plot" in dir(matplotlib.pyplot)
+print(files, [type(each) for each in (keras.wrappers, matplotlib.pyplot)])
+print(before)
+""")
+    (forked, *early), (spawned, *_) = (
+        output.splitlines()[-2:] for _, output in forker.both(path)
+    )
+    assert forked == spawned
+    assert early == ["[False, False]"]
+
+
 def test_tensorflow_is_there_and_whole(forker, script):
     path = script("""
 import importlib.util, os
@@ -176,10 +216,12 @@ import tensorflow.keras.layers
 import keras, tfdist
 from tensorflow.python.ops import math_ops
 print(importlib.util.find_spec("tensorflow").origin, tf.__spec__.name, tfdist.__file__)
-print(sorted(os.environ), keras.layers.Dense is tensorflow.keras.layers.Dense)
+# scikit-learn, which is deferred, sets the others.
+print(sorted(name for name in os.environ if not name.startswith("KMP_")))
+print(keras.layers.Dense is tensorflow.keras.layers.Dense)
 print(tf.reduce_sum([1.0, 2.0]).numpy(), keras.ops.sum([1.0, 2.0]).numpy())
 """)
-    forked, spawned = (output.splitlines()[-3:] for _, output in forker.both(path))
+    forked, spawned = (output.splitlines()[-4:] for _, output in forker.both(path))
     assert forked == spawned
     assert forked[-1] == "3.0 3.0"
 

@@ -45,7 +45,9 @@ class _Finder:
             return None
         os.putenv, os.unsetenv = self._putenv, self._unsetenv
         sys.meta_path.remove(self)
-        sys.modules.update(self._modules)
+        # Of a module that is there, the import would take its own specification.
+        others = {each: self._modules[each] for each in self._modules if each != name}
+        sys.modules.update(others)
         for variable, value in self._set_variables.items():
             os.environ.setdefault(variable, value)
         spec = copy.copy(self._specs[name])
