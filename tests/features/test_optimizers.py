@@ -32,10 +32,9 @@ RULES = [
             pytest.mark.feature(
                 "A momentum below 1 - 1/(2 x workers)",
                 "approximate",
-                "the last writer wins: increments could diverge",
+                "for rows of an embedding, the last writer wins",
                 synchronous="yes",
             ),
-            OWN_VALUE("_momentum$", "workers' increments could overshoot"),
         ],
     ),
     pytest.param(
@@ -50,10 +49,9 @@ RULES = [
             pytest.mark.feature(
                 "`Adam(amsgrad=True)`",
                 "approximate",
-                "the last writer wins for the maximum of the second moments",
+                "for rows of an embedding, the last writer wins for the maximum",
                 synchronous="yes",
             ),
-            OWN_VALUE("_velocity_hat$", "a maximum, which the next step mends"),
         ],
     ),
     pytest.param(
@@ -88,10 +86,9 @@ RULES = [
             pytest.mark.feature(
                 "`Adamax`",
                 "approximate",
-                "the last writer wins for the infinity norm",
+                "for rows of an embedding, the last writer wins for the norm",
                 synchronous="yes",
             ),
-            OWN_VALUE("_norm$", "a maximum, which the next step mends"),
         ],
     ),
     pytest.param(
@@ -116,10 +113,10 @@ RULES = [
             pytest.mark.feature(
                 "`Ftrl`",
                 "approximate",
-                "sums are exact; the last writer wins for the weights computed from them",
+                "for rows of an embedding, sums are exact, and the last writer wins for "
+                "the weights computed from them",
                 synchronous="yes",
             ),
-            OWN_VALUE("/(kernel|bias)$", "computed anew from `linear` in each step"),
         ],
     ),
     pytest.param(

@@ -16,7 +16,13 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist.keras import building, computation, saving, variable_hooks
+from tfdist.keras import (
+    building,
+    computation,
+    optimizer_hooks,
+    saving,
+    variable_hooks,
+)
 from tfdist.keras.driver import FitDriver, driver_of
 
 _log = logging.getLogger("tfdist")
@@ -47,6 +53,7 @@ def install() -> None:
         saving.install()
         computation.install()
         variable_hooks.install()
+        optimizer_hooks.install()
         _installed = True
 
 

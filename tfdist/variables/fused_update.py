@@ -1,0 +1,104 @@
+"""Updates a weight on a ps and its slots in one operation, beside them."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.variables import narrowing
+from tfdist.variables.fused_kernels import Kernel, kernel_for
+from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.variable import ParameterServerVariable
+
+# What the update steps of Keras's optimizers call; replaced on an instance, they decide.
+_METHODS = frozenset({"update_step", "assign", "assign_add", "assign_sub"})
+
+
+def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bool:
+    """Does what `optimizer.update_step` does, by one operation where there is one.
+
+    It locks the weight and its slots, in the same order in every step: no update is
+    lost, and slots move along with the weight that they belong to.
+
+    Args:
+        optimizer: One of Keras's own.
+        gradient: Of the weight, or of the shard that the update is narrowed to.
+        weight: A variable, as `update_step` receives it.
+        learning_rate: A scalar tensor, variable or number.
+
+    Returns:
+        Whether it did. If not, nothing has happened.
+    """
+    if tf.executing_eagerly() or _METHODS & vars(optimizer).keys():
+        return False
+    on_ps = _on_ps(weight)
+    if on_ps is None or not _is_dense(gradient, on_ps):
+        return False
+    kernel = kernel_for(optimizer, on_ps.dtype.name)
+    if kernel is None:
+        return False
+    wholes = {
+        name: _whole(slots[optimizer._get_variable_index(weight)])
+        for name, slots in kernel.slots.items()
+    }
+    slots = {name: _slot_of(on_ps, whole) for name, whole in wholes.items()}
+    handles = {name: slot.handle for name, slot in slots.items() if slot is not None}
+    if len(handles) < len(slots):
+        return False
+    getattr(tf.raw_ops, kernel.op)(
+        var=on_ps.handle,
+        **handles,
+        **_numbers(kernel, optimizer.iterations, learning_rate, on_ps.dtype),
+        **{kernel.gradient: tf.cast(gradient, on_ps.dtype)},
+        **kernel.flags,
+        use_locking=True,
+    )
+    for written in (weight, *wholes.values()):
+        written.forget_view()
+    return True
+
+
+def _whole(slot: Any) -> Any:
+    return _tf.value_of(slot) if isinstance(slot, keras.Variable) else slot
+
+
+def _on_ps(variable: Any) -> ParameterServerVariable | None:
+    """Returns what holds a variable, or the shard that the update is narrowed to."""
+    if isinstance(variable, PartitionedVariable):
+        shard = narrowing.shard_seen()
+        return None if shard is None else variable.shards[shard]
+    return variable if isinstance(variable, ParameterServerVariable) else None
+
+
+def _is_dense(gradient: Any, weight: ParameterServerVariable) -> bool:
+    """Whether it is the gradient of all elements: a kernel wants the exact shape."""
+    return (
+        tf.is_tensor(gradient)
+        and not isinstance(gradient, tf.IndexedSlices)
+        and narrowing.rows_seen(weight, None) is None
+        and gradient.shape.is_fully_defined()
+        and gradient.shape == weight.shape
+    )
+
+
+def _slot_of(weight: ParameterServerVariable, whole: Any) -> Any:
+    """Returns what holds a slot beside the weight, or None if that is not so."""
+    slot = _on_ps(whole)
+    if slot is None or (slot.shape, slot.dtype) != (weight.shape, weight.dtype):
+        return None
+    return slot if slot.device == weight.device else None
+
+
+def _numbers(
+    kernel: Kernel, iterations: Any, learning_rate: Any, dtype: tf.DType
+) -> dict[str, tf.Tensor]:
+    """Returns the kernel's scalars, computed beside the weight as Keras does."""
+    numbers = {name: tf.constant(n, dtype) for name, n in kernel.numbers.items()}
+    numbers[kernel.learning_rate] = keras.ops.cast(learning_rate, dtype)
+    if kernel.powers:
+        step = keras.ops.cast(iterations + 1, dtype)
+        for name, base in kernel.powers.items():
+            # Not a constant of the dtype: Keras makes a number a float32 first.
+            numbers[name] = keras.ops.power(keras.ops.cast(base, dtype), step)
+    return numbers
