@@ -129,9 +129,34 @@ def test_a_kernel_and_its_numbers_are_computed_beside_the_weight(strategy):
         handles = [each for each in op.inputs if each.dtype == tf.resource]
         [device] = {device_of[handle.name] for handle in handles}
         assert tf.DeviceSpec.from_string(device).job == "ps"
-        numbers = [each.op for each in op.inputs if each.shape.rank == 0]
-        groups = {tuple(each.colocation_groups()) for each in [op, *numbers[3:]]}
-        assert groups == {tuple(handles[0].op.colocation_groups())}
+        powers = [each.op for each in op.inputs if each.op.type == "Pow"]
+        assert len(powers) == 2
+        for each in [op, *powers]:
+            [group] = each.colocation_groups()
+            assert device_of[f"{group.decode().removeprefix('loc:@')}:0"] == device
+
+
+def test_the_weights_of_a_ps_share_the_numbers_of_one_step(strategy):
+    def twice(apply, args):
+        strategy.run(apply, args=args)
+        strategy.run(apply, args=args)
+
+    with strategy.scope():
+        training = Training(KERNELS["ResourceApplyAdam"], twice)
+    devices = {_tf.value_of(weight).device for weight in training.weights}
+    kernels = types_of(training, "ResourceApplyAdam")
+    assert len(kernels) == 2 * len(SHAPES)
+    # Two powers for each ps in each step: the second step has another number.
+    assert len(types_of(training, "Pow")) == 2 * 2 * len(devices)
+    plain = Training(KERNELS["ResourceApplyAdam"], lambda apply, args: apply(*args))
+    strategy.coordinator.schedule(training.step, args=gradients_of(0))
+    strategy.coordinator.join()
+    for _ in range(2):
+        plain.step(*gradients_of(0))
+    for name, expected in plain.values().items():
+        np.testing.assert_allclose(
+            training.values()[name], expected, rtol=1e-4, atol=1e-6, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("op", KERNELS)

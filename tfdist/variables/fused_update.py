@@ -49,7 +49,7 @@ def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bo
     getattr(tf.raw_ops, kernel.op)(
         var=on_ps.handle,
         **handles,
-        **_numbers(kernel, optimizer.iterations, learning_rate, on_ps.dtype),
+        **_numbers(kernel, optimizer.iterations, learning_rate, on_ps),
         **{kernel.gradient: tf.cast(gradient, on_ps.dtype)},
         **kernel.flags,
         use_locking=True,
@@ -91,14 +91,33 @@ def _slot_of(weight: ParameterServerVariable, whole: Any) -> Any:
 
 
 def _numbers(
-    kernel: Kernel, iterations: Any, learning_rate: Any, dtype: tf.DType
+    kernel: Kernel, iterations: Any, learning_rate: Any, weight: ParameterServerVariable
 ) -> dict[str, tf.Tensor]:
-    """Returns the kernel's scalars, computed beside the weight as Keras does."""
-    numbers = {name: tf.constant(n, dtype) for name, n in kernel.numbers.items()}
-    numbers[kernel.learning_rate] = keras.ops.cast(learning_rate, dtype)
-    if kernel.powers:
-        step = keras.ops.cast(iterations + 1, dtype)
+    """Returns the kernel's scalars, computed on the ps, once for all of its weights."""
+    rate = tf.convert_to_tensor(learning_rate)
+    counts = [tf.convert_to_tensor(iterations)] if kernel.powers else []
+    dtype = weight.dtype
+    # A later step in the same graph reads the count again, as another tensor.
+    key = (
+        *(kernel.op, *kernel.numbers.items(), *kernel.powers.items()),
+        *(weight.device, dtype, *(read.name for read in [rate, *counts])),
+    )
+    computed = _computed_in_this_graph()
+    if key not in computed:
+        numbers = {name: tf.constant(n, dtype) for name, n in kernel.numbers.items()}
+        numbers[kernel.learning_rate] = tf.cast(rate, dtype)
         for name, base in kernel.powers.items():
             # Not a constant of the dtype: Keras makes a number a float32 first.
-            numbers[name] = keras.ops.power(keras.ops.cast(base, dtype), step)
-    return numbers
+            step = tf.cast(counts[0] + 1, dtype)
+            numbers[name] = tf.pow(keras.ops.cast(base, dtype), step)
+        computed[key] = numbers
+    return computed[key]
+
+
+def _computed_in_this_graph() -> dict[Any, dict[str, tf.Tensor]]:
+    # Kept by the graph, since a tensor keeps its graph alive.
+    kept = tf.compat.v1.get_default_graph().get_collection_ref(__name__)
+    if not kept:
+        kept.append({})
+    computed: dict[Any, dict[str, tf.Tensor]] = kept[0]
+    return computed
