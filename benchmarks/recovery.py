@@ -1,24 +1,30 @@
 """Recovery time of a job, by the role of the killed task.
 
-    python benchmarks/recovery.py --repeats=3
+    python benchmarks/recovery.py --repeats=5
 
 A job of 2 ps and 2 workers trains a small model, with a checkpoint every second. One task
 is killed; the launcher reports the time until the server listened again, or until a
-program had finished its first step.
+program had finished its first step. Tasks that are forked and tasks that are spawned take
+turns.
 """
 
 import argparse
+import contextlib
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = ("worker:1", "ps:1", "chief:0")
 TIMEOUT = 300  # seconds
+RECOVERED = r"recovered: .*, at work after ([0-9.]+) s"
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -53,39 +59,67 @@ model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[KillOnce()]
 """
 
 
-def seconds_after(role: str) -> float:
+def seconds_after(role: str, fork_server: str) -> float:
     """Kills one task of a job, and returns the seconds until the job has recovered."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "train.py").write_text(PROGRAM)
         command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=kept"]
-        done = subprocess.run(
-            [*command, "train.py", role],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-        )
-    found = re.findall(r"recovered: .* again: ([0-9.]+) s", done.stderr)
-    if done.returncode or not found:
-        raise RuntimeError(f"the job ended with {done.returncode}:\n{done.stderr}")
-    return float(found[-1])
+        command.append(f"--fork_server={fork_server}")
+        with running([*command, "train.py", role], directory) as lines:
+            for line in lines:
+                if found := re.search(RECOVERED, line):
+                    return float(found[1])
+    raise RuntimeError("the job has ended, and was not seen to recover")
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], directory: str) -> Iterator[Iterator[str]]:
+    """Runs a job of the launcher, and ends it at once after the block.
+
+    Yields:
+        What the launcher says.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stderr
+        try:
+            yield iter(job.stderr)
+        finally:
+            for _ in range(2):  # The second signal ends it without a grace period.
+                job.send_signal(signal.SIGTERM)
+                time.sleep(0.1)
+            job.stderr.read()
+            job.wait(TIMEOUT)
+
+
+def spread(seconds: Iterable[float]) -> str:
+    """Returns the median, the minimum and the maximum, in words."""
+    taken = sorted(seconds)
+    return f"{statistics.median(taken):.1f} ({taken[0]:.1f} to {taken[-1]:.1f})"
 
 
 def main() -> None:
     """Prints a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    print("| killed | seconds to recover: median (minimum to maximum) |")
-    print("| --- | --- |")
+    print("| killed | forked, seconds to recover | spawned | ratio of paired repeats |")
+    print("| --- | --- | --- | --- |")
     for role in ROLES:
-        taken = sorted(seconds_after(role) for _ in range(repeats))
-        print(
-            f"| {role.partition(':')[0]} | {statistics.median(taken):.1f} "
-            f"({taken[0]:.1f} to {taken[-1]:.1f}) |",
-            flush=True,
-        )
+        pairs = [
+            (seconds_after(role, "auto"), seconds_after(role, "off"))
+            for _ in range(repeats)
+        ]
+        forked, spawned = (spread(each) for each in zip(*pairs, strict=True))
+        ratio = statistics.median(auto / off for auto, off in pairs)
+        name = role.partition(":")[0]
+        print(f"| {name} | {forked} | {spawned} | {ratio:.2f} |", flush=True)
     print(f"load of the machine: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores")
 
 

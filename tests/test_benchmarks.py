@@ -5,12 +5,16 @@ import importlib
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import rich.console
+
+from launch.supervise.recovery import Recovery
+from tf_config import Task
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "benchmarks" / "fit_throughput.py"
@@ -207,3 +211,14 @@ def test_the_numbers_in_the_readme_and_docs_are_the_recorded_ones():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_launcher_says_is_what_the_benchmarks_read(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    recovery, start = map(importlib.import_module, ("recovery", "start"))
+    task = Task("ps", 0)
+    line = Recovery("ps:0 was killed", (task,), 10.0, {task})
+    line.at_work(task, 12.5)
+    assert re.findall(recovery.RECOVERED, line.line) == ["2.5"]
+    source = "".join(path.read_text() for path in (ROOT / "launch").rglob("*.py"))
+    assert f'"{start.FIRST_STEP}"' in source

@@ -44,6 +44,7 @@ class Restarts:
         self._end_request = end_request
         self._console = console
         self._leader = policy.leader(job.plans)
+        self._has_trained = False
         self.recoveries: list[Recovery] = []
 
     def due(self) -> tuple[Task, ...]:
@@ -122,6 +123,9 @@ class Restarts:
 
     def _hear(self, reporter: TaskProcess, report: Report) -> None:
         if report.event == contract.TRAINING:
+            if not self._has_trained:
+                self._has_trained = True
+                self._console.notice("the first step has finished")
             self._at_work(reporter.plan.task)
         elif report.event == contract.STALLED:
             by_name = {str(each.plan.task): each for each in self._tasks.alive}

@@ -34,7 +34,7 @@ from launch.supervise.starter import Starter
 from launch.supervise.stopped import StoppedTasks
 from launch.supervise.summary import Phases, row, summarize
 
-_READINESS_INTERVAL = 0.1
+_READINESS_INTERVAL = 0.03  # seconds
 
 
 class Supervisor:

@@ -63,7 +63,7 @@ def wait_for(
                 _log.warning(
                     "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
                 )
-            time.sleep(_RETRY_SECONDS)
+            answers[missing[0]].wait(_RETRY_SECONDS)
     finally:
         for probe in answers.values():
             probe.stop()
@@ -153,6 +153,9 @@ class _Probe:
 
     def answered(self) -> bool:
         return self._answered.is_set()
+
+    def wait(self, timeout: float) -> None:
+        self._answered.wait(timeout)
 
     def stop(self) -> None:
         self._stopped.set()
