@@ -42,6 +42,14 @@ DEFAULT = (
 )
 # A multiple of every number of steps per call, and of Paddle's steps per file.
 _GRAIN = 100
+# What docs/peers.md shows, with --all: workload, ps, workers, contenders.
+_OURS = "tfdist-x1,tfdist-x10,tfdist-x100"
+ALL = (
+    ("mlp-sgd", 2, 2, f"{DEFAULT},tfdist-every5,tfdist-every10,ray,torch-ddp"),
+    ("mlp-adam", 2, 2, f"mxnet,paddle,tf1,torch-rpc,tf_keras-x10,{_OURS}"),
+    ("cnn-adam", 2, 2, f"mxnet,paddle,tf1,torch-rpc,tf_keras-x10,{_OURS}"),
+    ("mlp-sgd", 4, 8, "mxnet,tfdist-x1,tfdist-x10"),
+)
 PACKAGES = {
     "mxnet": ["mxnet", "numpy"],
     "paddle": ["paddlepaddle", "numpy"],
@@ -68,6 +76,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("batch_size", 64, "Examples per step.", lower_bound=1)
     flags.DEFINE_integer("ps", 2, "Parameter servers of each contender.", lower_bound=1)
     flags.DEFINE_integer("workers", 2, "Workers of each contender.", lower_bound=1)
+    flags.DEFINE_bool("all", False, "Measure all that docs/peers.md shows.")
     flags.DEFINE_bool("quick", False, "One short round: does everything still run?")
     flags.DEFINE_string("json", None, "Write every round to this file.")
     flags.DEFINE_string(
@@ -129,33 +138,62 @@ def main(argv: Sequence[str]) -> int:
     if not data.exists():
         data.parent.mkdir(parents=True, exist_ok=True)
         write_images(data)
-    short = values.quick
+    runs = [
+        (workload, values.ps, values.workers, values.contenders)
+        for workload in values.workloads
+    ]
+    if values.all:
+        runs = [(*run, _available(names.split(","))) for *run, names in ALL]
     found: list[Measured] = []
     with contextlib.ExitStack() as stack:
         logs = values.logs or stack.enter_context(tempfile.TemporaryDirectory())
-        for workload in values.workloads:
+        for workload, num_ps, num_workers, names in runs:
             model, optimizer = workload.split("-")
             job = peers_systems.Job(
-                values.ps, values.workers, data, model, optimizer, values.batch_size
+                num_ps, num_workers, data, model, optimizer, values.batch_size
             )
-            plan = Plan(
-                f"{workload}, {values.ps} ps and {values.workers} workers",
-                rounds=1 if short else values.rounds,
-                seconds=0.5 if short else values.seconds,
-                learn_steps=_GRAIN if short else values.learn_steps,
-                losses=1 if short else values.losses,
-                grain=_GRAIN * values.workers,
+            plan = _plan(
+                f"{workload}, {num_ps} ps and {num_workers} workers", num_workers
             )
-            about = environment(values.contenders)
-            about["command"] = " ".join(["python", *sys.argv])
+            about = environment(names)
+            about["command"] = _command(workload, num_ps, num_workers, names)
             about["load_average"] = round(os.getloadavg()[0], 1)
-            found.append(measure(values.contenders, job, plan, Path(logs), about))
+            found.append(measure(names, job, plan, Path(logs), about))
             if values.json:
                 _record(Path(values.json), found)
     console = rich.console.Console(width=150)
     for measured in found:
         console.print(peers_report.table(measured))
     return 0
+
+
+def _available(names: Sequence[str]) -> list[str]:
+    merges = peers_systems.merges(peers_systems.ROOT)
+    return [name for name in names if merges or "-every" not in name]
+
+
+def _plan(workload: str, num_workers: int) -> Plan:
+    values = flags.FLAGS
+    if values.quick:
+        return Plan(workload, 1, 0.5, _GRAIN, 1, _GRAIN * num_workers)
+    return Plan(
+        workload,
+        values.rounds,
+        values.seconds,
+        values.learn_steps,
+        values.losses,
+        _GRAIN * num_workers,
+    )
+
+
+def _command(workload: str, num_ps: int, num_workers: int, names: list[str]) -> str:
+    """Returns the command that measures this workload alone."""
+    values = flags.FLAGS
+    size = "--quick" if values.quick else f"--rounds={values.rounds}"
+    return (
+        f"python benchmarks/peers.py --workloads={workload} --ps={num_ps} "
+        f"--workers={num_workers} {size} \\\n    --contenders={','.join(names)}"
+    )
 
 
 def _record(path: Path, found: Sequence[Measured]) -> None:

@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,8 @@ class Contender:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._leaders: dict[str, socket.socket] = {}
         logs.mkdir(parents=True)
+        # Short: Ray has sockets in it, whose paths are limited to 107 bytes.
+        self._temporary = tempfile.mkdtemp(prefix="peer")
         # It holds the namespace, and ends when this process closes its input.
         self._network = subprocess.Popen(
             [
@@ -64,9 +68,7 @@ class Contender:
             raise PeerError("cannot make a network namespace: run this as root")
         for process in processes:
             self._start(process)
-        self._processes = {
-            task: psutil.Process(child.pid) for task, child in self._children.items()
-        }
+        self._starts = {each.name: each.starts for each in processes}
 
     def connect(self) -> None:
         """Waits until every leader is ready to train."""
@@ -88,19 +90,23 @@ class Contender:
         return max(answer["seconds"] for answer in answers)
 
     def evaluate(self) -> dict[str, Any]:
-        """Returns the loss, the accuracy and the counted updates, from the first leader."""
-        return self._ask(list(self._leaders)[:1], evaluate=True)[0]
+        """Returns the loss, the accuracy and the counted updates, from the first leader.
+
+        All leaders are asked: those of a synchronous contender do everything together.
+        """
+        return self._ask(evaluate=True)[0]
 
     def cpu(self) -> dict[str, float]:
-        """Returns the CPU seconds that each task has used, by its name."""
-        return {task: _cpu(process) for task, process in self._processes.items()}
+        """Returns the CPU seconds that each process has used, by its task.
 
-    def memory(self) -> dict[str, int]:
-        """Returns the main memory of each task in bytes, without what it shares."""
-        return {
-            task: process.memory_full_info().uss
-            for task, process in self._processes.items()
-        }
+        What a process has started by itself is counted as `Process.starts` says.
+        """
+        used: dict[str, float] = {}
+        for task, process in self._every():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used[task] = used.get(task, 0.0) + times.user + times.system
+        return used
 
     def network_bytes(self) -> int:
         """Returns the bytes that the processes have sent to each other."""
@@ -124,11 +130,12 @@ class Contender:
         for child in self._children.values():
             child.wait()
         self._network.communicate()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _start(self, process: Process) -> None:
         inside = ["nsenter", f"--net=/proc/{self._network.pid}/ns/net"]
         command = [*inside, "setpriv", "--pdeathsig", "KILL", *process.argv]
-        env, passed = {**os.environ, **process.env}, []
+        env, passed = {**os.environ, **process.env, "TMPDIR": self._temporary}, []
         task = process.task
         if task is not None and process.leads:
             ours, theirs = socket.socketpair()
@@ -146,7 +153,6 @@ class Contender:
                 stderr=subprocess.STDOUT,
                 pass_fds=[each.fileno() for each in passed],
                 cwd=self._logs,
-                start_new_session=True,
             )
         for each in passed:
             each.close()
@@ -154,19 +160,29 @@ class Contender:
     def _log(self, task: str) -> Path:
         return self._logs / f"{task.replace(':', '-')}.log"
 
-    def _signal(self, number: int) -> None:
-        for child in self._children.values():
-            with contextlib.suppress(ProcessLookupError):
-                # Its own session: whatever it has started stops with it.
-                os.killpg(child.pid, number)
+    def _every(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Yields every process and its task, and what it has started."""
+        for task, child in self._children.items():
+            try:
+                process = psutil.Process(child.pid)
+                started = process.children(recursive=True)
+            except psutil.NoSuchProcess:
+                continue
+            yield task, process
+            for each in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    command = " ".join(each.cmdline())
+                    yield job_of(command, self._starts[task], task), each
 
-    def _ask(
-        self, leaders: Sequence[str] | None = None, **request: Any
-    ) -> list[dict[str, Any]]:
-        asked = list(self._leaders) if leaders is None else leaders
-        for leader in asked:
-            self._leaders[leader].sendall(json.dumps(request).encode() + b"\n")
-        return [self._receive(leader) for leader in asked]
+    def _signal(self, number: int) -> None:
+        for _, process in list(self._every()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _ask(self, **request: Any) -> list[dict[str, Any]]:
+        for connection in self._leaders.values():
+            connection.sendall(json.dumps(request).encode() + b"\n")
+        return [self._receive(leader) for leader in self._leaders]
 
     def _receive(self, leader: str) -> dict[str, Any]:
         received, deadline = b"", time.monotonic() + DEADLINE_SECONDS
@@ -193,10 +209,9 @@ class Contender:
         raise PeerError(f"{self.name}: {why}\n" + "\n".join(ends))
 
 
-def _cpu(process: psutil.Process) -> float:
-    total = 0.0
-    for each in (process, *process.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = each.cpu_times()
-            total += times.user + times.system
-    return total
+def job_of(command: str, starts: Mapping[str, str], otherwise: str) -> str:
+    """Returns the job that a command line is counted under."""
+    for part, job in starts.items():
+        if part in command:
+            return job
+    return otherwise

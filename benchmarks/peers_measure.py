@@ -114,7 +114,7 @@ def turn(contender: Contender, steps: int, plan: Plan, index: int) -> Round:
     after = contender.cpu()
     sent = contender.network_bytes() - sent
     contender.stop()
-    used = {task: after[task] - cpu[task] for task in after}
+    used = {task: after[task] - cpu.get(task, 0.0) for task in after}
     result = Round(plan.workload, contender.name, index, steps, seconds, used, sent)
     rich.print(
         f"{plan.workload}, round {index}: {contender.name} did "

@@ -5,11 +5,15 @@ python benchmarks/peers_report.py --check   # exits with status 1 if the page di
 """
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import readme
 import rich.box
 import rich.table
-from peers_results import JOBS, Measured, Spread
+from peers_results import JOBS, Measured, Spread, cpu, rate
+from peers_targets import targets
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "benchmarks" / "measured" / "peers.json"
@@ -43,19 +47,19 @@ def cells(measured: Measured) -> list[list[str]]:
     ]
     for name in (each for each in measured.contenders if each in names):
         loss, lost = measured.loss(name), measured.lost(name)
-        rate = measured.ratio(name, base, lambda r: r.steps_per_second)
-        cpu = measured.ratio(name, base, lambda r: r.cpu_ms())
+        ratio = measured.ratio(name, base, rate)
+        used = measured.ratio(name, base, cpu)
         rows.append(
             [
                 name,
-                f"{measured.spread(name, lambda r: r.steps_per_second).median:,.0f}",
-                f"{measured.spread(name, lambda r: r.cpu_ms()).median:.2f}",
+                f"{measured.spread(name, rate).median:,.0f}",
+                f"{measured.spread(name, cpu).median:.2f}",
                 " / ".join(f"{each:.2f}" for each in _cpu_by_job(measured, name)),
                 f"{measured.spread(name, lambda r: r.kilobytes).median:,.0f}",
                 "-" if loss is None else f"{loss:.4f}",
                 "not counted" if lost is None else str(lost),
-                str(rate),
-                f"{cpu.median:.2f}",
+                str(ratio),
+                f"{used.median:.2f}",
             ]
         )
     return rows
@@ -79,3 +83,81 @@ def table(measured: Measured) -> rich.table.Table:
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def page(every: Sequence[Measured]) -> str:
+    """Returns the generated part of docs/peers.md."""
+    parts = []
+    for measured in every:
+        learnt = measured.learnt[0].steps
+        rounds = 1 + max((each.index for each in measured.rounds), default=-1)
+        rows = readme.markdown(cells(measured))
+        parts.append(
+            f"### {measured.workload}\n\nMedians of {rounds} rounds; the loss is that "
+            f"after {learnt:,} steps.\n\n{rows}\n<!-- not run: measures for minutes -->"
+            f"\n```sh\n{measured.environment['command']}\n```\n"
+        )
+    parts.append(f"### Targets\n\n{readme.markdown(targets(every))}")
+    parts.append(f"### Versions\n\n{readme.markdown(_versions(every))}")
+    return "\n".join(parts)
+
+
+def _versions(every: Sequence[Measured]) -> list[list[str]]:
+    """Returns a row for each environment, and one for the machine."""
+    rows, seen = [["environment", "versions"]], set()
+    for measured in every:
+        about = measured.environment
+        for name, found in about.items():
+            if isinstance(found, dict) and name not in seen:
+                seen.add(name)
+                versions = ", ".join(f"{each} {what}" for each, what in found.items())
+                rows.append([name, versions])
+    about = every[-1].environment
+    machine = f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
+    return [*rows, ["machine", f"{machine}, Python {about['python']}"]]
+
+
+def plot(every: Sequence[Measured], path: Path) -> None:
+    """Draws the steps per second of all contenders, one panel for each workload."""
+    from matplotlib.figure import Figure
+
+    longest = max(len(_names(measured)) for measured in every)
+    figure = Figure(figsize=(4.5 * len(every), 1 + 0.3 * longest), layout="constrained")
+    panels = figure.subplots(1, len(every), squeeze=False)[0]
+    for axes, measured in zip(panels, every, strict=True):
+        names = _names(measured)
+        spreads = [measured.spread(name, rate) for name in names]
+        errors = [
+            [each.median - each.least for each in spreads],
+            [each.greatest - each.median for each in spreads],
+        ]
+        colors = ["C0" if name.startswith("tfdist") else "0.6" for name in names]
+        medians = [each.median for each in spreads]
+        axes.barh(names, medians, color=colors, xerr=errors, capsize=2)
+        axes.set_title(measured.workload, fontsize="medium")
+        axes.set_xlabel("steps/s: median and spread")
+    figure.savefig(path, dpi=120)
+
+
+def _names(measured: Measured) -> list[str]:
+    """Returns the contenders that took turns, the fastest last."""
+    names = {each.contender for each in measured.rounds}
+    return sorted(names, key=lambda name: measured.spread(name, rate).median)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes or checks the page, and returns the exit status."""
+    every = [measured for measured in read(RECORDED) if measured.rounds]
+    text = PAGE.read_text()
+    if text == (wanted := readme.updated(text, page(every))):
+        return 0
+    if "--check" in argv:
+        print(f"docs/peers.md is outdated: run python {argv[0]}")
+        return 1
+    PAGE.write_text(wanted)
+    plot(every, PLOT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

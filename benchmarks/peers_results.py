@@ -7,7 +7,18 @@ from typing import Any
 
 from results import JOBS, Spread, paired, unique
 
-__all__ = ["JOBS", "Learnt", "Measured", "Round", "Spread", "Updates", "unique"]
+__all__ = [
+    "JOBS",
+    "Learnt",
+    "Measured",
+    "Round",
+    "Spread",
+    "Updates",
+    "cpu",
+    "merged",
+    "rate",
+    "unique",
+]
 
 
 @dataclass(frozen=True)
@@ -151,3 +162,13 @@ def merged(before: Sequence[Measured], after: Sequence[Measured]) -> list[Measur
 def _median(numbers: Iterable[float]) -> float | None:
     numbers = list(numbers)
     return statistics.median(numbers) if numbers else None
+
+
+def rate(turn: Round) -> float:
+    """The steps per second of a turn."""
+    return turn.steps_per_second
+
+
+def cpu(turn: Round) -> float:
+    """The CPU milliseconds per step of a turn."""
+    return turn.cpu_ms()

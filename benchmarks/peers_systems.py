@@ -41,6 +41,8 @@ class Process:
         env: Variables in addition to the environment of peers.py.
         task: What it is told, if it runs a program of `peer_programs/`.
         leads: Whether it trains on request.
+        starts: What it starts itself, as part of a command line, and the job under which
+            that is counted; `chief` for the rest.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Process:
     env: dict[str, str] = field(default_factory=dict)
     task: Task | None = None
     leads: bool = False
+    starts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ def processes(name: str, job: Job) -> list[Process]:
         raise SetupError(
             f"unknown contender {system!r}; choose from {', '.join(SYSTEMS)}"
         )
+    if "-every" in system and not merges(Path(tree) if tree else ROOT):
+        raise SetupError(f"{name}: this tfdist has no `Every`")
     if tree and not (Path(tree) / "tfdist").is_dir():
         raise SetupError(f"{name}: {tree} is not a directory that contains tfdist")
     every = SYSTEMS[system](job)
@@ -113,6 +118,12 @@ def processes(name: str, job: Job) -> list[Process]:
     )
     shared = {**ONE_THREAD, **_QUIET, "PYTHONPATH": path}
     return [replace(each, env={**shared, **each.env}) for each in every]
+
+
+def merges(tree: Path) -> bool:
+    """Whether the tfdist in a tree can exchange values every few steps."""
+    exports = tree / "tfdist" / "__init__.py"
+    return exports.exists() and '"Every"' in exports.read_text()
 
 
 def python_of(environment: str) -> str:
@@ -199,6 +210,38 @@ def _coordinated(
     return build
 
 
+def _ray(job: Job) -> list[Process]:
+    driver = _program(python_of("ray"), "ray_actors", job.task("chief", 0), True)
+    starts = {"ray::ParameterServer": "ps", "ray::Worker": "worker"}
+    return [replace(driver, starts=starts)]
+
+
+def _synchronous(program: str, environment: str = "") -> Callable[[Job], list[Process]]:
+    """Returns a contender of workers alone, each with a TF_CONFIG."""
+
+    def build(job: Job) -> list[Process]:
+        python = python_of(environment) if environment else sys.executable
+        tasks = [
+            job.task("worker", index, library="synchronous", steps=1)
+            for index in range(job.num_workers)
+        ]
+        cluster = tf_config.Cluster(worker=tasks[0].workers)
+        return [
+            _program(
+                python,
+                program,
+                task,
+                True,
+                TF_CONFIG=tf_config.TFConfig(
+                    cluster, tf_config.Task("worker", task.index)
+                ).to_json(),
+            )
+            for task in tasks
+        ]
+
+    return build
+
+
 def _alone(program: str, **options: Any) -> Callable[[Job], list[Process]]:
     def build(job: Job) -> list[Process]:
         return [
@@ -220,7 +263,9 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "tfdist-x100": _tfdist(steps=100),
     "tfdist-arrays": _tfdist(steps=1, arrays=True),
     "tfdist-arrays-x10": _tfdist(steps=10, arrays=True),
-    "tfdist-merged": _tfdist(steps=130, every=13),
+    "tfdist-every5": _tfdist(steps=100, every=5),
+    "tfdist-every10": _tfdist(steps=100, every=10),
+    "tfdist-every13": _tfdist(steps=130, every=13),
     "mxnet": _mxnet,
     "paddle": _every_task("paddle", "paddle_fleet"),
     "tf1": _every_task("", "tf1_between_graph"),
@@ -231,6 +276,9 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
         "keras_fit", ("-m", "peer_programs.tf_server"), library="tf_keras", steps=10
     ),
     "torch-rpc": _every_task("torch", "torch_rpc"),
+    "ray": _ray,
+    "torch-ddp": _synchronous("torch_ddp", "torch"),
+    "tfdist-synchronous": _synchronous("keras_fit"),
     "keras-x1": _alone("keras_fit", library="keras", steps=1),
     "keras-x100": _alone("keras_fit", library="keras", steps=100),
 }

@@ -32,7 +32,7 @@ def measured(name: str) -> Any:
     return json.loads(path.read_text())
 
 
-def throughput_table(repeats: Sequence[Repeat]) -> str:
+def throughputmarkdown(repeats: Sequence[Repeat]) -> str:
     """Returns a Markdown table of the ratios for each workload."""
     heads = [f"`{ours}` / `{other}`" for ours, other in RATIOS]
     rows = [["model, steps per call", *heads, "CPU per step, `fit` / `tf_keras`"]]
@@ -40,7 +40,7 @@ def throughput_table(repeats: Sequence[Repeat]) -> str:
         rates = [_rate(repeats, workload, *pair) for pair in RATIOS]
         cpu = results.paired(repeats, workload, RATIOS[0], lambda r: r.cpu_ms())
         rows.append([workload, *map(str, [*rates, cpu])])
-    return _table(rows)
+    return markdown(rows)
 
 
 def lost_steps(repeats: Sequence[Repeat], name: str) -> str:
@@ -62,7 +62,7 @@ def throughput(done: dict[str, Any]) -> str:
         "Ratios of steps per second, as the median (minimum to maximum) of "
         f"{count} paired repeats of {repeats[0].steps} steps. `fit` ran "
         f"{rate.least:.0f} to {rate.greatest:.0f} steps per second.\n\n"
-        f"{throughput_table(repeats)}\n"
+        f"{throughputmarkdown(repeats)}\n"
         f"Steps that the optimizer did not count: {lost}.\n\n"
         "Measured by `python benchmarks/fit_throughput.py` with TensorFlow "
         f"{about['tensorflow']}, Keras {about['keras']} and tf_keras "
@@ -79,7 +79,7 @@ def summary() -> str:
         _embeddings(measured("embedding_traffic")["measured"]),
         _faults(measured("chaos")["runs"]),
     ]
-    return _table(
+    return markdown(
         [*cells, name if name == "Benchmark" else f"`python benchmarks/{name}.py`"]
         for *cells, name in rows
     )
@@ -145,7 +145,8 @@ def _rate(repeats: Sequence[Repeat], workload: str, *pair: str) -> Spread:
     return results.paired(repeats, workload, pair, lambda r: r.steps_per_second)
 
 
-def _table(rows: Any) -> str:
+def markdown(rows: Any) -> str:
+    """Returns rows of cells, the first of which are headings, as a Markdown table."""
     heads, *cells = rows
     lines = [heads, ["---"] * len(heads), *cells]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

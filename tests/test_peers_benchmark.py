@@ -114,16 +114,40 @@ def test_the_table_has_a_row_for_each_contender(benchmark, results):
 
 
 def test_every_contender_has_its_servers_workers_and_one_kind_of_leader(systems):
-    for name in systems.SYSTEMS:
-        every = systems.processes(name, job(systems))
+    for name, build in systems.SYSTEMS.items():
+        every = build(job(systems))
         by_job = [each.name.split(":")[0] for each in every]
         leaders = {each.name.split(":")[0] for each in every if each.leads}
         assert len(leaders) == 1, name
-        if not name.startswith("keras-"):
-            assert by_job.count("ps") == 2, name
+        if name not in ("ray", "keras-x1", "keras-x100"):
             assert by_job.count("worker") == 3, name
+            ps = 0 if name in ("torch-ddp", "tfdist-synchronous") else 2
+            assert by_job.count("ps") == ps, name
         assert len({each.name for each in every}) == len(every), name
-        assert all(each.env["OMP_NUM_THREADS"] == "1" for each in every), name
+
+
+def test_every_process_computes_with_one_thread(systems):
+    for name in ("mxnet", "paddle", "tfdist-x1", "keras-x1"):
+        for each in systems.processes(name, job(systems)):
+            assert each.env["OMP_NUM_THREADS"] == "1"
+            assert each.env["TF_NUM_INTRAOP_THREADS"] == "1"
+
+
+def test_merged_exchanges_need_a_tfdist_that_has_them(systems, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for tree, text in ((old, "__all__ = []"), (new, '__all__ = ["Every"]')):
+        (tree / "tfdist").mkdir(parents=True)
+        (tree / "tfdist" / "__init__.py").write_text(text)
+    with pytest.raises(systems.SetupError, match="has no `Every`"):
+        systems.processes(f"tfdist-every5@{old}", job(systems))
+    assert systems.processes(f"tfdist-every5@{new}", job(systems))
+
+
+def test_what_a_process_starts_is_counted_under_its_job(benchmark):
+    cluster = benchmark("peers_cluster")
+    starts = {"ray::Server": "ps", "ray::Worker": "worker"}
+    assert cluster.job_of("ray::Worker.gradients", starts, "chief:0") == "worker"
+    assert cluster.job_of("/usr/bin/raylet", starts, "chief:0") == "chief:0"
 
 
 def test_another_tree_comes_first_on_the_path_of_its_contender_only(systems, tmp_path):

@@ -22,6 +22,10 @@ def _strategy(task: Task) -> Any:
         every = task.options.get("every")
         options = {"exchange": tfdist.Every(every)} if every else {}
         return tfdist.ParameterServerStrategy(**options)
+    if library == "synchronous":
+        import tfdist
+
+        return tfdist.MultiWorkerMirroredStrategy()
     if library == "tf_keras":
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         return tf.distribute.ParameterServerStrategy(resolver)
@@ -69,6 +73,21 @@ def _arrays(task: Task, steps: int) -> dict[str, Any]:
     }
 
 
+def _data(keras: Any, task: Task, strategy: Any, steps: int) -> dict[str, Any]:
+    """Returns the arguments of `fit` for epochs of a number of steps."""
+    if task.options.get("arrays"):
+        return _arrays(task, steps)
+    library = task.options["library"]
+    if library == "tf_keras":
+        creator = keras.utils.experimental.DatasetCreator
+        data = creator(lambda _: _pipeline(task))
+    elif library == "synchronous":
+        data = strategy.distribute_datasets_from_function(lambda _: _pipeline(task))
+    else:
+        data = _pipeline(task)
+    return {"x": data, "steps_per_epoch": steps}
+
+
 def main() -> None:
     """Trains as peers.py asks."""
     task = Task.from_environment()
@@ -103,25 +122,17 @@ def main() -> None:
     control.send(pid=os.getpid())
     while (request := waiting.pop() if waiting else control.receive()) is not None:
         if steps := request.get("train"):
-            if task.options.get("arrays"):
-                data = _arrays(task, steps)
-            elif task.options["library"] == "tf_keras":
-                creator = keras.utils.experimental.DatasetCreator
-                data = {
-                    "x": creator(lambda _: _pipeline(task)),
-                    "steps_per_epoch": steps,
-                }
-            else:
-                data = {"x": _pipeline(task), "steps_per_epoch": steps}
+            data = _data(keras, task, strategy, steps)
             model.fit(**data, epochs=10**6, verbose=0, callbacks=[AtRequest(steps)])
         else:
-            images = Data(task)
-            loss, accuracy = images.score(
+            loss, accuracy = Data(task).score(
                 lambda batch: model.predict(batch, batch_size=500, verbose=0)
             )
-            control.send(
-                loss=loss, accuracy=accuracy, iterations=int(model.optimizer.iterations)
-            )
+            count = int(model.optimizer.iterations)
+            if task.options["library"] == "synchronous":
+                # An update is a step of every worker.
+                count *= len(task.workers)
+            control.send(loss=loss, accuracy=accuracy, iterations=count)
 
 
 if __name__ == "__main__":

@@ -8,28 +8,11 @@ import threading
 
 import numpy as np
 import torch
+from peer_programs import networks
 from peer_programs.control import Task, serve
-from peer_programs.data import LEARNING_RATE, Data, initial_weights
+from peer_programs.data import Data
 from torch import nn
 from torch.distributed import rpc
-
-
-def _network(model: str) -> nn.Sequential:
-    if model == "mlp":
-        network = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
-    else:
-        network = nn.Sequential(
-            *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(1024, 10)),
-        )
-    with torch.no_grad():
-        for parameter, weight in zip(
-            network.parameters(), initial_weights(model), strict=True
-        ):
-            axes = (3, 2, 0, 1) if weight.ndim == 4 else None
-            parameter.copy_(torch.from_numpy(weight.transpose(axes).copy()))
-    return network
 
 
 def owners(sizes: list[int], num_ps: int) -> list[int]:
@@ -45,15 +28,13 @@ class _Shard:
     """The parameters of this ps."""
 
     def __init__(self, task: Task) -> None:
-        every = list(_network(task.model).parameters())
+        every = list(networks.network(task.model).parameters())
         owner = owners([each.numel() for each in every], len(task.ps))
         self._parameters = [
             each for each, ps in zip(every, owner, strict=True) if ps == task.index
         ]
-        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[task.optimizer]
-        self._optimizer = None
         if self._parameters:
-            self._optimizer = kind(self._parameters, LEARNING_RATE[task.optimizer])
+            self._optimizer = networks.optimizer(task.optimizer, self._parameters)
         self._lock = threading.Lock()
         self.updates = 0
 
@@ -61,8 +42,7 @@ class _Shard:
         with self._lock:
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
-            if self._optimizer:
-                self._optimizer.step()
+            self._optimizer.step()
             self.updates += 1
             return [parameter.detach() for parameter in self._parameters]
 
@@ -79,48 +59,39 @@ def _updates() -> int:
 
 
 def _work(task: Task) -> None:
-    network = _network(task.model)
+    network = networks.network(task.model)
     parameters = list(network.parameters())
     owner = owners([each.numel() for each in parameters], len(task.ps))
-    mine = [
+    held = [
         [parameters[i] for i, ps in enumerate(owner) if ps == server]
         for server in range(len(task.ps))
     ]
-    servers = [server for server, held in enumerate(mine) if held]
-    channels_first = (
-        (lambda x: x)
-        if task.model == "mlp"
-        else (lambda x: x.swapaxes(1, 3).swapaxes(2, 3))
-    )
-    images, labels = Data(task).batches()
-    batches = [
-        (torch.from_numpy(channels_first(x).copy()), torch.from_numpy(y).long())
-        for x, y in zip(images, labels, strict=True)
-    ]
+    servers = [server for server, some in enumerate(held) if some]
+    batches = networks.batches(Data(task).batches())
     done = 0
 
     def train(steps: int) -> None:
         nonlocal done
         total = torch.zeros(())
         for step in range(done, done + steps):
-            x, y = batches[step % len(batches)]
+            images, labels = batches[step % len(batches)]
             network.zero_grad()
-            loss = nn.functional.cross_entropy(network(x), y)
+            loss = nn.functional.cross_entropy(network(images), labels)
             loss.backward()
             total += loss.detach()
             answers = [
-                rpc.rpc_async(f"ps{ps}", _update, ([p.grad for p in mine[ps]],))
+                rpc.rpc_async(f"ps{ps}", _update, ([p.grad for p in held[ps]],))
                 for ps in servers
             ]
             with torch.no_grad():
                 for ps, answer in zip(servers, answers, strict=True):
-                    for parameter, value in zip(mine[ps], answer.wait(), strict=True):
+                    for parameter, value in zip(held[ps], answer.wait(), strict=True):
                         parameter.copy_(value)
         done += steps
 
-    def predict(x: np.ndarray) -> np.ndarray:
+    def predict(batch: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return network(torch.from_numpy(channels_first(x).copy())).numpy()
+            return network(networks.images(batch)).numpy()
 
     serve(task, train, predict, lambda: rpc.rpc_sync(f"ps{servers[0]}", _updates))
 
@@ -133,17 +104,19 @@ def main() -> None:
     torch.set_num_interop_threads(1)
     if task.job == "ps":
         _shard = _Shard(task)
-    rank = task.index + (0 if task.job == "ps" else len(task.ps))
+    # TCP, as between hosts and as the other contenders: threads that wait for
+    # TensorPipe's shared memory spin, and take 4 times the CPU time per step.
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"tcp://{task.ps[0]}",
+        rpc_timeout=3600,
+        _transports=["uv"],
+        _channels=["basic"],
+    )
     rpc.init_rpc(
         f"{task.job}{task.index}",
-        rank=rank,
+        rank=task.index + (0 if task.job == "ps" else len(task.ps)),
         world_size=len(task.ps) + len(task.workers),
-        rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
-            init_method=f"tcp://{task.ps[0]}",
-            rpc_timeout=3600,
-            _transports=["uv"],
-            _channels=["basic"],
-        ),
+        rpc_backend_options=options,
     )
     if task.job == "worker":
         _work(task)
