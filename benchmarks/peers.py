@@ -1,7 +1,7 @@
 """tfdist beside other systems that train on parameter servers.
 
     make peers
-    python benchmarks/peers.py --json=peers.json
+    python benchmarks/peers.py --all              # records what docs/peers.md shows
     python benchmarks/peers.py --contenders=mxnet,tfdist-x10,tfdist-x10@../other
 
 A contender is a name of peers_systems.py; `tfdist-x10@PATH` takes tfdist from the tree at
@@ -45,7 +45,12 @@ _GRAIN = 100
 # What docs/peers.md shows, with --all: workload, ps, workers, contenders.
 _OURS = "tfdist-x1,tfdist-x10,tfdist-x100"
 ALL = (
-    ("mlp-sgd", 2, 2, f"{DEFAULT},tfdist-every5,tfdist-every10,ray,torch-ddp"),
+    (
+        "mlp-sgd",
+        2,
+        2,
+        f"{DEFAULT},tfdist-every5,tfdist-every10,ray,torch-ddp,tfdist-synchronous",
+    ),
     ("mlp-adam", 2, 2, f"mxnet,paddle,tf1,torch-rpc,tf_keras-x10,{_OURS}"),
     ("cnn-adam", 2, 2, f"mxnet,paddle,tf1,torch-rpc,tf_keras-x10,{_OURS}"),
     ("mlp-sgd", 4, 8, "mxnet,tfdist-x1,tfdist-x10"),
@@ -76,8 +81,9 @@ def define_flags() -> None:
     flags.DEFINE_integer("batch_size", 64, "Examples per step.", lower_bound=1)
     flags.DEFINE_integer("ps", 2, "Parameter servers of each contender.", lower_bound=1)
     flags.DEFINE_integer("workers", 2, "Workers of each contender.", lower_bound=1)
-    flags.DEFINE_bool("all", False, "Measure all that docs/peers.md shows.")
+    flags.DEFINE_bool("all", False, "Measure and record all that docs/peers.md shows.")
     flags.DEFINE_bool("quick", False, "One short round: does everything still run?")
+    flags.DEFINE_string("data", None, "The images; written there if they are not.")
     flags.DEFINE_string("json", None, "Write every round to this file.")
     flags.DEFINE_string(
         "logs", None, "Keep the logs of all processes in this directory."
@@ -134,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
     values = flags.FLAGS
-    data = peers_systems.ENVIRONMENTS / "mnist.npz"
+    data = Path(values.data or peers_systems.ENVIRONMENTS / "mnist.npz").resolve()
     if not data.exists():
         data.parent.mkdir(parents=True, exist_ok=True)
         write_images(data)
@@ -144,6 +150,8 @@ def main(argv: Sequence[str]) -> int:
     ]
     if values.all:
         runs = [(*run, _available(names.split(","))) for *run, names in ALL]
+    recorded = peers_report.RECORDED if values.all and not values.quick else None
+    path = values.json or recorded
     found: list[Measured] = []
     with contextlib.ExitStack() as stack:
         logs = values.logs or stack.enter_context(tempfile.TemporaryDirectory())
@@ -159,8 +167,8 @@ def main(argv: Sequence[str]) -> int:
             about["command"] = _command(workload, num_ps, num_workers, names)
             about["load_average"] = round(os.getloadavg()[0], 1)
             found.append(measure(names, job, plan, Path(logs), about))
-            if values.json:
-                _record(Path(values.json), found)
+            if path:
+                _record(Path(path), found)
     console = rich.console.Console(width=150)
     for measured in found:
         console.print(peers_report.table(measured))

@@ -87,6 +87,8 @@ def table(measured: Measured) -> rich.table.Table:
 
 def page(every: Sequence[Measured]) -> str:
     """Returns the generated part of docs/peers.md."""
+    if not every:
+        return f"Not recorded yet: {RECORDED.name} is missing.\n"
     parts = []
     for measured in every:
         learnt = measured.learnt[0].steps
@@ -97,6 +99,8 @@ def page(every: Sequence[Measured]) -> str:
             f"after {learnt:,} steps.\n\n{rows}\n<!-- not run: measures for minutes -->"
             f"\n```sh\n{measured.environment['command']}\n```\n"
         )
+    alt = "Steps per second of each contender: median, minimum and maximum"
+    parts.append(f"![{alt}]({PLOT.name})\n")
     parts.append(f"### Targets\n\n{readme.markdown(targets(every))}")
     parts.append(f"### Versions\n\n{readme.markdown(_versions(every))}")
     return "\n".join(parts)
@@ -147,7 +151,8 @@ def _names(measured: Measured) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Writes or checks the page, and returns the exit status."""
-    every = [measured for measured in read(RECORDED) if measured.rounds]
+    recorded = read(RECORDED) if RECORDED.exists() else []
+    every = [measured for measured in recorded if measured.rounds]
     text = PAGE.read_text()
     if text == (wanted := readme.updated(text, page(every))):
         return 0
@@ -155,7 +160,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"docs/peers.md is outdated: run python {argv[0]}")
         return 1
     PAGE.write_text(wanted)
-    plot(every, PLOT)
+    if every:
+        plot(every, PLOT)
     return 0
 
 

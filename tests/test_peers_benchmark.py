@@ -1,10 +1,15 @@
 """The benchmark of peers: what each contender consists of, and what is computed."""
 
+import dataclasses
 import importlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -218,3 +223,75 @@ def test_weights_fit_the_models(benchmark):
 def test_every_peer_has_an_environment(benchmark):
     listed = (ROOT / "benchmarks" / "peer_programs" / "environments").glob("*.txt")
     assert {each.stem for each in listed} == set(benchmark("peers").PACKAGES)
+
+
+def test_a_target_compares_with_the_fastest_peer(benchmark, results):
+    targets = benchmark("peers_targets")
+    target = targets.Target("mlp", "tfdist-x10", ("mxnet", "tf1"), "steps/s", 3.5)
+    peer, ratio = target.found(measured(results))
+    assert (peer, ratio.median) == ("mxnet", 3.0)
+    assert not target.reached(ratio.median)
+    slower = [turn(results, "tf1", index, 99.0) for index in (0, 1)]
+    more = measured(results)
+    assert target.found(dataclasses.replace(more, rounds=more.rounds + slower)) == (
+        peer,
+        ratio,
+    )
+    assert dataclasses.replace(target, others=("tf1",)).found(more) is None
+
+
+def test_cpu_time_is_to_be_at_most_the_bound(benchmark):
+    target = benchmark("peers_targets").Target("", "", (), "CPU per step", 0.95)
+    assert target.reached(0.9)
+    assert not target.reached(1.0)
+
+
+def test_the_page_is_what_the_recorded_rounds_give(benchmark):
+    assert benchmark("peers_report").main(["peers_report.py", "--check"]) == 0
+
+
+def test_the_page_has_tables_commands_and_versions(benchmark, results):
+    about = {"cpu": "a CPU", "cores": 2, "kernel": "6.1", "python": "3.11"}
+    about |= {"command": "python benchmarks/peers.py", "mxnet": {"mxnet": "1.9.1"}}
+    found = dataclasses.replace(measured(results), environment=about)
+    page = benchmark("peers_report").page([found])
+    assert "| tfdist-x10 | " in page
+    assert "Medians of 2 rounds; the loss is that after 200 steps." in page
+    assert "```sh\npython benchmarks/peers.py\n```" in page
+    assert "| mxnet | mxnet 1.9.1 |" in page
+
+
+def test_the_plot_is_a_picture(benchmark, results, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "peers.png"
+    benchmark("peers_report").plot([measured(results)], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
+    reason="network namespaces are for root, with iproute2",
+)
+def test_contenders_that_need_no_environment_take_turns(tmp_path, results):
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers.py"), "--quick"]
+    command += ["--contenders=tf1,tfdist-x10", f"--json={tmp_path / 'peers.json'}"]
+    command += [f"--logs={tmp_path / 'logs'}", f"--data={tmp_path / 'mnist.npz'}"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env=env, check=True, timeout=500)
+
+    text = (tmp_path / "peers.json").read_text()
+    (row,) = json.loads(text)["workloads"]
+    found = results.Measured.from_dict(row)
+    assert [each.contender for each in found.rounds] == ["tf1", "tfdist-x10"]
+    for each in found.rounds:
+        # A step sends the weights one way and the gradients the other.
+        assert 1500 < each.kilobytes < 2000
+        assert each.cpu_ms("ps") > 0
+        assert each.cpu_ms("worker") > 0
+    assert all(each.accuracy > 0.7 for each in found.learnt)
+    assert [found.lost(each) for each in found.contenders] == [0, 0]
+    left = [each.info for each in psutil.process_iter(["environ"]) if each.info]
+    assert not [info for info in left if str(tmp_path) in str(info["environ"])]
