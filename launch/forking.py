@@ -9,15 +9,28 @@ from launch.plan import SERVER, TaskPlan
 from launch.program_kind import imports_any
 from tf_config import contract
 
-AUTO, OFF = MODES = ("auto", "off")
-"""Whether tasks are forked: where it is safe, or never."""
+AUTO, ON, OFF = MODES = ("auto", "on", "off")
+"""Whether tasks are forked: where it is safe and saves time, where it is safe, or never."""
 
 _FEWEST = 2
 _SHARED = ("tensorflow", "keras", contract.SERVER_MODULE.partition(".")[0])
 
 
+def is_wanted(mode: str, plans: Sequence[TaskPlan]) -> bool:
+    """Returns whether a job has a fork server.
+
+    Args:
+        mode: One of `MODES`.
+        plans: Every task of the job.
+    """
+    return mode == ON or (mode == AUTO and is_worthwhile(plans))
+
+
 def is_worthwhile(plans: Sequence[TaskPlan]) -> bool:
-    """Returns whether enough tasks import what the fork server has imported."""
+    """Returns whether enough tasks import what the fork server has imported.
+
+    A script shows it by an import of its own, or of a module beside it.
+    """
     scripts: dict[str, bool] = {}
     sharing = 0
     for plan in plans:

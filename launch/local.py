@@ -199,7 +199,8 @@ def _define_flags() -> flags.FlagValues:
         forking.AUTO,
         forking.MODES,
         "Whether tasks are forked from a process that has imported TensorFlow, which "
-        "starts them in a fraction of the time. auto means where that is safe.",
+        "starts them in a fraction of the time: where it is safe (on), never (off), or "
+        "where it is safe and two tasks or more import TensorFlow (auto).",
         flag_values=values,
     )
     flags.DEFINE_string(

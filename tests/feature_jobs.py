@@ -74,6 +74,7 @@ def _run_job(strategy: str, job: Path, tests: Sequence[str], timeout: float) -> 
     command = [sys.executable]
     if WORKERS[strategy] > 1:
         command += ["-m", "launch.local", "--num_ps=0", f"--log_dir={job}/logs"]
+        command += ["--fork_server=on"]  # Pytest imports the tests, not the program.
         command += [f"--num_workers={WORKERS[strategy]}"]
     command += [str(PROGRAM), str(job), str(timeout)]
     command += [f"--strategy={strategy}", *tests]

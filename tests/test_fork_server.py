@@ -273,6 +273,20 @@ def test_the_runtime_of_tensorflow_is_untouched(forker):
     assert [name for name in names if name.startswith(("tf_", "grpc"))] == []
 
 
+def test_a_dead_fork_server_is_a_reason_to_spawn(directory, script):
+    forker = Forker(directory)
+    with forker.process:
+        forker.server.kill()
+        wait_for(lambda: forker.server.status() == psutil.STATUS_ZOMBIE, "its end")
+        for reason in ("Broken pipe", "Bad file descriptor"):
+            forked, spawned = forker.both(script("print(1)"))
+            assert forked[0] is None
+            assert "the fork server has ended: [Errno" in forked[1]
+            assert reason in forked[1]
+            assert spawned == (0, "1\n")
+        forker.process.stdin.close()
+
+
 def test_nothing_survives_the_launcher(directory, script):
     forker = Forker(directory)
     path = script("import time; open('here', 'w').close(); time.sleep(600)")

@@ -105,8 +105,18 @@ def test_servers_are_worth_it_whatever_the_script_imports():
     assert not forking.is_worthwhile(others)
 
 
+def test_the_mode_decides_before_the_scripts_do():
+    tensorflow, other = (
+        plan(CLUSTER, Program("train.py"), server=server)
+        for server in (("-m", "tfdist.server"), ("server.py",))
+    )
+    wanted = [
+        [forking.is_wanted(mode, plans) for plans in (tensorflow, other)]
+        for mode in forking.MODES
+    ]
+    assert wanted == [[True, False], [True, True], [False, False]]
+
+
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(
-        PlanError, match="unknown fork_server 'on'; it is one of auto, o"
-    ):
-        replace(job(ENVIRON), fork_server="on")
+    with pytest.raises(PlanError, match="unknown fork_server 'yes'; .* auto, on, off"):
+        replace(job(ENVIRON), fork_server="yes")

@@ -1,6 +1,7 @@
 """Training whose tasks are killed and stopped, one after the other."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,10 @@ def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
         "recovered: ps:1 was killed by SIGKILL; restarted chief, ps:0, ps:1"
         in done.stderr
     )
+    [log] = tmp_path.glob("logs/*/fork-server.log")
+    notes = re.findall(r"launch: (\S+) is process \d+, (forked)?", log.read_text())
+    tasks = [name for name, _ in notes]
+    assert notes == [(name, "forked") for name in tasks]
+    # Each is started once, and again with what was lost.
+    assert tasks.count("chief") == tasks.count("ps:0") == tasks.count("ps:1") >= 2
+    assert tasks.count("worker:0") == tasks.count("worker:1") >= 2

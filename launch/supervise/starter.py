@@ -46,7 +46,7 @@ class Starter:
             return
         self._has_begun = True
         plans = self._job.plans
-        if self._job.fork_server == forking.OFF or not forking.is_worthwhile(plans):
+        if not forking.is_wanted(self._job.fork_server, plans):
             return
         self._environment = forking.environment(plans, os.environ)
         forked = [plan for plan in plans if not self._why_not(plan, os.environ)]
