@@ -36,16 +36,13 @@ def to_row(structure: BatchStructure, batch: Any) -> tf.Tensor:
     return tf.reshape(tf.stack(strings), [1, len(strings)])
 
 
-def from_row(structure: BatchStructure, row: tf.Tensor) -> Any:
-    """Returns the batch that a row, a vector of strings, was made from."""
-    return pack(
-        structure,
-        [
-            # `parse_tensor` returns an unknown shape, and layers need the rank.
-            tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
-            for i, spec in enumerate(tensor_specs(structure))
-        ],
-    )
+def tensors_from_row(structure: BatchStructure, row: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the tensors of the batch that a row, a vector of strings, was made from."""
+    return [
+        # `parse_tensor` returns an unknown shape, and layers need the rank.
+        tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
+        for i, spec in enumerate(tensor_specs(structure))
+    ]
 
 
 def as_tensors(batch: Any) -> Any:

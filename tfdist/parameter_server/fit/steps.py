@@ -18,7 +18,7 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.message import as_tensors, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
 from tfdist.parameter_server.fit.tables import give_to_workers
-from tfdist.parameter_server.fit.worker_function import trace_steps, trace_steps_reading
+from tfdist.parameter_server.fit.worker_function import WorkerFunction
 
 
 class WorkerSteps:
@@ -48,7 +48,8 @@ class WorkerSteps:
         self._workers_may_read = workers_may_read
         self._steps = model.steps_per_execution
         self._logs = StepLogs(model)
-        self._traced: dict[Any, Any] = {}
+        self._traced: dict[Any, WorkerFunction] = {}
+        self._functions: dict[Any, Any] = {}
 
     def on_data(self, data: Feed) -> dict[str, Any]:
         """Sends the next steps to a worker, and returns the logs of finished steps.
@@ -58,12 +59,10 @@ class WorkerSteps:
         """
         if self._workers_may_read and data.worker_input is not None:
             argument = data.worker_input.iterators
-            function = self._trace_reading(
-                data.structure, data.worker_input.iterator_spec
-            )
+            function = self._reading(data)
         else:
             argument = self._take(data)
-            function = self._trace(data.structure, self._steps)
+            function = self._on_rows(data.structure, len(argument))
         self._in_flight.submit(function, argument, self._logs.take)
         # Callbacks need logs after the first step, and only a finished step has any.
         if self._logs.are_unknown:
@@ -84,38 +83,48 @@ class WorkerSteps:
         """Runs one step on a worker, and waits for its logs."""
         batch = as_tensors(batch)
         structure = BatchStructure.of_batch(batch)
-        function = self._trace(structure, 1)
+        function = self._on_rows(structure, 1)
         self._in_flight.submit(function, to_row(structure, batch), self._logs.take)
         self._in_flight.join()
         return self._logs.now()
 
-    def _trace(self, structure: BatchStructure, steps: int) -> Any:
+    def _on_rows(self, structure: BatchStructure, steps: int) -> Any:
         return self._traced_once(
-            (structure.key, steps),
-            lambda step: trace_steps(self._strategy, step, structure, steps),
+            (structure.key, steps), structure, lambda of: of.on_rows(steps)
         )
 
-    def _trace_reading(
-        self, structure: BatchStructure, iterator_spec: tf.TypeSpec
+    def _reading(self, feed: Feed) -> Any:
+        spec = feed.worker_input.iterator_spec
+        return self._traced_once(
+            (feed.structure.key, "reading"),
+            feed.structure,
+            lambda of: of.on_iterator(spec, self._steps),
+        )
+
+    def _traced_once(
+        self,
+        key: Any,
+        structure: BatchStructure,
+        trace: Callable[[WorkerFunction], Any],
     ) -> Any:
-        return self._traced_once(
-            (structure.key, "reading"),
-            lambda step: trace_steps_reading(
-                self._strategy, step, structure, iterator_spec, self._steps
-            ),
-        )
+        # TensorFlow registers each traced function with every task, and the chief waits
+        # for all of them, so functions are traced once per key.
+        if key not in self._functions:
+            self._functions[key] = trace(self._worker_function(structure))
+        return self._functions[key]
 
-    def _traced_once(self, key: Any, trace: Callable[[Callable[..., Any]], Any]) -> Any:
-        # Traced before it is scheduled, so that `check_captures` can reject the graph
-        # before a worker runs any of it. TensorFlow registers each traced function with
-        # every task, and the chief waits for all of them, so steps are traced once per
-        # key.
-        if key not in self._traced:
+    def _worker_function(self, structure: BatchStructure) -> WorkerFunction:
+        if structure.key not in self._traced:
             give_to_workers(self._model)
-            function = trace(lambda batch: self._logs.pack(self._step(batch)))
-            check_captures(function, self._model)
-            self._traced[key] = function
-        return self._traced[key]
+            traced = WorkerFunction(
+                self._strategy,
+                lambda batch: self._logs.pack(self._step(batch)),
+                structure,
+            )
+            # Before a worker runs any of it.
+            check_captures(traced.step.function, self._model)
+            self._traced[structure.key] = traced
+        return self._traced[structure.key]
 
 
 class WorkerPredictions:
@@ -156,12 +165,11 @@ class WorkerPredictions:
         if structure.key not in self._traced:
             self._build(structure)
             give_to_workers(self._model)
-            strategy = self._model.distribute_strategy
-            function = trace_steps(
-                strategy, self._model.predict_step, structure, steps=1
+            traced = WorkerFunction(
+                self._model.distribute_strategy, self._model.predict_step, structure
             )
-            check_captures(function, self._model)
-            self._traced[structure.key] = function
+            check_captures(traced.step.function, self._model)
+            self._traced[structure.key] = traced.on_rows(1)
         # The chief fetches every output and requests only `limit` ahead, so the number
         # of functions in flight needs no other bound.
         return self._in_flight.schedule(self._traced[structure.key], row)

@@ -1,4 +1,4 @@
-"""Traces Keras steps into functions that workers run."""
+"""The functions that workers run: one or more steps on the batches of a message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,105 +7,105 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit import message
+from tfdist.parameter_server.step_graph.step_graph import StepGraph
+
+_LONGEST_CHUNK = 10
+_LARGEST_CHUNK = 20_000
 
 
-def trace_steps(
-    strategy: tf.distribute.Strategy,
-    step: Callable[[Any], Any],
-    structure: BatchStructure,
-    steps: int,
-) -> Any:
-    """Traces a function that runs up to `steps` steps in sequence, each on one batch.
+class WorkerFunction:
+    """Makes functions of a step, which is traced once.
 
-    Args:
-        strategy: The strategy whose replica runs the steps.
-        step: Takes a batch. If `steps` is more than 1, it returns a vector.
-        structure: The structure of each batch.
-        steps: The maximum number of batches per call.
-
-    Returns:
-        A `ConcreteFunction` of the batches' rows. It returns the result of the last
-        step.
-    """
-
-    def run(rows: tf.Tensor) -> Any:
-        def run_one(i: Any) -> Any:
-            return strategy.run(step, args=(message.from_row(structure, rows[i]),))
-
-        return _unless_empty(
-            run_one(0) if steps == 1 else _repeat(run_one, tf.shape(rows)[0])
-        )
-
-    rows = tf.TensorSpec(
-        [1 if steps == 1 else None, len(message.tensor_specs(structure))], tf.string
-    )
-    return _trace(strategy, run, rows)
-
-
-def trace_steps_reading(
-    strategy: tf.distribute.Strategy,
-    step: Callable[[Any], Any],
-    structure: BatchStructure,
-    iterator_spec: tf.TypeSpec,
-    steps: int,
-) -> Any:
-    """Traces a function that runs `steps` steps on batches that the worker reads.
+    Steps follow each other without a loop, since TensorFlow sends six messages per
+    iteration of a loop that spans tasks. Many steps are a loop over chunks of them.
 
     Args:
         strategy: The strategy whose replica runs the steps.
-        step: Takes a batch. If `steps` is more than 1, it returns a vector.
+        step: Takes a batch. If more than one step is to run, it returns a vector.
         structure: The structure of each batch.
-        iterator_spec: The type spec of a worker's iterator over the batches.
-        steps: The number of steps.
-
-    Returns:
-        A `ConcreteFunction` of a worker's iterator. It returns the result of the last
-        step.
     """
 
-    def run(iterator: Any) -> Any:
-        def run_one(_: Any) -> Any:
-            tensors = message.tensors_of(structure, next(iterator))
-            batch = message.pack(structure, tensors)
+    def __init__(
+        self,
+        strategy: Any,
+        step: Callable[[Any], Any],
+        structure: BatchStructure,
+    ) -> None:
+        self._strategy = strategy
+        self._structure = structure
+
+        def run(*tensors: tf.Tensor) -> Any:
+            batch = message.pack(structure, list(tensors))
             return strategy.run(step, args=(batch,))
 
-        return _unless_empty(
-            run_one(0) if steps == 1 else _repeat(run_one, tf.constant(steps))
+        self.step = StepGraph(strategy, run, message.tensor_specs(structure))
+
+    @property
+    def chunk(self) -> int:
+        """The most steps that follow each other without a loop."""
+        return max(1, min(_LONGEST_CHUNK, _LARGEST_CHUNK // self.step.size))
+
+    def on_rows(self, steps: int) -> Any:
+        """Returns a function of `steps` batches, as rows; of any number if it is 0."""
+        spec = tf.TensorSpec(
+            [steps or None, len(message.tensor_specs(self._structure))], tf.string
+        )
+        return self._trace(
+            lambda rows: self._steps(
+                lambda i: message.tensors_from_row(self._structure, rows[i]), steps
+            ),
+            spec,
         )
 
-    return _trace(strategy, run, iterator_spec)
+    def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
+        """Returns a function of a worker's iterator, which takes `steps` batches."""
+        return self._trace(
+            lambda iterator: self._steps(
+                lambda _: message.tensors_of(self._structure, next(iterator)), steps
+            ),
+            iterator_spec,
+        )
 
+    def _steps(self, batch: Callable[[Any], list[tf.Tensor]], steps: int) -> Any:
+        """Adds steps; returns the result of the last one."""
+        chunks, rest = divmod(steps, self.chunk)
+        if chunks > 1:
+            result = self._loop(batch, chunks)
+            first = chunks * self.chunk
+        else:
+            first = 0
+        for i in range(first, steps):
+            result = self.step.add(batch(i), f"step_{i - first}")
+        return _unless_empty(result)
 
-def _repeat(run_one: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
-    # The vector's length is known only once `body` has been traced, after the loop
-    # needs an initial value. So the loop starts from an empty vector of unknown length.
-    shape = None
+    def _loop(self, batch: Callable[[Any], list[tf.Tensor]], chunks: int) -> tf.Tensor:
+        # The vector's length is known only once `body` has been traced, after the loop
+        # needs an initial value. So the loop starts from an empty vector.
+        shape = None
 
-    def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        nonlocal shape
-        vector = run_one(i)
-        shape = vector.shape
-        return i + 1, vector
+        def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            nonlocal shape
+            for step in range(self.chunk):
+                vector = self.step.add(batch(i + step), f"step_{step}")
+            shape = vector.shape
+            return i + self.chunk, vector
 
-    _, last = tf.while_loop(
-        lambda i, _: i < count,
-        body,
-        (tf.constant(0), tf.zeros([0], tf.float64)),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-        parallel_iterations=1,
-    )
-    last.set_shape(shape)
-    return last
+        _, last = tf.while_loop(
+            lambda i, _: i < chunks * self.chunk,
+            body,
+            (tf.constant(0), tf.zeros([0], tf.float64)),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            parallel_iterations=1,
+        )
+        last.set_shape(shape)
+        return last
+
+    def _trace(self, run: Callable[[Any], Any], spec: Any) -> Any:
+        with self._strategy.scope():
+            return tf.function(run, autograph=False).get_concrete_function(spec)
 
 
 def _unless_empty(result: Any) -> Any:
     # Each result costs a message, even if it is empty.
     is_empty = isinstance(result, tf.Tensor) and result.shape.num_elements() == 0
     return None if is_empty else result
-
-
-def _trace(
-    strategy: tf.distribute.Strategy, run: Callable[[Any], Any], spec: Any
-) -> Any:
-    with strategy.scope():
-        return tf.function(run, autograph=False).get_concrete_function(spec)

@@ -1,0 +1,80 @@
+"""Makes and rewires the `NodeDef`s of a graph."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.step_graph.messages import Output
+
+
+def reference(output: Output) -> str:
+    """Returns how the inputs of a `NodeDef` name an output."""
+    name, index = output
+    return f"{name}:{index}" if index else name
+
+
+def rewire(definition: Any, replaced: Mapping[str, str]) -> None:
+    """Replaces inputs of a `NodeDef`, by "" to remove one.
+
+    Args:
+        definition: The `NodeDef`.
+        replaced: References to outputs, or `^name` for control inputs.
+    """
+    inputs = [each.removesuffix(":0") for each in definition.input]
+    inputs = [replaced.get(each, each) for each in inputs]
+    definition.input[:] = [each for each in inputs if each]
+
+
+class Builder:
+    """Makes `NodeDef`s on one device.
+
+    Args:
+        prefix: How their names begin.
+        device: The device; "" for the default.
+
+    Attributes:
+        made: The `NodeDef`s.
+    """
+
+    def __init__(self, prefix: str, device: str) -> None:
+        self._prefix = prefix
+        self._device = device
+        self.made: list[Any] = []
+
+    def add(
+        self, op: str, inputs: Sequence[str], name: str | None = None, **attrs: Any
+    ) -> str:
+        """Adds an operation, and returns the reference to its first output.
+
+        Args:
+            op: The type of the operation.
+            inputs: References to its inputs.
+            name: Its name; numbered by default.
+            **attrs: Its attributes: a dtype, a number, or a tensor.
+        """
+        name = name or f"{self._prefix}/{len(self.made)}"
+        definition = tf.compat.v1.NodeDef(
+            name=name, op=op, device=self._device, input=inputs
+        )
+        for key, value in attrs.items():
+            if isinstance(value, tf.DType):
+                definition.attr[key].type = value.as_datatype_enum
+            elif isinstance(value, int):
+                definition.attr[key].i = value
+            else:
+                definition.attr[key].tensor.CopyFrom(value)
+        self.made.append(definition)
+        return name
+
+    def constant(self, value: Any, dtype: tf.DType = tf.int32) -> str:
+        """Adds a constant."""
+        tensor = tf.make_tensor_proto(value, dtype)
+        return self.add("Const", (), dtype=dtype, value=tensor)
+
+    def concatenate(self, vectors: Sequence[str], dtype: tf.DType) -> str:
+        """Adds what concatenates vectors."""
+        if len(vectors) == 1:
+            return vectors[0]
+        inputs = [*vectors, self.constant(0)]
+        return self.add("ConcatV2", inputs, N=len(vectors), T=dtype, Tidx=tf.int32)

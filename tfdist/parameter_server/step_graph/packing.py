@@ -1,0 +1,222 @@
+"""Rewrites the graph of a step so that a message carries several tensors."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.step_graph import messages, wire
+from tfdist.parameter_server.step_graph.definitions import Builder, reference, rewire
+from tfdist.parameter_server.step_graph.messages import Message, Node, Output
+from tfdist.parameter_server.step_graph.tasks import (
+    WORKER,
+    device_for,
+    device_of,
+    tasks_of,
+)
+
+LARGEST_PACKED = 2**20
+"""The size, in bytes, from which a tensor travels alone: copying it costs more."""
+
+_LARGEST_CONSTANT = 2**10
+
+
+@dataclass(frozen=True)
+class PackedGraph:
+    """The graph of one step, with its messages packed.
+
+    Attributes:
+        definition: The `GraphDef`, without the placeholders of the inputs.
+        messages: What the tasks send each other in one step.
+    """
+
+    definition: Any
+    messages: tuple[Message, ...]
+
+
+def pack(graph: Any, homes: Mapping[str, str]) -> PackedGraph:
+    """Packs what the tasks of a step send each other.
+
+    Cost: two copies of each packed tensor, in exchange for one message per tensor.
+
+    Args:
+        graph: The `FuncGraph` of the step.
+        homes: The device of each captured resource, by the name of its placeholder.
+    """
+    return _Packing(graph, homes).packed()
+
+
+class _Packing:
+    """The graph while it is rewritten.
+
+    `_nodes` says how it is wired, and `_definitions` has the same in TensorFlow's form.
+    """
+
+    def __init__(self, graph: Any, homes: Mapping[str, str]) -> None:
+        self._graph = graph
+        self._tasks = tasks_of(graph, homes)
+        self._graph_def = graph.as_graph_def()
+        self._definitions = {each.name: each for each in self._graph_def.node}
+        self._relayed: dict[str, Output] = {}
+        self._roots = [tensor.op.name for tensor in graph.outputs]
+        self._roots += [op.name for op in graph.control_outputs]
+        nodes = map(self._node, graph.get_operations())
+        self._nodes = messages.needed(nodes, self._roots)
+
+    def packed(self) -> PackedGraph:
+        self._copy_constants()
+        self._relay()
+        sent = messages.messages(self._nodes)
+        made: list[Any] = []
+        # By task, what replaces an input there.
+        replaced: dict[str, dict[str, str]] = defaultdict(dict)
+        on_wire: list[Message] = []
+        for i, message in enumerate(sent):
+            on_wire += self._pack(f"message_{i}", message, made, replaced)
+        for node in self._nodes:
+            rewire(self._definitions[node.name], replaced[node.task])
+        given = {tensor.op.name for tensor in self._graph.inputs}
+        kept = [self._definitions[n.name] for n in self._nodes if n.name not in given]
+        del self._graph_def.node[:]
+        self._graph_def.node.extend([*kept, *made])
+        return PackedGraph(self._graph_def, tuple(on_wire))
+
+    def _node(self, op: tf.Operation) -> Node:
+        # A handle is not sent: what uses it runs where the resource is.
+        inputs = [
+            (each.op.name, each.value_index)
+            for each in op.inputs
+            if each.dtype != tf.resource
+        ]
+        task = self._tasks[op.name]
+        definition = self._definitions[op.name]
+        if op.type != "Placeholder":
+            definition.device = device_for(task, op.device)
+            # Some name a placeholder, which is replaced; the device says the same.
+            definition.attr.pop("_class", None)
+        # TensorFlow has each result wait for all updates. The function does that anyway,
+        # and here it would take a message from each ps.
+        waits = op.name not in self._roots or op.type != "Identity"
+        after = [each.name for each in op.control_inputs if waits]
+        if not waits:
+            rewire(
+                definition, {each: "" for each in definition.input if each[0] == "^"}
+            )
+        # Placeholders of handles have no inputs of their own, and must not be pruned.
+        handles = [each.op.name for each in op.inputs if each.dtype == tf.resource]
+        return Node(op.name, task, tuple(inputs), tuple(after), tuple(handles))
+
+    def _tensor(self, output: Output) -> tf.Tensor:
+        name, index = self._relayed.get(output[0], output)
+        return self._graph.get_tensor_by_name(f"{name}:{index}")
+
+    def _copy_constants(self) -> None:
+        """Gives each task its own copy of the constants that it uses."""
+        copies: dict[tuple[str, Output], Node] = {}
+        nodes = []
+        for node in self._nodes:
+            inputs = []
+            for each in node.inputs:
+                if self._tasks[each[0]] != node.task:
+                    copy = copies.get((node.task, each)) or self._copy(each, node.task)
+                    if copy is not None:
+                        copies[node.task, each] = copy
+                        each = (copy.name, 0)
+                inputs.append(each)
+            nodes.append(self._with_inputs(node, tuple(inputs)))
+        self._nodes = messages.needed([*copies.values(), *nodes], self._roots)
+
+    def _copy(self, output: Output, task: str) -> Node | None:
+        tensor = self._tensor(output)
+        elements = tensor.shape.num_elements()
+        if elements is None or elements > _LARGEST_CONSTANT:
+            return None
+        value = tf.get_static_value(tensor)
+        if value is None:
+            return None
+        name = f"constant_{task.replace(':', '_')}/{output[0]}_{output[1]}"
+        builder = Builder(name, device_of(task))
+        builder.constant(value, tensor.dtype)
+        (definition,) = builder.made
+        definition.name = name
+        self._definitions[name] = definition
+        self._tasks[name] = task
+        return Node(name, task)
+
+    def _relay(self) -> None:
+        before = {node.name: node for node in self._nodes}
+        self._nodes = messages.via(WORKER, self._nodes)
+        for node in self._nodes:
+            if node.name not in before:
+                (source,) = node.inputs
+                self._relayed[node.name] = source
+                builder = Builder(node.name, device_of(node.task))
+                builder.add(
+                    "Identity",
+                    [reference(source)],
+                    node.name,
+                    T=self._tensor(source).dtype,
+                )
+                (self._definitions[node.name],) = builder.made
+        self._nodes = [
+            self._with_inputs(before.get(node.name, node), node.inputs)
+            for node in self._nodes
+        ]
+
+    def _with_inputs(self, node: Node, inputs: tuple[Output, ...]) -> Node:
+        changed = {
+            reference(old): reference(new)
+            for old, new in zip(node.inputs, inputs, strict=True)
+            if old != new
+        }
+        if changed:
+            rewire(self._definitions[node.name], changed)
+        return replace(node, inputs=inputs)
+
+    def _pack(
+        self,
+        name: str,
+        message: Message,
+        made: list[Any],
+        replaced: dict[str, dict[str, str]],
+    ) -> Iterator[Message]:
+        """Packs a message, and yields what travels in its place."""
+        together = [each for each in message.outputs if self._is_packed(each)]
+        alone = [each for each in message.outputs if each not in together]
+        for each in alone:
+            yield replace(message, outputs=(each,), signals=())
+        if len(together) + bool(message.signals) < 2:
+            if together or message.signals:
+                yield replace(message, outputs=tuple(together))
+            return
+        yield replace(message, outputs=tuple(together))
+        sender = Builder(f"{name}/send", device_of(message.sender))
+        receiver = Builder(f"{name}/receive", device_of(message.receiver))
+        here = replaced[message.receiver]
+        if together:
+            parts = [
+                wire.Part(
+                    reference(each), self._tensor(each).dtype, self._tensor(each).shape
+                )
+                for each in together
+            ]
+            vector = wire.send(parts, sender)
+            received = wire.receive(vector, parts, receiver)
+            here.update(zip(map(reference, together), received, strict=True))
+            arrived = received[0].partition(":")[0]
+        else:
+            vector = arrived = sender.add("NoOp", ())
+        last = next(each for each in sender.made if each.name == vector)
+        last.input.extend(f"^{each}" for each in message.signals)
+        here.update({f"^{each}": f"^{arrived}" for each in message.signals})
+        made += [*sender.made, *receiver.made]
+
+    def _is_packed(self, output: Output) -> bool:
+        tensor = self._tensor(output)
+        elements = tensor.shape.num_elements()
+        is_large = (
+            elements is not None and elements * tensor.dtype.size > LARGEST_PACKED
+        )
+        return wire.fits(tensor.dtype, tensor.shape) and not is_large
