@@ -123,23 +123,24 @@ class Checkpoints:
             )
             self._due = self._snapshot(position), self._in_flight.submitted
 
-    def _put_back(self, snapshot: Snapshot, late: list[Any]) -> Snapshot:
+    def _put_back(self, snapshot: Snapshot, late: list[tuple[Any, int]]) -> Snapshot:
         """Returns the snapshot with the batches of late steps put back.
 
         Args:
             snapshot: Taken when the checkpoint was begun.
-            late: The arguments of the functions that have not finished since then.
+            late: The functions that have not finished since then: the argument and the
+                number of steps of each.
         """
         if not late:
             return snapshot
         position = snapshot.position
-        steps = len(late) * self._model.steps_per_execution
+        steps = sum(steps for _, steps in late)
         position = dataclasses.replace(position, step=position.step - steps)
         assert self._progress.feed
         if self._progress.feed.worker_input is not None:
             # The worker read these batches itself, so the chief does not have them.
             return dataclasses.replace(snapshot, position=position)
-        rows = [each.numpy() for each in late]
+        rows = [argument.numpy() for argument, _ in late]
         if snapshot.put_back is not None:
             rows.append(snapshot.put_back)
         return dataclasses.replace(

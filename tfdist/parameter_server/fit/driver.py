@@ -2,8 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import keras
 import tensorflow as tf
 
 from tfdist.checkpoint.options import CheckpointOptions
@@ -17,6 +20,10 @@ from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
+from tfdist.parameter_server.fit.strides import Pace, in_strides, sees_batches
+
+# How fast the current call of `fit` or `evaluate` sends steps; None for one at a time.
+_pace: ContextVar[Pace | None] = ContextVar("pace", default=None)
 
 
 class ParameterServerDriver(DefaultDriver):
@@ -42,6 +49,7 @@ class ParameterServerDriver(DefaultDriver):
         self._in_flight = in_flight
         self._checkpoints = checkpoints
         self._resumable: ResumableFit | None = None
+        self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
         self.fits = 0
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
@@ -92,6 +100,7 @@ class ParameterServerDriver(DefaultDriver):
             with (
                 self.strategy.activity.call(),
                 self._resuming(model, method, arguments),
+                self._at_pace(model, method, arguments.get("callbacks")),
             ):
                 yield
         except BaseException as error:
@@ -101,6 +110,22 @@ class ParameterServerDriver(DefaultDriver):
             if lost := error_of_lost_ps(error, self.strategy.servers):
                 raise lost.with_traceback(error.__traceback__) from None
             raise
+
+    @contextlib.contextmanager
+    def _at_pace(self, model: Any, method: str, callbacks: Any) -> Iterator[None]:
+        """Takes steps together during a call, unless a callback sees each batch."""
+        inside = getattr(callbacks, "callbacks", None)
+        given = inside or keras.tree.flatten(callbacks or [])
+        stage = building.STAGES.get(method)
+        pace = None
+        if stage is not None and not sees_batches(given, stage):
+            paces = self._paces.setdefault(model, {})
+            pace = paces.setdefault(stage, Pace(self.strategy.num_workers))
+        token = _pace.set(pace)
+        try:
+            yield
+        finally:
+            _pace.reset(token)
 
     @contextlib.contextmanager
     def _resuming(
@@ -121,10 +146,16 @@ class ParameterServerDriver(DefaultDriver):
                 self._resumable = None
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Skips the steps that ran before the checkpoint."""
-        if self._resumable is None:
+        """Skips the steps that ran before the checkpoint, and takes others together."""
+        if self._resumable is not None:
+            steps = self._resumable.follow(epoch_iterator, steps)
+        pace = _pace.get()
+        if pace is None:
             return steps
-        return self._resumable.follow(epoch_iterator, steps)
+        pace.start(self._in_flight.steps_finished)
+        return in_strides(
+            epoch_iterator, steps, lambda: pace.steps(self._in_flight.steps_finished)
+        )
 
     def storing(
         self, model: Any, operation: str

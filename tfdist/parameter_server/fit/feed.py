@@ -45,6 +45,7 @@ class Feed(Iterator[FedBatch]):
 
     Attributes:
         taken: How many batches were taken, including those that `start_at` skipped.
+        asked: How many steps to take next; None for `steps_per_execution`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Feed(Iterator[FedBatch]):
         self._ahead: collections.deque[FedBatch] = collections.deque()
         self._executor = _tf.new_executor()
         self.taken = 0
+        self.asked: int | None = None
 
     def __del__(self) -> None:
         if self._batches is not None:

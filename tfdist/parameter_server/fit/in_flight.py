@@ -27,9 +27,10 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True, eq=False)
 class _Function:
-    """A submitted function; `number` counts submissions from 1."""
+    """A submitted function of some steps; `number` counts submissions from 1."""
 
     number: int
+    steps: int
     argument: Any
     output: Any
     on_result: Callable[[Any], None]
@@ -48,6 +49,7 @@ class InFlight:
 
     Attributes:
         submitted: How many functions have been submitted.
+        steps_finished: How many steps are known to have finished.
         stalls: Whether the last wait was given up because training stalled.
     """
 
@@ -64,6 +66,7 @@ class InFlight:
         self._newest_result = 0
         self._submitter: int | None = None
         self.submitted = 0
+        self.steps_finished = 0
         self.stalls = False
 
     def submit(
@@ -71,6 +74,7 @@ class InFlight:
         function: Any,
         argument: Any,
         on_result: Callable[[Any], None] = lambda _: None,
+        steps: int = 1,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
 
@@ -79,6 +83,7 @@ class InFlight:
             argument: Its only argument.
             on_result: Called with the fetched result, at the latest by `join`. Skipped
                 if a function that was submitted later has finished first.
+            steps: How many steps it runs.
 
         Returns:
             The remote value of its result.
@@ -92,7 +97,9 @@ class InFlight:
         output = self.schedule(function, argument)
         self.stalls = False
         self.submitted += 1
-        self._under_way.append(_Function(self.submitted, argument, output, on_result))
+        self._under_way.append(
+            _Function(self.submitted, steps, argument, output, on_result)
+        )
         return output
 
     @property
@@ -100,9 +107,17 @@ class InFlight:
         """The number of functions known to have finished, in any order."""
         return self.submitted - len(self._under_way)
 
-    def under_way(self, first: int) -> list[Any]:
-        """The arguments of those of the `first` functions that may be in flight."""
-        return [each.argument for each in self._under_way if each.number <= first]
+    def under_way(self, first: int) -> list[tuple[Any, int]]:
+        """Returns those of the `first` functions that may be in flight.
+
+        Returns:
+            The argument of each, and its number of steps.
+        """
+        return [
+            (each.argument, each.steps)
+            for each in self._under_way
+            if each.number <= first
+        ]
 
     def _make_room(self) -> None:
         """Waits until fewer than `limit` functions are in flight."""
@@ -129,6 +144,7 @@ class InFlight:
         # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:
             supervision.report_training()
+        self.steps_finished += function.steps
         # Results arrive in any order, and logs must not go back to an earlier step.
         if function.number > self._newest_result:
             self._newest_result = function.number

@@ -114,6 +114,8 @@ class ResumableFit(keras.callbacks.Callback):
     # Keras dispatches only the hooks after a batch to another thread, and this callback
     # has none of them.
     async_safe = True
+    # A checkpoint may begin between any two steps, but need not begin at each.
+    follows_strides = True
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ With batches from a `Feed`, a call returns immediately while few steps per worke
 flight. With a single batch (`train_on_batch` and the like), it waits for the result.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.message import as_tensors, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
+from tfdist.parameter_server.fit.strides import split
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 
@@ -57,34 +59,42 @@ class WorkerSteps:
         Raises:
             StopIteration: If no batch is left; all steps have finished.
         """
+        steps = data.asked or self._steps
         if self._workers_may_read and data.worker_input is not None:
-            argument = data.worker_input.iterators
-            function = self._reading(data)
+            self._submit(self._reading(data, steps), data.worker_input.iterators, steps)
         else:
-            argument = self._take(data)
-            function = self._on_rows(data.structure, len(argument))
-        self._in_flight.submit(function, argument, self._logs.take)
+            for rows in self._take(data, steps):
+                function = self._on_rows(data.structure, len(rows))
+                self._submit(function, rows, len(rows))
         # Callbacks need logs after the first step, and only a finished step has any.
         if self._logs.are_unknown:
             self._in_flight.join()
         return self._logs.latest()
 
-    def _take(self, feed: Feed) -> tf.Tensor:
+    def _take(self, feed: Feed, steps: int) -> list[tf.Tensor]:
+        """Takes batches, and returns those of each message."""
         try:
             with self._strategy.activity.waiting_for(DATA):
-                rows = [batch.row for batch in feed.take(self._steps)]
+                rows = [batch.row for batch in feed.take(steps)]
         except StopIteration:
             # Keras leaves the epoch here without the wait that it makes elsewhere.
             self._in_flight.join()
             raise
-        return rows[0] if self._steps == 1 else tf.concat(rows, axis=0)
+        if len(rows) == steps:
+            return [_joined(rows)]
+        rest = iter(rows)
+        counts = split(len(rows), 1)
+        return [_joined(list(itertools.islice(rest, count))) for count in counts]
+
+    def _submit(self, function: Any, argument: Any, steps: int) -> None:
+        self._in_flight.submit(function, argument, self._logs.take, steps)
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
         """Runs one step on a worker, and waits for its logs."""
         batch = as_tensors(batch)
         structure = BatchStructure.of_batch(batch)
         function = self._on_rows(structure, 1)
-        self._in_flight.submit(function, to_row(structure, batch), self._logs.take)
+        self._submit(function, to_row(structure, batch), 1)
         self._in_flight.join()
         return self._logs.now()
 
@@ -93,12 +103,13 @@ class WorkerSteps:
             (structure.key, steps), structure, lambda of: of.on_rows(steps)
         )
 
-    def _reading(self, feed: Feed) -> Any:
+    def _reading(self, feed: Feed, steps: int) -> Any:
+        assert feed.worker_input
         spec = feed.worker_input.iterator_spec
         return self._traced_once(
-            (feed.structure.key, "reading"),
+            (feed.structure.key, "reading", steps),
             feed.structure,
-            lambda of: of.on_iterator(spec, self._steps),
+            lambda of: of.on_iterator(spec, steps),
         )
 
     def _traced_once(
@@ -125,6 +136,10 @@ class WorkerSteps:
             check_captures(traced.step.function, self._model)
             self._traced[structure.key] = traced
         return self._traced[structure.key]
+
+
+def _joined(rows: list[tf.Tensor]) -> tf.Tensor:
+    return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0)
 
 
 class WorkerPredictions:

@@ -110,7 +110,8 @@ def messages(nodes: Iterable[Node]) -> list[Message]:
     # (an output) or signal (the name of a node).
     spans: dict[tuple[str, str], dict[Output | str, tuple[int, int]]] = {}
     for node in nodes:
-        for sent in (*node.inputs, *node.after):
+        everything: tuple[Output | str, ...] = (*node.inputs, *node.after)
+        for sent in everything:
             source = sent if isinstance(sent, str) else sent[0]
             if tasks[source] != node.task:
                 of_pair = spans.setdefault((tasks[source], node.task), {})

@@ -1,0 +1,133 @@
+"""How many steps go to a worker in one message, if no callback sees each batch.
+
+A message costs the chief more than a millisecond, whether it asks for one step or for
+ten. Keras counts `steps_per_execution` steps at a time. Where nothing happens between
+these, several are taken together: a *stride*.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+
+SIZES = (1, 10, 100)
+"""The numbers of steps in a stride. They are few, since each takes a trace."""
+
+# A longer message would delay a progress bar and the end of an epoch noticeably; a
+# shorter one costs more than it has to. In between, the size stays as it is.
+_SHORT_SECONDS = 0.15
+_LONG_SECONDS = 0.4
+_WINDOW_SECONDS = 0.2
+
+
+class Pace:
+    """Chooses the number of steps in a stride by how fast steps finish.
+
+    Args:
+        workers: The number of workers.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(
+        self, workers: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._since, self._finished_then = clock(), 0
+        self._size = 0
+
+    def start(self, finished: int) -> None:
+        """Leaves out of the measurement what came before, as between two epochs."""
+        self._since, self._finished_then = self._clock(), finished
+
+    def steps(self, finished: int) -> int:
+        """Returns the number of steps for the next stride.
+
+        Args:
+            finished: How many steps have finished since the strategy was constructed.
+        """
+        elapsed, done = self._clock() - self._since, finished - self._finished_then
+        if elapsed >= _WINDOW_SECONDS and done:
+            self._since, self._finished_then = self._clock(), finished
+            seconds = elapsed * self._workers / done
+            larger = SIZES[min(self._size + 1, len(SIZES) - 1)]
+            if larger * seconds <= _SHORT_SECONDS:
+                self._size = SIZES.index(larger)
+            elif SIZES[self._size] * seconds > _LONG_SECONDS and self._size:
+                self._size -= 1
+        return SIZES[self._size]
+
+
+def in_strides(
+    epoch_iterator: Any,
+    steps: Iterator[tuple[int, int, Any]],
+    size: Callable[[], int],
+) -> Iterator[tuple[int, int, Any]]:
+    """Takes steps together.
+
+    Args:
+        epoch_iterator: Keras's epoch iterator.
+        steps: The first and the last step of each execution, and the data; the latter is
+            told how many steps to take next, as `asked`.
+        size: Returns the number of steps for the next stride.
+
+    Yields:
+        The first and the last step of each stride, and the data.
+    """
+    length_unknown = epoch_iterator.num_batches is None
+    for first, last, data in steps:
+        each = last + 1 - first
+        more = list(itertools.islice(steps, max(size() // each, 1) - 1))
+        stop = more[-1][1] + 1 if more else last + 1
+        for count in split(stop - first, each):
+            if length_unknown:
+                # Keras takes this for the number of batches once they have run out.
+                epoch_iterator._steps_seen = min(first, data.taken) + each
+            data.asked = count
+            yield first, first + count - 1, data
+            first += count
+
+
+def split(steps: int, least: int) -> Iterator[int]:
+    """Splits steps into strides of the usual sizes.
+
+    Args:
+        steps: How many there are.
+        least: A number of which every stride is a multiple.
+    """
+    for size in reversed(SIZES):
+        size = max(size // least, 1) * least
+        while steps >= size:
+            yield size
+            steps -= size
+
+
+def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
+    """Whether a callback does something before or after each batch.
+
+    Args:
+        callbacks: The callbacks of a `fit` or an `evaluate`.
+        stage: `"train"` or `"test"`.
+    """
+    hooks = [f"on_{stage}_batch_{when}" for when in ("begin", "end")]
+    if stage == "train":
+        hooks += ["on_batch_begin", "on_batch_end"]
+    return any(_overrides(each, hook) for each in callbacks for hook in hooks)
+
+
+def _overrides(callback: Any, hook: str) -> bool:
+    # The progress bar shows what the metrics say, however many steps have passed. The
+    # other two look at batches only if they are to save in the middle of an epoch.
+    if type(callback) is keras.callbacks.ProgbarLogger:
+        return False
+    saving = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
+    if type(callback) in saving and callback.save_freq == "epoch":
+        return False
+    if getattr(callback, "follows_strides", False):
+        return False
+    method = getattr(callback, hook)
+    return getattr(method, "__func__", method) is not getattr(
+        keras.callbacks.Callback, hook
+    )
