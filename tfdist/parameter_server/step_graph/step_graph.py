@@ -53,6 +53,8 @@ class StepGraph:
         """
         function = self.function
         graph = tf.compat.v1.get_default_graph()
+        for variable in function.graph.variables:
+            graph.watch_variable(variable)
         captured = [graph.capture(each) for each in function.captured_inputs]
         given = dict(
             zip(
