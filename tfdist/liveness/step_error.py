@@ -6,7 +6,9 @@ created the operation.
 """
 
 import re
+import weakref
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,8 +25,23 @@ _SEVERAL = re.compile(
     r"^\d+ root error\(s\) found\..*?\(\d+\) (?!CANCELLED)[A-Z_]+:\s*", re.S
 )
 _FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
+# The last one named is the operation that failed; those before called its function.
+_NODE = re.compile(r"\{\{node (?:(?:[^}]*?/)?step_\d+/)?([^}]+)\}\}")
 # Frames of these are not the user's code.
 _LIBRARIES = ("/site-packages/", "/lib/python", str(Path(__file__).parent.parent))
+
+# TensorFlow knows no stack of an operation that was copied from one of these.
+_graphs: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def remember(graph: tf.Graph) -> None:
+    """Lets messages say where the operations of a graph were created.
+
+    Args:
+        graph: One whose operations are copied to the functions that workers run, as
+            `step_<number>/<name>`. It is not kept alive.
+    """
+    _graphs.add(graph)
 
 
 def shortened(error: tf.errors.OpError) -> tf.errors.OpError:
@@ -44,12 +61,13 @@ def summary(text: str) -> str:
         return text
     worker = _WORKER.search(text)
     ours = [each for each in frames if not _is_of_a_library(each["path"])]
+    made = f"{ours[-1]['path']}, line {ours[-1]['line']}" if ours else _origin(text)
     return "".join(
         (
             "a step failed",
             f" on worker {worker[1]}" if worker else "",
             f": {why}",
-            f"\n  made in {ours[-1]['path']}, line {ours[-1]['line']}" if ours else "",
+            f"\n  made in {made}" if made else "",
         )
     )
 
@@ -78,12 +96,32 @@ def _is_of_a_library(path: str) -> bool:
     return any(part in path for part in _LIBRARIES)
 
 
+def _origin(text: str) -> str:
+    """Returns where the operation that failed was created, if a graph has it."""
+    names = _NODE.findall(text)
+    for name in reversed(names):
+        parts = name.split("/")
+        for graph in _graphs:
+            # A branch's operation is in a graph of its own, named after the branch.
+            for end in range(len(parts), 0, -1):
+                try:
+                    op = graph.get_operation_by_name("/".join(parts[:end]))
+                except (KeyError, ValueError):
+                    continue
+                if line := _user_line(op):
+                    return line
+    return ""
+
+
 def user_line(op: tf.Operation) -> str:
     """Returns the line of the program that created an operation: ", made in ..."."""
+    line = _user_line(op)
+    return f", made in {line}" if line else ""
+
+
+def _user_line(op: tf.Operation) -> str:
     frames = [frame for frame in op.traceback if not _is_of_a_library(frame.filename)]
-    return (
-        f", made in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-    )
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
 def is_by_user(op: tf.Operation) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.step_graph.packing import pack
 
 
@@ -32,6 +33,7 @@ class StepGraph:
             traced = tf.function(step, autograph=False)
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph
+        remember(graph)
         homes = {
             inside.op.name: outside.device
             for outside, inside in graph.captures
