@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.low_level.ending import report_done, serve_until_done
     from tfdist.low_level.startup import session_config, wait_until_ready
     from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
+    from tfdist.parameter_server.exchange import Every
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
     from tfdist.parameter_server.fit.resume import CheckpointMismatchError
     from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -68,6 +69,7 @@ _PURE = {
     "tfdist.cluster.startup": ("StartupTimeoutError",),
     "tfdist.embedding.cost": ("LookupBytes",),
     "tfdist.liveness.watchdog": ("StalledError",),
+    "tfdist.parameter_server.exchange": ("Every",),
     "tfdist.placement.partition": (
         "Partition",
         "PartitionError",
@@ -168,6 +170,7 @@ __all__ = [
     "ClusterSuggestion",
     "Embedding",
     "EmbeddingBag",
+    "Every",
     "FixedShardsPartitioner",
     "GreedyLoadBalancing",
     "IndivisibleLossError",

@@ -63,6 +63,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             placed for variable, placed in self._placed if variable() is not None
         )
 
+    def is_weight(self, handle: Any) -> bool:
+        """Whether this is the handle of a weight, or of a shard of one."""
+        variables = (variable() for variable, _ in self._placed)
+        return any(
+            variable is not None and variable.is_weight and variable.handle is handle
+            for variable in variables
+        )
+
     def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
         """Checks, before the first step, that the model matches the placement plan."""
         if isinstance(self._placement, PartitioningPlacement):

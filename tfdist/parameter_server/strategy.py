@@ -24,6 +24,7 @@ from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
 from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
+from tfdist.parameter_server.exchange import Every, check_exchange
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.in_flight import STEPS_PER_WORKER, InFlight
@@ -74,13 +75,15 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             `launch.local --checkpoint_dir` sets; without it, there are no checkpoints.
         checkpoint_interval: How often to begin a checkpoint, in seconds.
         checkpoints_to_keep: How many of the newest checkpoints to keep per `fit`.
+        exchange: How often `fit` and `evaluate` move values between the workers and
+            the ps: in each step, or `tfdist.Every(k)` for once in k steps.
 
     Raises:
         ValueError: If a time or a number is not positive, or `on_stall` is unknown.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not respond in time.
-        TypeError: If `placement` has no method `place`.
+        TypeError: If `placement` has no method `place`, or `exchange` is not an `Every`.
         RuntimeError: If this process already has such a strategy, a worker has more
             than one GPU, or the process is in graph mode.
     """
@@ -97,10 +100,13 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval: float = 30.0,
         checkpoints_to_keep: int = 3,
+        exchange: Every | None = None,
     ) -> None:
         check_eager("ParameterServerStrategy")
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
+        exchange = Every() if exchange is None else exchange
+        check_exchange(exchange)
         checkpoints = CheckpointOptions(
             checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR),
             checkpoint_interval,
@@ -134,6 +140,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         _tf.give_workers_own_executors(self._coordinator)
         _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
         self.checkpoints = checkpoints
+        self.exchange = exchange
         self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
         shorten_the_coordinators_log()
         print_records_once()

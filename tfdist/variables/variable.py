@@ -34,6 +34,8 @@ class ParameterServerVariable(_tf.CachingVariable):
         beside: The weight that it is an optimizer slot of.
 
     Attributes:
+        is_weight: Whether a model learns it, though it may not be trainable itself, as
+            a shard is not.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
     """
@@ -49,7 +51,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._num_workers = num_workers
         # A shard is created as not trainable, or a tape would watch it besides the
         # whole variable.
-        self._is_weight = is_weight or variable.trainable
+        self.is_weight = is_weight or variable.trainable
         self._beside = beside
         # The tensor that the step being traced has read. It serves later reads of the
         # step, and `increment` looks for it in what the step assigns. It is valid for
@@ -138,7 +140,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         if view is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
             with tf.device(value.device):
-                added = increment(value, view, self._is_weight, self._num_workers)
+                added = increment(value, view, self.is_weight, self._num_workers)
             if added is not None:
                 return self.assign_add(added, name=name, read_value=read_value)
             # The last writer would win, and erase what the others counted.

@@ -7,10 +7,21 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit import message
+from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 
-_LONGEST_CHUNK = 10
-_LARGEST_CHUNK = 20_000
+LONGEST_CHUNK = 10
+"""The most steps that follow each other without a loop: more gain little."""
+
+LARGEST_CHUNK = 20_000
+"""The most operations that follow each other without a loop.
+
+Each worker prepares all of them before its first step. A model as large as that computes
+long enough that six messages more per step do not matter.
+"""
+
+Batch = Callable[[Any], list[tf.Tensor]]
+"""Returns the tensors of the batch of this number."""
 
 
 class WorkerFunction:
@@ -23,6 +34,9 @@ class WorkerFunction:
         strategy: The strategy whose replica runs the steps.
         step: Takes a batch. If more than one step is to run, it returns a vector.
         structure: The structure of each batch.
+
+    Attributes:
+        step: The step.
     """
 
     def __init__(
@@ -33,23 +47,19 @@ class WorkerFunction:
     ) -> None:
         self._strategy = strategy
         self._structure = structure
+        self._specs = message.tensor_specs(structure)
 
         def run(*tensors: tf.Tensor) -> Any:
             batch = message.pack(structure, list(tensors))
             return strategy.run(step, args=(batch,))
 
-        self.step = StepGraph(strategy, run, message.tensor_specs(structure))
-
-    @property
-    def chunk(self) -> int:
-        """The most steps that follow each other without a loop."""
-        return max(1, min(_LONGEST_CHUNK, _LARGEST_CHUNK // self.step.size))
+        self.step = StepGraph(strategy, run, self._specs)
+        # By the number of steps between two exchanges.
+        self._exchanges = {1: self.step}
 
     def on_rows(self, steps: int) -> Any:
-        """Returns a function of `steps` batches, as rows; of any number if it is 0."""
-        spec = tf.TensorSpec(
-            [steps or None, len(message.tensor_specs(self._structure))], tf.string
-        )
+        """Returns a function of `steps` batches, given as rows."""
+        spec = tf.TensorSpec([steps, len(self._specs)], tf.string)
         return self._trace(
             lambda rows: self._steps(
                 lambda i: message.tensors_from_row(self._structure, rows[i]), steps
@@ -66,32 +76,34 @@ class WorkerFunction:
             iterator_spec,
         )
 
-    def _steps(self, batch: Callable[[Any], list[tf.Tensor]], steps: int) -> Any:
+    def _steps(self, batch: Batch, steps: int) -> Any:
         """Adds steps; returns the result of the last one."""
-        chunks, rest = divmod(steps, self.chunk)
-        if chunks > 1:
-            result = self._loop(batch, chunks)
-            first = chunks * self.chunk
-        else:
-            first = 0
-        for i in range(first, steps):
-            result = self.step.add(batch(i), f"step_{i - first}")
+        most = min(self._strategy.exchange.steps, steps)
+        size = self._exchange(most).size
+        per_chunk = max(1, min(LONGEST_CHUNK // most, LARGEST_CHUNK // size)) * most
+        first, result = 0, None
+        if steps // per_chunk > 1:
+            first = steps - steps % per_chunk
+            result = self._loop(batch, first, per_chunk, most)
+        while first < steps:
+            result = self._add(batch, first, min(most, steps - first))
+            first += most
         return _unless_empty(result)
 
-    def _loop(self, batch: Callable[[Any], list[tf.Tensor]], chunks: int) -> tf.Tensor:
+    def _loop(self, batch: Batch, steps: int, per_chunk: int, most: int) -> tf.Tensor:
         # The vector's length is known only once `body` has been traced, after the loop
         # needs an initial value. So the loop starts from an empty vector.
         shape = None
 
-        def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def body(i: tf.Tensor, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             nonlocal shape
-            for step in range(self.chunk):
-                vector = self.step.add(batch(i + step), f"step_{step}")
+            for first in range(0, per_chunk, most):
+                vector = self._add(batch, i + first, most)
             shape = vector.shape
-            return i + self.chunk, vector
+            return i + per_chunk, vector
 
         _, last = tf.while_loop(
-            lambda i, _: i < chunks * self.chunk,
+            lambda i, _: i < steps,
             body,
             (tf.constant(0), tf.zeros([0], tf.float64)),
             shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
@@ -99,6 +111,27 @@ class WorkerFunction:
         )
         last.set_shape(shape)
         return last
+
+    def _add(self, batch: Batch, first: Any, steps: int) -> Any:
+        """Adds steps with one exchange."""
+        tensors = [each for i in range(steps) for each in batch(first + i)]
+        return self._exchange(steps).add(tensors, "step_0")
+
+    def _exchange(self, steps: int) -> StepGraph:
+        """Returns a graph of steps of which only the first pulls, and the last pushes."""
+        if steps not in self._exchanges:
+            is_weight = self._strategy.extended.is_weight
+            local = LocalSteps(self.step, is_weight)
+            width = len(self._specs)
+
+            def run(*tensors: tf.Tensor) -> Any:
+                return local.run(
+                    [tensors[i : i + width] for i in range(0, len(tensors), width)]
+                )
+
+            specs = self._specs * steps
+            self._exchanges[steps] = StepGraph(self._strategy, run, specs)
+        return self._exchanges[steps]
 
     def _trace(self, run: Callable[[Any], Any], spec: Any) -> Any:
         with self._strategy.scope():

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.liveness.step_error import remember
+from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.packing import pack
 
 
@@ -19,8 +20,8 @@ class StepGraph:
 
     Attributes:
         function: The step as it was traced, a `ConcreteFunction`.
+        homes: The device of each resource that it uses, by the name of its placeholder.
         messages: What the worker and the ps send each other in one step.
-        size: The number of its operations.
     """
 
     def __init__(
@@ -34,17 +35,20 @@ class StepGraph:
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph
         remember(graph)
-        homes = {
+        self.homes = {
             inside.op.name: outside.device
             for outside, inside in graph.captures
             if outside.dtype == tf.resource
         }
-        packed = pack(graph, homes)
+        packed = pack(graph, self.homes)
         self.messages = packed.messages
-        self.size = len(packed.definition.node)
-        self._definition = packed.definition
-        used = {each for node in packed.definition.node for each in node.input}
-        self._used = {each.name for each in graph.inputs if each.op.name in used}
+        inputs = [each.name for each in self.function.inputs]
+        self._fragment = Fragment(packed.definition, inputs)
+
+    @property
+    def size(self) -> int:
+        """The number of its operations."""
+        return self._fragment.size
 
     def add(self, tensors: Sequence[tf.Tensor], name: str) -> Any:
         """Adds the step to the function being traced, and returns its result.
@@ -53,33 +57,27 @@ class StepGraph:
             tensors: Its inputs.
             name: How the names of its operations begin.
         """
-        function = self.function
-        graph = tf.compat.v1.get_default_graph()
-        for variable in function.graph.variables:
-            graph.watch_variable(variable)
-        captured = [graph.capture(each) for each in function.captured_inputs]
-        given = dict(
-            zip(
-                (each.name for each in function.inputs),
-                (*tensors, *captured),
-                strict=True,
-            )
-        )
-        outputs = [each.name for each in function.outputs]
-        computed = [each for each in outputs if each not in given]
-        results = tf.graph_util.import_graph_def(
-            self._definition,
-            {name: each for name, each in given.items() if name in self._used},
-            computed,
-            name=name,
-        )
-        given.update(zip(computed, results, strict=True))
-        for each, traced in zip(outputs, function.outputs, strict=True):
-            given[each].set_shape(traced.shape)
-        structure = function.structured_outputs
-        rest = iter(outputs)
-        flat = [
-            None if each is None else given[next(rest)]
-            for each in tf.nest.flatten(structure, expand_composites=True)
-        ]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        outputs = [each.name for each in self.function.outputs]
+        given = [*tensors, *captures_of(self.function)]
+        return structured(self.function, self._fragment.add(given, outputs, name))
+
+
+def captures_of(function: Any) -> list[tf.Tensor]:
+    """Captures what a function has captured, for the function being traced."""
+    graph = tf.compat.v1.get_default_graph()
+    for variable in function.graph.variables:
+        graph.watch_variable(variable)
+    return [graph.capture(each) for each in function.captured_inputs]
+
+
+def structured(function: Any, outputs: Sequence[tf.Tensor]) -> Any:
+    """Returns the result of a function that has these outputs."""
+    for each, traced in zip(outputs, function.outputs, strict=True):
+        each.set_shape(traced.shape)
+    structure = function.structured_outputs
+    rest = iter(outputs)
+    flat = [
+        None if each is None else next(rest)
+        for each in tf.nest.flatten(structure, expand_composites=True)
+    ]
+    return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
