@@ -20,7 +20,7 @@ from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
-from tfdist.parameter_server.fit.strides import Pace, in_strides, sees_batches
+from tfdist.parameter_server.fit.strides import Pace, in_strides, sees_batches, sizes_of
 
 # How fast the current call of `fit` or `evaluate` sends steps; None for one at a time.
 _pace: ContextVar[Pace | None] = ContextVar("pace", default=None)
@@ -120,7 +120,8 @@ class ParameterServerDriver(DefaultDriver):
         pace = None
         if stage is not None and not sees_batches(given, stage):
             paces = self._paces.setdefault(model, {})
-            pace = paces.setdefault(stage, Pace(self.strategy.num_workers))
+            sizes = sizes_of(self.strategy.exchange.steps)
+            pace = paces.setdefault(stage, Pace(self.strategy.num_workers, sizes))
         token = _pace.set(pace)
         try:
             yield
@@ -154,7 +155,10 @@ class ParameterServerDriver(DefaultDriver):
             return steps
         pace.start(self._in_flight.steps_finished)
         return in_strides(
-            epoch_iterator, steps, lambda: pace.steps(self._in_flight.steps_finished)
+            epoch_iterator,
+            steps,
+            lambda: pace.steps(self._in_flight.steps_finished),
+            pace.sizes,
         )
 
     def storing(

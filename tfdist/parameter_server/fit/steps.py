@@ -18,7 +18,7 @@ from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.message import as_tensors, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
-from tfdist.parameter_server.fit.strides import split
+from tfdist.parameter_server.fit.strides import sizes_of, split
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 
@@ -83,7 +83,7 @@ class WorkerSteps:
         if len(rows) == steps:
             return [_joined(rows)]
         rest = iter(rows)
-        counts = split(len(rows), 1)
+        counts = split(len(rows), 1, sizes_of(self._strategy.exchange.steps))
         return [_joined(list(itertools.islice(rest, count))) for count in counts]
 
     def _submit(self, function: Any, argument: Any, steps: int) -> None:

@@ -7,13 +7,21 @@ these, several are taken together: a *stride*.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-SIZES = (1, 10, 100)
-"""The numbers of steps in a stride. They are few, since each takes a trace."""
+
+def sizes_of(exchange: int) -> tuple[int, ...]:
+    """Returns the numbers of steps in a stride: few, since each takes a trace.
+
+    Args:
+        exchange: The most steps between two exchanges.
+    """
+    most = max(exchange, 10)
+    return (1, most, 10 * most)
+
 
 # A longer message would delay a progress bar and the end of an epoch noticeably; a
 # shorter one costs more than it has to. In between, the size stays as it is.
@@ -27,12 +35,17 @@ class Pace:
 
     Args:
         workers: The number of workers.
+        sizes: The numbers to choose from, in increasing order.
         clock: Returns the time in seconds.
     """
 
     def __init__(
-        self, workers: int, clock: Callable[[], float] = time.monotonic
+        self,
+        workers: int,
+        sizes: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.sizes = tuple(sizes)
         self._workers = workers
         self._clock = clock
         self._since, self._finished_then = clock(), 0
@@ -52,18 +65,19 @@ class Pace:
         if elapsed >= _WINDOW_SECONDS and done:
             self._since, self._finished_then = self._clock(), finished
             seconds = elapsed * self._workers / done
-            larger = SIZES[min(self._size + 1, len(SIZES) - 1)]
-            if larger * seconds <= _SHORT_SECONDS:
-                self._size = SIZES.index(larger)
-            elif SIZES[self._size] * seconds > _LONG_SECONDS and self._size:
+            larger = min(self._size + 1, len(self.sizes) - 1)
+            if self.sizes[larger] * seconds <= _SHORT_SECONDS:
+                self._size = larger
+            elif self.sizes[self._size] * seconds > _LONG_SECONDS and self._size:
                 self._size -= 1
-        return SIZES[self._size]
+        return self.sizes[self._size]
 
 
 def in_strides(
     epoch_iterator: Any,
     steps: Iterator[tuple[int, int, Any]],
     size: Callable[[], int],
+    sizes: Sequence[int],
 ) -> Iterator[tuple[int, int, Any]]:
     """Takes steps together.
 
@@ -72,6 +86,7 @@ def in_strides(
         steps: The first and the last step of each execution, and the data; the latter is
             told how many steps to take next, as `asked`.
         size: Returns the number of steps for the next stride.
+        sizes: What it may return.
 
     Yields:
         The first and the last step of each stride, and the data.
@@ -81,7 +96,7 @@ def in_strides(
         each = last + 1 - first
         more = list(itertools.islice(steps, max(size() // each, 1) - 1))
         stop = more[-1][1] + 1 if more else last + 1
-        for count in split(stop - first, each):
+        for count in split(stop - first, each, sizes):
             if length_unknown:
                 # Keras takes this for the number of batches once they have run out.
                 epoch_iterator._steps_seen = min(first, data.taken) + each
@@ -90,14 +105,15 @@ def in_strides(
             first += count
 
 
-def split(steps: int, least: int) -> Iterator[int]:
+def split(steps: int, least: int, sizes: Sequence[int]) -> Iterator[int]:
     """Splits steps into strides of the usual sizes.
 
     Args:
         steps: How many there are.
         least: A number of which every stride is a multiple.
+        sizes: The usual sizes, in increasing order.
     """
-    for size in reversed(SIZES):
+    for size in reversed(sizes):
         size = max(size // least, 1) * least
         while steps >= size:
             yield size
