@@ -69,9 +69,9 @@ def test_a_slow_function_holds_up_nothing_but_itself():
     for number in range(1000):
         in_flight.submit(None, number, results.append)
     assert results == [*range(1, 999)]
-    assert in_flight.under_way(999) == [0]
+    assert in_flight.under_way(999) == [(0, 1)]
     assert in_flight.finished == 998
-    assert in_flight.under_way(1000) == [0, 999]
+    assert in_flight.under_way(1000) == [(0, 1), (999, 1)]
     in_flight.join()
     assert results == [*range(1, 1000)]
     assert in_flight.under_way(1000) == []

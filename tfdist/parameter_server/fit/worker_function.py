@@ -13,11 +13,12 @@ from tfdist.parameter_server.step_graph.step_graph import StepGraph
 LONGEST_CHUNK = 10
 """The most steps that follow each other without a loop: more gain little."""
 
-LARGEST_CHUNK = 20_000
+LARGEST_CHUNK = 2_500
 """The most operations that follow each other without a loop.
 
-Each worker prepares all of them before its first step. A model as large as that computes
-long enough that six messages more per step do not matter.
+Each worker prepares all of them before its first step, in a time that grows faster than
+their number. A larger model computes long enough that six more messages per step do not
+matter.
 """
 
 Batch = Callable[[Any], list[tf.Tensor]]
