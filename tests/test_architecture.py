@@ -158,6 +158,7 @@ def test_the_public_names():
         "ClusterSuggestion",
         "Embedding",
         "EmbeddingBag",
+        "Every",
         "FixedShardsPartitioner",
         "GreedyLoadBalancing",
         "IndivisibleLossError",

@@ -38,6 +38,8 @@ PURE = {
         "watchdog",
     ],
     "low_level": ["replica_round"],
+    "parameter_server": ["exchange"],
+    "parameter_server.step_graph": ["messages"],
     "placement": ["*"],
     "planning": [
         "arguments",

@@ -1,5 +1,8 @@
 """Updates a weight on a ps and its slots in one operation, beside them."""
 
+import contextvars
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,6 +16,28 @@ from tfdist.variables.variable import ParameterServerVariable
 
 # What the update steps of Keras's optimizers call; replaced on an instance, they decide.
 _METHODS = frozenset({"update_step", "assign", "assign_add", "assign_sub"})
+# Whether updates are left to Keras, operation by operation.
+_left_to_keras: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "left_to_keras", default=False
+)
+
+
+def leaving_updates_to_keras(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a step whose updates are to be computed on copies of the variables.
+
+    A fused kernel cannot be: it wants the variable itself.
+    """
+
+    @functools.wraps(step)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        # In the step, since TensorFlow may trace it in a thread of its own.
+        token = _left_to_keras.set(True)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            _left_to_keras.reset(token)
+
+    return traced
 
 
 def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bool:
@@ -30,7 +55,9 @@ def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bo
     Returns:
         Whether it did. If not, nothing has happened.
     """
-    if tf.executing_eagerly() or _METHODS & vars(optimizer).keys():
+    if tf.executing_eagerly() or _left_to_keras.get():
+        return False
+    if _METHODS & vars(optimizer).keys():
         return False
     on_ps = _on_ps(weight)
     if on_ps is None or not _is_dense(gradient, on_ps):

@@ -9,6 +9,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit import message
 from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.variables.fused_update import leaving_updates_to_keras
 
 LONGEST_CHUNK = 10
 """The most steps that follow each other without a loop: more gain little."""
@@ -49,6 +50,9 @@ class WorkerFunction:
         self._strategy = strategy
         self._structure = structure
         self._specs = message.tensor_specs(structure)
+
+        if strategy.exchange.steps > 1:
+            step = leaving_updates_to_keras(step)
 
         def run(*tensors: tf.Tensor) -> Any:
             batch = message.pack(structure, list(tensors))

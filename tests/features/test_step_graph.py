@@ -1,0 +1,213 @@
+"""What a step sends: counted in its graph, and what it computes all the same."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import Seen
+
+import tfdist
+from tfdist.parameter_server.exchange import check_exchange
+from tfdist.parameter_server.fit import worker_function
+from tfdist.parameter_server.step_graph.messages import Message
+
+pytestmark = pytest.mark.parameter_server
+
+layers = keras.layers
+
+BATCH, BATCHES = 8, 40
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The step graphs that are traced in a test."""
+    found = []
+    constructor = worker_function.StepGraph.__init__
+
+    def init(self, *args):
+        constructor(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(worker_function.StepGraph, "__init__", init)
+    return found
+
+
+@pytest.fixture
+def exchange(strategy, monkeypatch):
+    def set_to(steps):
+        monkeypatch.setattr(strategy, "exchange", tfdist.Every(steps))
+
+    return set_to
+
+
+def mlp():
+    return keras.Sequential(
+        [keras.Input((20,)), layers.Dense(30, activation="relu"), layers.Dense(10)]
+    )
+
+
+def cnn():
+    return keras.Sequential(
+        [
+            keras.Input((20,)),
+            layers.Reshape((5, 4, 1)),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.5),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+
+
+def recommender():
+    inputs = keras.Input((20,))
+    table = tfdist.Embedding(50, 6)(keras.ops.cast(inputs > 0, "int32"))
+    return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(table)))
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(BATCH * BATCHES, 20)).astype("float32")
+    return x, x[:, :10].argmax(axis=1)
+
+
+def compiled(strategy, model, optimizer, **options):
+    with strategy.scope():
+        made = model()
+        made.compile(
+            optimizer,
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            **options,
+        )
+    return made
+
+
+def crossings(graph: tf.Graph) -> int:
+    """How many tensors and signals cross between tasks, by the devices alone."""
+
+    def task(op: tf.Operation) -> str:
+        spec = tf.DeviceSpec.from_string(op.device)
+        return f"{spec.job}{spec.task}" if spec.job == "ps" else "worker"
+
+    sent = set()
+    for op in graph.get_operations():
+        for each in op.inputs:
+            if each.dtype != tf.resource and task(each.op) != task(op):
+                sent.add((each.name, task(op)))
+        for each in op.control_inputs:
+            # TensorFlow orders what follows a step after it; the last has no successor.
+            if task(each) != task(op):
+                sent.add((each.name, task(op)))
+    return len(sent)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [(mlp, 4), (cnn, 4), (recommender, 9)],
+    ids=["mlp", "cnn", "rows"],
+)
+def test_messages_per_step(strategy, traced, sent, model, limit, optimizer):
+    compiled(strategy, model, optimizer).fit(*data(), batch_size=BATCH, verbose=0)
+    (step,) = traced
+    assert len(step.messages) <= limit
+    # The same, from the function that was sent to the workers.
+    assert crossings(sent.functions[0].graph) <= limit
+
+
+def test_a_pair_of_tasks_has_one_message_each_way(strategy, traced):
+    compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
+    (step,) = traced
+    assert all(isinstance(each, Message) for each in step.messages)
+    pairs = {(each.sender, each.receiver) for each in step.messages}
+    assert pairs == {
+        ("ps:0", "worker"),
+        ("ps:1", "worker"),
+        ("worker", "ps:0"),
+        ("worker", "ps:1"),
+    }
+
+
+def test_ten_steps_take_ten_times_the_messages_of_one(strategy, traced, sent):
+    model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    (step,) = traced
+    (function,) = sent.functions
+    assert "While" not in {op.type for op in function.graph.get_operations()}
+    assert crossings(function.graph) == 10 * len(step.messages)
+
+
+def test_long_calls_loop_over_chunks(strategy, sent, monkeypatch):
+    monkeypatch.setattr(worker_function, "LONGEST_CHUNK", 4)
+    model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
+    model.fit(*data(), batch_size=BATCH, epochs=2, verbose=0)
+    assert model.optimizer.iterations == 2 * BATCHES
+    types = [op.type for op in sent.functions[0].graph.get_operations()]
+    assert types.count("While") == 1
+
+
+@pytest.mark.parametrize("steps", [1, 3, 10, 40])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_counts_are_exact_between_exchanges(strategy, exchange, steps, optimizer):
+    exchange(steps)
+    x = np.arange(BATCH * BATCHES, dtype="float32")[:, None]
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+        model.compile(optimizer, "mse", metrics=[Seen(len(x))], steps_per_execution=10)
+    history = model.fit(x * 0, x, batch_size=BATCH, epochs=2, verbose=0).history
+    assert model.optimizer.iterations == 2 * BATCHES
+    np.testing.assert_array_equal(history["seen"][-1], np.ones(len(x)))
+
+
+@pytest.mark.parametrize("steps", [3, 10])
+def test_sums_of_changes_are_exact_between_exchanges(strategy, exchange, steps):
+    exchange(steps)
+    x = np.ones((BATCH * BATCHES, 1), "float32")
+    rate = 2.0**-10
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+        model.compile(
+            keras.optimizers.SGD(rate), _output, steps_per_execution=BATCHES // 4
+        )
+    before = model.get_weights()
+    model.fit(x, x, batch_size=BATCH, verbose=0)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_allclose(old - new, rate * BATCHES, rtol=1e-5)
+
+
+def _output(_, predicted):
+    """A loss whose gradient does not depend on the weights."""
+    return predicted[:, 0]
+
+
+def test_one_worker_computes_what_one_process_does(strategy, exchange, traced):
+    """One call of all steps runs on one worker, so that its result is determined."""
+    exchange(BATCHES)
+    model = compiled(strategy, mlp, "adam", steps_per_execution=BATCHES)
+    alone = mlp()
+    alone.set_weights(model.get_weights())
+    alone.compile(
+        "adam",
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    ours = model.fit(*data(), **options).history
+    theirs = alone.fit(*data(), **options).history
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    for mine, other in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+    assert len(traced[-1].messages) == 4, "for all steps together"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5"])
+def test_an_exchange_of_no_steps_is_an_error(wrong):
+    with pytest.raises((TypeError, ValueError), match="Every takes a number of steps"):
+        tfdist.Every(wrong)
+
+
+def test_what_is_no_exchange_is_an_error():
+    with pytest.raises(TypeError, match=r"tfdist\.Every\(5\); received 5"):
+        check_exchange(5)
