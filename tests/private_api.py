@@ -30,7 +30,7 @@ PRIVATE_PACKAGES = (
 # Packages whose members are not declared yet.
 EXEMPT: tuple[str, ...] = ()
 # Underscored names that Python documents.
-OF_PYTHON = {"_asdict", "_exit", "_fields", "_make", "_replace"}
+OF_PYTHON = {"_asdict", "_exit", "_fields", "_fields_", "_make", "_replace"}
 
 
 def files() -> list[Path]:

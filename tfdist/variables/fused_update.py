@@ -23,14 +23,13 @@ _left_to_keras: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def leaving_updates_to_keras(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a step whose updates are to be computed on copies of the variables.
+    """Wraps what traces a step whose updates are to be computed on copies of variables.
 
     A fused kernel cannot be: it wants the variable itself.
     """
 
     @functools.wraps(step)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        # In the step, since TensorFlow may trace it in a thread of its own.
         token = _left_to_keras.set(True)
         try:
             return step(*args, **kwargs)

@@ -51,12 +51,12 @@ class WorkerFunction:
         self._structure = structure
         self._specs = message.tensor_specs(structure)
 
-        if strategy.exchange.steps > 1:
-            step = leaving_updates_to_keras(step)
-
         def run(*tensors: tf.Tensor) -> Any:
             batch = message.pack(structure, list(tensors))
             return strategy.run(step, args=(batch,))
+
+        if strategy.exchange.steps > 1:
+            run = leaving_updates_to_keras(run)
 
         self.step = StepGraph(strategy, run, self._specs)
         # By the number of steps between two exchanges.
