@@ -12,7 +12,7 @@ from pathlib import Path
 import readme
 import rich.box
 import rich.table
-from peers_results import JOBS, Measured, Spread, cpu, rate
+from peers_results import JOBS, Measured, Spread, cpu, rate, unique
 from peers_targets import targets
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ def read(path: Path) -> list[Measured]:
 
 def cells(measured: Measured) -> list[list[str]]:
     """Returns a heading, and a row for each contender that took turns."""
-    names = [each.contender for each in measured.rounds if each.index == 0]
+    names = unique(each.contender for each in measured.rounds)
     base = BASE if BASE in names else names[0]
     rows = [
         [
@@ -92,12 +92,14 @@ def page(every: Sequence[Measured]) -> str:
     parts = []
     for measured in every:
         learnt = measured.learnt[0].steps
-        rounds = 1 + max((each.index for each in measured.rounds), default=-1)
+        turns = [each.contender for each in measured.rounds]
+        rounds = min(turns.count(name) for name in set(turns))
         rows = readme.markdown(cells(measured))
+        commands = "\n".join(measured.environment["commands"])
         parts.append(
-            f"### {measured.workload}\n\nMedians of {rounds} rounds; the loss is that "
+            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the loss is that "
             f"after {learnt:,} steps.\n\n{rows}\n<!-- not run: measures for minutes -->"
-            f"\n```sh\n{measured.environment['command']}\n```\n"
+            f"\n```sh\n{commands}\n```\n"
         )
     alt = "Steps per second of each contender: median, minimum and maximum"
     parts.append(f"![{alt}]({PLOT.name})\n")

@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from results import JOBS, Spread, paired, unique
+from results import JOBS, Spread, unique
 
 __all__ = [
     "JOBS",
@@ -138,8 +138,22 @@ class Measured:
     def ratio(
         self, contender: str, other: str, value: Callable[[Round], float]
     ) -> Spread:
-        """Returns the spread of a contender's value over another's, turn by turn."""
-        return paired(self.rounds, self.workload, (contender, other), value)
+        """Returns the spread of a contender's value over another's, turn by turn.
+
+        Raises:
+            ValueError: If they never took turns with each other.
+        """
+        mine, theirs = (
+            {each.index: value(each) for each in self.rounds if each.contender == name}
+            for name in (contender, other)
+        )
+        both = sorted(mine.keys() & theirs.keys())
+        if not both:
+            raise ValueError(
+                f"{contender} and {other} took no turns with each other in "
+                f"{self.workload}: name both in one --contenders"
+            )
+        return Spread.of(mine[index] / theirs[index] for index in both)
 
     def loss(self, contender: str) -> float | None:
         """Returns the median of the losses of a contender."""
@@ -157,6 +171,27 @@ def merged(before: Sequence[Measured], after: Sequence[Measured]) -> list[Measur
     """Returns both, where the later measurement of a workload replaces the earlier."""
     by_workload = {each.workload: each for each in [*before, *after]}
     return list(by_workload.values())
+
+
+def joined(first: Measured, second: Measured) -> Measured:
+    """Returns two measurements of one workload as one.
+
+    Turns of the second are later rounds, so that no ratio mixes the two.
+    """
+    rounds = 1 + max((each.index for each in first.rounds), default=-1)
+    losses = 1 + max((each.index for each in first.learnt), default=-1)
+    about = {**second.environment, **first.environment}
+    about["commands"] = [
+        *first.environment["commands"],
+        *second.environment["commands"],
+    ]
+    return Measured(
+        first.workload,
+        about,
+        first.rounds + [replace(r, index=r.index + rounds) for r in second.rounds],
+        first.learnt + [replace(x, index=x.index + losses) for x in second.learnt],
+        first.updates + second.updates,
+    )
 
 
 def _median(numbers: Iterable[float]) -> float | None:

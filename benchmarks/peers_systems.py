@@ -212,6 +212,8 @@ def _coordinated(
 
 def _ray(job: Job) -> list[Process]:
     driver = _program(python_of("ray"), "ray_actors", job.task("chief", 0), True)
+    # It would kill actors when other programs fill the memory.
+    driver.env["RAY_memory_monitor_refresh_ms"] = "0"
     starts = {"ray::ParameterServer": "ps", "ray::Worker": "worker"}
     return [replace(driver, starts=starts)]
 

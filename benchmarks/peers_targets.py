@@ -1,6 +1,6 @@
 """What tfdist was to reach beside its peers, and whether it did."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from peers_results import Measured, Spread, cpu, rate
@@ -67,9 +67,18 @@ TARGETS = (
 )
 
 
+# Workload, contender, and the CPU milliseconds per step that its chief may take.
+CHIEFS = ((MAIN, "tfdist-x1", 0.4), (MAIN, "tfdist-arrays", 1.0))
+# A contender may have this much more loss than another that also merges.
+LOSS = (MAIN, "tfdist-every10", "paddle", 1.02)
+# A contender may not fall behind its peer as the cluster grows.
+LARGE = "mlp-sgd, 4 ps and 8 workers"
+GROWTH = (("tfdist-x1", "mxnet"), ("tfdist-x10", "mxnet"))
+
+
 def targets(every: Sequence[Measured]) -> list[list[str]]:
     """Returns a heading, and a row for each target that was measured."""
-    rows = [["workload", "ratio", "of", "median (min to max)", "target", ""]]
+    rows = [["workload", "what", "median (min to max)", "target", ""]]
     by_workload = {measured.workload: measured for measured in every}
     for target in TARGETS:
         measured = by_workload.get(target.workload)
@@ -80,11 +89,55 @@ def targets(every: Sequence[Measured]) -> list[list[str]]:
         rows.append(
             [
                 target.workload,
-                f"{target.contender} / {other}",
-                target.of,
+                f"{target.of}, {target.contender} / {other}",
                 str(ratio),
                 f"{sign} {target.bound:g}",
-                "reached" if target.reached(ratio.median) else "missed",
+                _verdict(target.reached(ratio.median)),
             ]
         )
-    return rows
+    return [*rows, *_chiefs(by_workload), *_loss(by_workload), *_growth(by_workload)]
+
+
+def _chiefs(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:
+    for workload, name, bound in CHIEFS:
+        if _has(by_workload, workload, name):
+            spread = by_workload[workload].spread(name, lambda r: r.cpu_ms("chief"))
+            reached = _verdict(spread.median <= bound)
+            what = f"CPU ms per step of the chief, {name}"
+            yield [workload, what, str(spread), f"at most {bound:g}", reached]
+
+
+def _loss(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:
+    workload, name, other, bound = LOSS
+    if _has(by_workload, workload, name, other):
+        measured = by_workload[workload]
+        ratio = (measured.loss(name) or 0.0) / (measured.loss(other) or 1.0)
+        what = f"loss, {name} / {other}"
+        reached = _verdict(ratio <= bound)
+        yield [workload, what, f"{ratio:.3f}", f"at most {bound:g}", reached]
+
+
+def _growth(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:
+    for name, other in GROWTH:
+        if _has(by_workload, MAIN, name, other) and _has(
+            by_workload, LARGE, name, other
+        ):
+            small = by_workload[MAIN].ratio(name, other, rate)
+            large = by_workload[LARGE].ratio(name, other, rate)
+            yield [
+                LARGE,
+                f"{_RATE}, {name} / {other}",
+                str(large),
+                f"at least {small.median:.2f}, as with 2 workers",
+                _verdict(large.median >= small.median),
+            ]
+
+
+def _has(by_workload: Mapping[str, Measured], workload: str, *names: str) -> bool:
+    measured = by_workload.get(workload)
+    turns = measured.rounds if measured else []
+    return set(names) <= {each.contender for each in turns}
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "missed"
