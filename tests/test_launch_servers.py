@@ -15,7 +15,7 @@ import pytest
 import launch
 from launch.supervise import readiness
 
-from .launch_programs.launcher import PROGRAMS, Launcher, marked, wait_for
+from .launch_programs.launcher import PROGRAMS, ROOT, Launcher, marked, wait_for
 
 
 @pytest.fixture
@@ -33,6 +33,19 @@ def serve(launcher, monkeypatch, tmp_path):
         return launch.servers(2, 2, server=server, log_dir=str(tmp_path), **options)
 
     return serve
+
+
+@pytest.fixture
+def serve_late(launcher, monkeypatch, tmp_path):
+    """Servers with a fork server that never gets ready."""
+    package = tmp_path / "tfdist" / "fork_server"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("TEST_MARK", launcher.mark)
+    monkeypatch.chdir(tmp_path)  # `python -m` finds the stand-ins here.
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    return launch.servers(1, 1, log_dir=str(tmp_path), startup_timeout=4.0)
 
 
 def test_servers_listen_within_the_context_and_are_gone_after_it(
@@ -146,3 +159,17 @@ def test_real_servers_keep_the_variable_and_run_the_steps(tmp_path):
     steps = {name: log.count("a step ran here") for name, log in logs.items()}
     assert steps["worker-0"] + steps["worker-1"] == 20
     assert steps["chief"] == steps["ps-0"] == 0
+
+
+def test_a_fork_server_that_is_late_is_not_waited_for(serve_late, tmp_path):
+    with serve_late as servers:
+        assert [*servers.pids] == ["ps:0", "worker:0"]
+        family = [psutil.Process(pid) for pid in servers.pids.values()]
+        assert all(
+            process.cmdline()[1:] == ["-m", "tfdist.server"] for process in family
+        )
+    log = (tmp_path / "fork-server.log").read_text()
+    late = "is spawned, not forked: the fork server was not ready in time"
+    assert [line for line in log.splitlines() if line.startswith("launch: ")] == [
+        f"launch: {name} {late}" for name in ("ps:0", "worker:0")
+    ]

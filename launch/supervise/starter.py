@@ -87,6 +87,9 @@ class Starter:
             OSError: If it cannot be started.
         """
         if self._server:
+            if not self.is_ready:
+                self._loop.unregister(self._server)
+                self._server.close("the fork server was not ready in time")
             problem = self._server.problem or self._why_not(plan, env)
             if not problem:
                 with _input(inherit_stdin) as stdin:
