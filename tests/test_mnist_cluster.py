@@ -50,7 +50,7 @@ def test_five_processes_train_and_report(tmp_path):
     assert saved.exists()
     logs = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert [name.split(".")[0] for name in logs] == [
-        *("chief", "ps-0", "ps-1", "worker-0", "worker-1")
+        *("chief", "fork-server", "ps-0", "ps-1", "worker-0", "worker-1")
     ]
     assert [p for p in psutil.process_iter() if _belongs_to(p, tmp_path)] == []
 
