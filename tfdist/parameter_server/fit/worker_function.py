@@ -1,5 +1,6 @@
 """The functions that workers run: one or more steps on the batches of a message."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -122,11 +123,14 @@ class WorkerFunction:
         tensors = [each for i in range(steps) for each in batch(first + i)]
         return self._exchange(steps).add(tensors, "step_0")
 
+    @functools.cached_property
+    def _local_steps(self) -> LocalSteps:
+        return LocalSteps(self.step, self._strategy.extended.is_weight)
+
     def _exchange(self, steps: int) -> StepGraph:
         """Returns a graph of steps of which only the first pulls, and the last pushes."""
         if steps not in self._exchanges:
-            is_weight = self._strategy.extended.is_weight
-            local = LocalSteps(self.step, is_weight)
+            local = self._local_steps
             width = len(self._specs)
 
             def run(*tensors: tf.Tensor) -> Any:
