@@ -1,0 +1,1 @@
+"""What a job uses while it runs: CPU time, bytes, and the epochs of its script."""

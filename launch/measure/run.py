@@ -1,0 +1,164 @@
+"""Runs a job, and returns what its script and its tasks did in each epoch."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launch import foreground
+from launch.job import Job
+from launch.loopback import make_log_dir
+from launch.measure.counters import Read, Sampler, bytes_of, cpu_of
+from launch.supervise import policy
+from launch.supervise.handle import Handle
+from tf_config import contract
+from tf_config.contract import EpochRecord
+from tf_config.speedup import Epoch
+
+HISTORY_FILE = "history.jsonl"
+_CPU_INTERVAL, _BYTES_INTERVAL = 0.1, 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job did.
+
+    Attributes:
+        status: Its exit status.
+        seconds: From its start to its end.
+        reasons: Why it failed, in the supervisor's words.
+        policy: The policy under which its steps ran; '' without one.
+        epochs: The epochs of its script, in their order.
+    """
+
+    status: int
+    seconds: float
+    reasons: tuple[str, ...] = ()
+    policy: str = ""
+    epochs: tuple[Epoch, ...] = ()
+
+
+@dataclass
+class _Started:
+    """What the supervisor has told so far."""
+
+    samplers: list[Sampler] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+def run(
+    job: Job, env: Mapping[str, str] | None = None, count_bytes: Read | None = None
+) -> Measured:
+    """Runs a job to its end, and measures it.
+
+    Args:
+        job: The job.
+        env: Variables for the tasks that run the script.
+        count_bytes: Reads the bytes `sent TASK` and `received TASK` of each task. By
+            default, the bytes of the connections of its process.
+
+    Raises:
+        LogDirError: If the log directory cannot be written.
+    """
+    make_log_dir(job.log_dir)
+    # Absolute, since the script may change its directory.
+    path = Path(os.path.abspath(job.log_dir), HISTORY_FILE)
+    path.unlink(missing_ok=True)
+    job = _telling(job, {**(env or {}), contract.HISTORY: str(path)})
+    started = _Started()
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        threads: list[threading.Thread] = []
+
+        def listen(handle: Handle) -> None:
+            thread = threading.Thread(
+                target=_hear, args=(handle, started, stack, count_bytes)
+            )
+            threads.append(thread)
+            thread.start()
+
+        status = foreground.run(job, on_start=listen)
+        for thread in threads:
+            thread.join()
+    records = list(_records(path))
+    return Measured(
+        status=status,
+        seconds=time.monotonic() - began,
+        reasons=tuple(started.reasons),
+        policy=records[-1].policy if records else "",
+        epochs=tuple(_epoch(each, started.samplers) for each in records),
+    )
+
+
+def _telling(job: Job, env: Mapping[str, str]) -> Job:
+    """Adds variables to the tasks that run the script, but the file to one alone."""
+    leader = policy.leader(job.plans)
+    rest = {name: env[name] for name in env if name != contract.HISTORY}
+    plans = []
+    for plan in job.plans:
+        own = env if plan.task == leader else rest
+        plans.append(plan if plan.is_server else replace(plan, env={**plan.env, **own}))
+    return replace(job, plans=tuple(plans))
+
+
+def _hear(
+    handle: Handle,
+    started: _Started,
+    stack: contextlib.ExitStack,
+    count_bytes: Read | None,
+) -> None:
+    """Starts the samplers when the tasks run, and collects the reasons of a failure."""
+    with contextlib.suppress(ConnectionError):
+        for event in iter(handle.next_event, {}):
+            if "error" in event:
+                started.reasons.append(event["error"])
+            if "pids" in event and not started.samplers:
+                pids = event["pids"]
+                reads = (
+                    (cpu_of(pids), _CPU_INTERVAL),
+                    (
+                        count_bytes or bytes_of(pids),
+                        _CPU_INTERVAL if count_bytes else _BYTES_INTERVAL,
+                    ),
+                )
+                for read, interval in reads:
+                    sampler = stack.enter_context(Sampler(read, interval))
+                    started.samplers.append(sampler)
+
+
+def _records(path: Path) -> Iterator[EpochRecord]:
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_text().splitlines():
+            # A script that was killed may have left half a line.
+            with contextlib.suppress(ValueError, TypeError):
+                yield EpochRecord.from_line(line)
+
+
+def _epoch(record: EpochRecord, samplers: Sequence[Sampler]) -> Epoch:
+    cpu, data = (
+        (each.between(record.began, record.ended) for each in samplers)
+        if samplers
+        else ({}, {})
+    )
+    machine = cpu.pop("", 0.0)
+    return Epoch(
+        seconds=record.ended - record.began,
+        steps=record.steps,
+        messages=record.messages,
+        logs=record.logs,
+        cpu=cpu,
+        sent=_direction(data, "sent "),
+        received=_direction(data, "received "),
+        other_cpu=max(machine - sum(cpu.values()), 0.0),
+    )
+
+
+def _direction(data: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in data.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,131 @@
+"""Tasks on hosts of their own, whose links have a certain rate.
+
+A host is a network namespace on this machine, so all share its cores. It takes root and
+iproute2.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from launch.job import Job
+from launch.network import reach
+from launch.network.namespaces import Network, network
+from launch.plan import task_name
+from tf_config import Cluster, Task
+
+_PORT = 2222
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit")
+_BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
+
+
+class RateError(ValueError):
+    """A rate that `tc` would not understand, or would understand differently."""
+
+
+def bytes_per_second(rate: str) -> float:
+    """Returns a rate of `tc` in bytes per second.
+
+    >>> bytes_per_second("1gbit")
+    125000000.0
+
+    Raises:
+        RateError: If it is not a positive number and kbit, mbit or gbit.
+    """
+    found = _RATE.fullmatch(rate)
+    if found is None or not float(found[1]):
+        raise RateError(
+            "a rate is a positive number and kbit, mbit or gbit, such as 200mbit; "
+            f"received {rate!r}"
+        )
+    return float(found[1]) * _BITS[found[2]] / 8
+
+
+def burst_of(rate: float) -> int:
+    """Returns how many bytes pass at once after a pause.
+
+    Few, since they do not take the time that the rate says; but a packet of the kernel's
+    own may have 64 KiB, and its timers may be late by a millisecond or two.
+
+    Args:
+        rate: In bytes per second.
+    """
+    return max(70_000, round(0.002 * rate))
+
+
+class ShapedHosts:
+    """Hosts for the tasks of jobs.
+
+    Args:
+        hosts: The network namespaces; each has the name of a task without the colon.
+    """
+
+    def __init__(self, hosts: Network) -> None:
+        self._hosts = hosts
+
+    def cluster(
+        self, num_ps: int, num_workers: int, *, chief: bool, evaluator: bool
+    ) -> Cluster:
+        """Creates a cluster with one task per host."""
+        counts = {
+            "chief": int(chief),
+            "ps": num_ps,
+            "worker": num_workers,
+            "evaluator": int(evaluator),
+        }
+        return Cluster.from_dict(
+            {
+                job: [self._address(Task(job, index)) for index in range(count)]
+                for job, count in counts.items()
+            }
+        )
+
+    def place(self, job: Job) -> Job:
+        """Returns the job with each task on its host."""
+        plans = tuple(
+            replace(
+                plan,
+                argv=tuple(self._hosts.command(_host(plan.task), list(plan.argv))),
+            )
+            for plan in job.plans
+        )
+        # The hosts have no connection to anything else.
+        return replace(job, plans=plans, network=reach.OPEN)
+
+    def bytes_of(self, job: Job) -> Mapping[str, float]:
+        """Reads the bytes that each task's host has sent and received."""
+        found = {}
+        for plan in job.plans:
+            received, sent = self._hosts.bytes(_host(plan.task))
+            found[f"received {plan.name}"] = float(received)
+            found[f"sent {plan.name}"] = float(sent)
+        return found
+
+    def _address(self, task: Task) -> str:
+        return f"{self._hosts.address(_host(task))}:{_PORT}"
+
+
+def _host(task: Task) -> str:
+    return task_name(task).replace(":", "")
+
+
+@contextlib.contextmanager
+def shaped_hosts(rate: str, num_ps: int, most_workers: int) -> Iterator[ShapedHosts]:
+    """Creates the hosts of a chief, an evaluator, ps and workers, and removes them.
+
+    Args:
+        rate: What each host's link carries in each direction, as `bytes_per_second`
+            takes it.
+        num_ps: The number of ps.
+        most_workers: The largest number of workers of any job.
+
+    Raises:
+        NetworkError: If this process may not create namespaces, or has no iproute2.
+    """
+    tasks = [Task("chief", 0), Task("evaluator", 0)]
+    tasks += [Task("ps", index) for index in range(num_ps)]
+    tasks += [Task("worker", index) for index in range(most_workers)]
+    with network([_host(task) for task in tasks]) as hosts:
+        hosts.shape(rate, f"{burst_of(bytes_per_second(rate))}b")
+        yield ShapedHosts(hosts)

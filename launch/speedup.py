@@ -1,0 +1,270 @@
+"""Measures how much faster a script trains with more workers.
+
+    python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py --epochs=5
+
+Runs the script on a local cluster of each size, one after the other, as `launch.local`
+does with the same flags. The first epoch of a run, in which functions are traced, counts
+only towards the target loss. Flags after the script belong to the script; it needs an
+argument for neither size nor policy. docs/speedup.md says how to read the result.
+"""
+
+import contextlib
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import rich.console
+from absl import flags
+
+from launch import command_line, local
+from launch.command_line import UsageError
+from launch.job import Job
+from launch.loopback import local_cluster, new_log_dir
+from launch.measure import curve
+from launch.measure.run import Measured, run
+from launch.measure.shaped import (
+    RateError,
+    ShapedHosts,
+    burst_of,
+    bytes_per_second,
+    shaped_hosts,
+)
+from launch.measure.sizes import Size, SizeError, schedule
+from launch.network.namespaces import NetworkError
+from launch.paths import existing_part
+from launch.plan import Program
+from tf_config import Cluster, contract
+from tf_config.speedup import Run, Speedup
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns 0, or 1 if a run failed.
+
+    Raises:
+        UsageError: If the flags or the script are wrong.
+        PortError: If this machine has too few free ports.
+        PlatformError: If this machine does not run Linux.
+    """
+    values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
+    if values["num_workers"].present:
+        raise UsageError(
+            "--num_workers is one size: give all of them, as in --workers=1,2,4"
+        )
+    try:
+        sizes = schedule(values.workers, values.consistency, values.repeats)
+    except SizeError as error:
+        raise UsageError(str(error)) from None
+    most = max(size.workers for size in sizes)
+    rate = _check(values)
+    job = _job(values, program, most, local_cluster)  # Checks the rest of the flags.
+    if values.dry_run:
+        print("\n".join(f"# {_describe(size, values)}" for size in sizes))
+        print(local.describe(job))
+        return 0
+    measured = Speedup(
+        program=(program.script, *program.flags),
+        num_ps=values.num_ps,
+        cores=len(os.sched_getaffinity(0)),
+        rate=rate,
+        burst=burst_of(rate) if rate else 0,
+        target=_target(values),
+    )
+    with _hosts(values, most) as hosts:
+        measured = _measure(measured, sizes, values, program, hosts)
+    # Rich shrinks a table to the width of its console.
+    rich.console.Console(width=160).print(curve.table(measured))
+    print(f"written to {values.output}")
+    if values.plot and measured.runs:
+        curve.plot(measured, values.plot)
+    return int(any(each.status or not each.epochs for each in measured.runs))
+
+
+def _define_flags() -> flags.FlagValues:
+    values = local.define_flags()
+    values["num_workers"].value = None
+    flags.DEFINE_list(
+        "workers", ["1", "2", "4", "8"], "The numbers of workers.", flag_values=values
+    )
+    flags.DEFINE_list(
+        "consistency",
+        [contract.ASYNCHRONOUS],
+        f"The policies, of which each size is measured with every one: "
+        f"{contract.ASYNCHRONOUS}, {contract.BOUNDED}:STALENESS, {contract.SYNCHRONOUS}, "
+        f"{contract.SYNCHRONOUS}:BACKUPS. A script whose strategy names its own policy "
+        "keeps that.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "target_loss",
+        None,
+        "Also report the epochs and the seconds until --target_log is as low.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "target_log", "loss", "Which of Keras's logs that is.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "repeats",
+        3,
+        "How often to measure each size; the sizes take turns.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "output", "speedup.json", "The file to write.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "plot", None, "Draw the curve to this PNG file.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "rate",
+        None,
+        "Give each task a host with a link of this rate, such as 200mbit: a network "
+        "namespace on this machine. Needs root and iproute2.",
+        flag_values=values,
+    )
+    return values
+
+
+def _check(values: flags.FlagValues) -> float | None:
+    """Checks the files and the rate, and returns the rate in bytes per second."""
+    if values.checkpoint_dir:
+        raise UsageError(
+            "--checkpoint_dir would let each run continue where the one before ended: "
+            "leave it out"
+        )
+    for path in filter(None, (values.output, values.plot)):
+        where = existing_part(path)
+        if os.path.isdir(path) or not os.access(where, os.W_OK):
+            raise UsageError(f"cannot write {path}: choose another file")
+    if values.plot and (problem := curve.check_can_plot(values.plot)):
+        raise UsageError(f"--plot: {problem}")
+    if values.target_loss is not None and not math.isfinite(values.target_loss):
+        raise UsageError(
+            f"--target_loss is a finite number; received {values.target_loss}"
+        )
+    try:
+        return bytes_per_second(values.rate) if values.rate else None
+    except RateError as error:
+        raise UsageError(f"--rate: {error}") from None
+
+
+def _target(values: flags.FlagValues) -> tuple[str, float] | None:
+    return (
+        None if values.target_loss is None else (values.target_log, values.target_loss)
+    )
+
+
+@contextlib.contextmanager
+def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
+    if values.rate is None:
+        yield None
+        return
+    try:
+        with shaped_hosts(values.rate, values.num_ps, most) as hosts:
+            yield hosts
+    except NetworkError as error:
+        raise UsageError(f"--rate={values.rate}: {error}") from None
+
+
+def _measure(
+    measured: Speedup,
+    sizes: Sequence[Size],
+    values: flags.FlagValues,
+    program: Program,
+    hosts: ShapedHosts | None,
+) -> Speedup:
+    log_dir = values.log_dir or new_log_dir()
+    for number, size in enumerate(sizes, start=1):
+        make_cluster = hosts.cluster if hosts else local_cluster
+        values["log_dir"].value = os.path.join(log_dir, _name(size))
+        job = replace(_job(values, program, size.workers, make_cluster), echo=False)
+        job = hosts.place(job) if hosts else job
+        count_bytes = partial(hosts.bytes_of, job) if hosts else None
+        print(f"{number}/{len(sizes)} {_describe(size, values)}: ", end="", flush=True)
+        found = run(job, {contract.CONSISTENCY: size.consistency}, count_bytes)
+        print(_report(found, size, job), flush=True)
+        _end_if_interrupted(found)
+        measured = replace(measured, runs=(*measured.runs, _run_of(size, found)))
+        # After each run: whoever ends the command keeps what it has measured.
+        _write(values.output, measured.to_json())
+    return measured
+
+
+def _job(
+    values: flags.FlagValues,
+    program: Program,
+    workers: int,
+    make_cluster: Callable[..., Cluster],
+) -> Job:
+    values["num_workers"].value = workers
+    return local.job_of(values, program, make_cluster)
+
+
+def _run_of(size: Size, found: Measured) -> Run:
+    return Run(
+        workers=size.workers,
+        consistency=size.consistency,
+        repeat=size.repeat,
+        status=found.status,
+        seconds=found.seconds,
+        policy=found.policy,
+        epochs=found.epochs,
+    )
+
+
+def _report(found: Measured, size: Size, job: Job) -> str:
+    if found.status:
+        why = "; ".join(found.reasons) or f"exit status {found.status}"
+        return f"failed ({why}); see {job.log_dir}"
+    if not found.epochs:
+        return (
+            "no epoch was reported: the script must train with Keras's fit under a "
+            f"strategy of tfdist; see {job.log_dir}"
+        )
+    one = _run_of(size, found)
+    text = f"{one.seconds_per_epoch:.2f} s/epoch, {one.steps_per_second:.1f} steps/s"
+    if found.policy and found.policy != size.consistency:
+        text += (
+            f"; the script's strategy has consistency {found.policy}, whatever "
+            f"--consistency={size.consistency} says"
+        )
+    return text
+
+
+def _end_if_interrupted(found: Measured) -> None:
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        # `foreground.run` has left them ignored.
+        signal.signal(signum, signal.SIG_DFL)
+        if found.status == 128 + signum:
+            raise SystemExit(found.status)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _describe(size: Size, values: flags.FlagValues) -> str:
+    workers = f"{size.workers} worker{'s' if size.workers > 1 else ''}"
+    links = f", links of {values.rate}" if values.rate else ""
+    return f"{workers}, {size.consistency}{links}, repeat {size.repeat + 1}"
+
+
+def _name(size: Size) -> str:
+    policy = size.consistency.replace(":", "-")
+    return f"{size.workers}-workers-{policy}-{size.repeat}"
+
+
+def _write(path: str, text: str) -> None:
+    """Writes a file whole: a reader never sees a part of it."""
+    part = Path(f"{path}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_text(text)
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.speedup")

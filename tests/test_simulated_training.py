@@ -1,0 +1,223 @@
+"""The simulated parameter-server training: its limits, its policies, its determinism."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_config import contract
+from tfdist import Asynchronous, BoundedStaleness, Synchronous
+from tfdist.parameter_server.consistency.setting import policy_of, policy_of_environment
+from tfdist.simulation.parameter_server import POLICY, STEPS, simulate
+from tfdist.simulation.step_cost import Hosts, StepCost
+
+COST = StepCost(worker_cpu=0.03, ps_cpu=0.004, chief_cpu=0.001)
+costs = st.builds(
+    StepCost,
+    worker_cpu=st.floats(0.001, 0.1),
+    ps_cpu=st.floats(0.0, 0.01),
+    chief_cpu=st.floats(0.0, 0.005),
+    pulled=st.floats(0.0, 1e7),
+    pushed=st.floats(0.0, 1e7),
+    fed=st.floats(0.0, 1e5),
+    steps_per_message=st.integers(1, 10),
+    idle=st.floats(0.0, 0.05),
+    parallelism=st.floats(0.5, 2.0),
+    spread=st.sampled_from([0.0, 0.1, 0.5]),
+    fullest_ps=st.sampled_from([1.0, 0.5, 0.3]),
+)
+hosts = st.builds(
+    Hosts,
+    cores=st.floats(1.0, 16.0),
+    share_one=st.booleans(),
+    rate=st.sampled_from([math.inf, 25e6, 125e6]),
+)
+policies = st.sampled_from([Asynchronous(), BoundedStaleness(3), Synchronous()])
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=40)
+@given(costs, hosts, st.integers(1, 12), policies)
+def test_no_run_is_faster_than_its_parts(cost, hosts, workers, policy):
+    steps = 240
+    found = simulate(cost, hosts, workers, policy, steps=steps)
+    assert all(share <= 1 + 1e-6 for share in found.busy.values())
+    # Workers without spread stay in step, and all of them end a step at once.
+    assert found.steps == pytest.approx(0.75 * steps, abs=workers)
+    if not cost.spread:
+        most = (found.steps + workers) / found.steps * workers / cost.alone(hosts)
+        assert found.steps_per_second <= most
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(costs, st.integers(1, 10), st.integers(1, 10))
+def test_more_workers_on_their_own_hosts_are_not_slower(cost, workers, more):
+    free = replace(cost, chief_cpu=0.0, ps_cpu=0.0, fed=0.0, spread=0.0)
+    rates = [
+        simulate(free, Hosts(4.0), each, Asynchronous(), steps=40 * each)
+        for each in (workers, workers + more)
+    ]
+    few, many = (each.steps_per_second for each in rates)
+    assert many >= few * (1 - 1e-9)
+    assert few == pytest.approx(workers / free.alone(Hosts(4.0)), rel=0.05)
+
+
+def test_one_worker_takes_the_sum_of_the_parts():
+    cost = replace(COST, idle=0.01, pulled=1e6, pushed=2e6, spread=0.0)
+    hosts = Hosts(2.0, share_one=True, rate=1e8)
+    found = simulate(cost, hosts, 1, Asynchronous(), steps=200)
+    # The chief works beside it, on the other core.
+    assert found.steps_per_second == pytest.approx(1 / (0.03 + 0.004 + 0.01 + 0.03))
+    assert found.bound == STEPS
+
+
+@pytest.mark.parametrize(
+    ("cost", "hosts", "bound", "rate"),
+    [
+        (COST, Hosts(2.0, share_one=True), "the cores", 2 / 0.035),
+        (COST, Hosts(4.0), "the chief's interpreter", 1 / 0.001),
+        (replace(COST, ps_cpu=0.02), Hosts(4.0), "the cores of the fullest ps", 200.0),
+        (
+            replace(COST, pulled=1e6, fullest_ps=0.5),
+            Hosts(4.0, rate=1e7),
+            "the fullest ps's link, out",
+            20.0,
+        ),
+        (
+            replace(COST, pushed=1e6),
+            Hosts(4.0, rate=1e7),
+            "the fullest ps's link, in",
+            10.0,
+        ),
+        (replace(COST, fed=1e5), Hosts(4.0, rate=1e7), "the chief's link", 100.0),
+    ],
+)
+def test_the_curve_flattens_at_its_bound(cost, hosts, bound, rate):
+    found = simulate(cost, hosts, 100, Asynchronous(), steps=2000)
+    assert found.bound == bound
+    assert found.steps_per_second == pytest.approx(rate, rel=0.06)
+
+
+@settings(deadline=None, max_examples=25)
+@given(costs, st.integers(1, 12), st.integers(0, 8))
+def test_the_staleness_is_bounded(cost, workers, bound):
+    policy = BoundedStaleness(bound)
+    found = simulate(cost, Hosts(4.0), workers, policy, steps=150)
+    assert found.max_staleness <= bound
+
+
+def test_a_bound_of_the_workers_is_used_up():
+    found = simulate(COST, Hosts(4.0), 8, BoundedStaleness(4), steps=2000)
+    assert found.max_staleness == 4
+    assert found.bound == POLICY
+
+
+def test_staleness_without_a_bound():
+    found = simulate(COST, Hosts(4.0), 8, Asynchronous(), steps=2000)
+    # While one worker computes, each of the others writes about once.
+    assert found.staleness == pytest.approx(7, abs=0.2)
+
+
+def test_synchronous_rounds_have_no_staleness_and_wait_for_the_slowest():
+    cost = replace(COST, spread=0.5)
+    found = simulate(cost, Hosts(4.0), 8, Synchronous(), steps=1600)
+    assert (found.max_staleness, found.dropped) == (0, 0)
+    assert found.lost[POLICY] > 0.2
+    free = simulate(cost, Hosts(4.0), 8, Asynchronous(), steps=1600)
+    assert found.steps_per_second < 0.8 * free.steps_per_second
+
+
+def test_backup_workers_drop_the_late():
+    cost = replace(COST, spread=0.5)
+    plain, backed = (
+        simulate(cost, Hosts(4.0), 8, Synchronous(each), steps=1600) for each in (0, 2)
+    )
+    assert backed.dropped > 0
+    assert backed.max_staleness == 0
+    # Rounds are shorter by more than they are smaller.
+    rounds = [plain.steps_per_second / 8, backed.steps_per_second / 6]
+    assert rounds[1] > 1.2 * rounds[0]
+
+
+def test_equal_seeds_give_equal_runs():
+    def run(seed):
+        return simulate(COST, Hosts(2.0, True), 4, Asynchronous(), steps=200, seed=seed)
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_a_policy_that_lets_nothing_start_is_named():
+    class Never(BoundedStaleness):
+        def may_start(self, step, state):
+            return False
+
+    with pytest.raises(
+        ValueError, match=r"Never.* lets no step go on any more after 0"
+    ):
+        simulate(COST, Hosts(), 2, Never(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("asynchronous", Asynchronous()),
+        ("bounded:0", BoundedStaleness(0)),
+        ("synchronous", Synchronous()),
+        ("synchronous:2", Synchronous(2)),
+        ("synchronous:auto", Synchronous("auto")),
+    ],
+)
+def test_policies_by_name(text, policy):
+    assert contract.is_policy(text)
+    assert policy_of(text) == policy
+    assert policy_of_environment({contract.CONSISTENCY: text}) == policy
+
+
+def test_without_a_setting_training_is_asynchronous():
+    assert policy_of_environment({}) == Asynchronous()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "bounded",
+        "bounded:-1",
+        "bounded:x",
+        "bounded:auto",
+        "asynchronous:1",
+        "sync",
+    ],
+)
+def test_an_unknown_policy_says_which_there_are(text):
+    with pytest.raises(ValueError, match=r"bounded:STALENESS.*received"):
+        policy_of(text)
+    assert not contract.is_policy(text)
+    with pytest.raises(ValueError, match="TFDIST_CONSISTENCY: a policy is"):
+        policy_of_environment({contract.CONSISTENCY: text})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"worker_cpu": -1.0}, "worker_cpu must be a finite number >= 0"),
+        ({"worker_cpu": 0.0}, "a step takes time"),
+        ({"steps_per_message": 0}, "steps_per_message must be a finite number >= 1"),
+        ({"parallelism": 0.0}, "parallelism must be > 0"),
+        ({"fullest_ps": 1.5}, "fullest_ps is a share"),
+    ],
+)
+def test_an_impossible_step_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(COST, **change)
+
+
+def test_an_impossible_cluster_is_refused():
+    with pytest.raises(ValueError, match="cores must be positive"):
+        Hosts(cores=0.0)
+    with pytest.raises(ValueError, match="1 worker or more"):
+        simulate(COST, Hosts(), 0, Asynchronous())

@@ -1,0 +1,102 @@
+"""The command `python -m tfdist.simulation`, which needs no cluster."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from tf_config.speedup import Speedup
+from tfdist.simulation import view
+from tfdist.simulation.prediction import predict
+
+USAGE = """Predicts how training goes with more workers, from a measured file.
+
+    python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py
+    python -m tfdist.simulation --up_to=1000 --plot=curve.png speedup.json
+
+The runs with 1 worker tell what a step takes; a simulation tells the rest.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Predicts, prints the tables, and returns the exit status.
+
+    Args:
+        argv: The command's name and its arguments.
+    """
+    options = _flags()
+    try:
+        names = options(list(argv))[1:]
+        if options.help:
+            print(USAGE + options.get_help())
+            return 0
+        if len(names) != 1:
+            raise ValueError(f"name one file of launch.speedup; received {names}")
+        measured = Speedup.from_json(Path(names[0]).read_text())
+        curves = [
+            predict(
+                measured,
+                policy,
+                up_to=options.up_to,
+                own_hosts=options.own_hosts,
+                cores=options.cores,
+                steps_per_epoch=options.steps_per_epoch,
+                steps=options.steps,
+            )
+            for policy in options.consistency or measured.policies
+        ]
+        for curve in curves:
+            print(view.table(curve))
+        if options.plot:
+            view.plot(measured, curves, options.plot)
+    except (flags.Error, ValueError, OSError, ImportError) as error:
+        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_integer(
+        "up_to", 0, "The largest number of workers.", lower_bound=0, flag_values=values
+    )
+    flags.DEFINE_list(
+        "consistency",
+        [],
+        "The policies; by default those that were measured.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "own_hosts",
+        False,
+        "Give each task a host of its own, in place of one for all.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "cores",
+        None,
+        "The cores of each host, without other programs. By default as measured.",
+        lower_bound=0.01,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "steps_per_epoch",
+        None,
+        "The steps of an epoch, at whose end workers wait for each other; 0 for an "
+        "endless one. By default as measured.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "steps",
+        0,
+        "How many steps to simulate at each size; 0 for 8 per worker, and 2,000 or more.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "plot", None, "Draw the curves to this PNG file.", flag_values=values
+    )
+    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
+    return values

@@ -1,0 +1,146 @@
+"""The speedup curve that the simulation predicts, beside the measured one. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tf_config.speedup import Speedup
+from tfdist.parameter_server.consistency.combinations import is_free
+from tfdist.parameter_server.consistency.policy import for_workers
+from tfdist.parameter_server.consistency.setting import policy_of
+from tfdist.simulation.calibration import cost_of, epoch_steps, hosts_of, median
+from tfdist.simulation.parameter_server import simulate
+from tfdist.simulation.step_cost import StepCost
+
+# More workers than this only wait under a bound, and each takes its time to simulate.
+_MOST_BOUNDED = 32
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the curve.
+
+    Attributes:
+        workers: The number of workers.
+        predicted: Steps per second in the simulation.
+        bound: What limits them there.
+        measured: The median of the measured steps per second; None if this number of
+            workers was not measured.
+        runs: How many runs that is the median of.
+        cores: The cores that the tasks could use in the long run.
+    """
+
+    workers: int
+    predicted: float
+    bound: str
+    measured: float | None = None
+    runs: int = 0
+    cores: float = 0.0
+
+    @property
+    def error(self) -> float | None:
+        """The prediction's deviation, relative to the measured number."""
+        return None if self.measured is None else self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The points of a policy.
+
+    Attributes:
+        policy: The policy as text.
+        cost: The cost of a step, from the runs with one worker.
+        points: The points, by increasing number of workers.
+    """
+
+    policy: str
+    cost: StepCost
+    points: tuple[Point, ...]
+
+
+def predict(
+    measured: Speedup,
+    policy: str,
+    *,
+    up_to: int = 0,
+    own_hosts: bool = False,
+    cores: float | None = None,
+    steps_per_epoch: int | None = None,
+    steps: int = 0,
+    seed: int = 0,
+) -> Curve:
+    """Predicts the curve of a policy, at the measured sizes and beyond.
+
+    Args:
+        measured: What `launch.speedup` wrote.
+        policy: The policy as text. It need not have been measured.
+        up_to: The largest number of workers; by default the largest that was measured.
+        own_hosts: Whether each task has a host of its own, in place of one machine for
+            all. As with the next two, the points have no measured counterpart then.
+        cores: The cores of each host, without other programs; by default as measured.
+        steps_per_epoch: The steps of an epoch, at whose end the workers wait for each
+            other; by default as measured. 0 for an endless epoch.
+        steps: How many steps to simulate at each size; see `simulate`.
+        seed: Of the simulation.
+
+    Raises:
+        CalibrationError: If the file does not tell what a step takes.
+        ValueError: If the policy is malformed.
+    """
+    cost = cost_of(measured, policy)
+    everything = [run for run in measured.runs if run.epochs]
+    one_for_all = hosts_of(measured, everything)
+    length = epoch_steps(everything) if steps_per_epoch is None else steps_per_epoch
+    points = []
+    for workers in _sizes(measured.sizes, up_to):
+        runs = measured.of(policy, workers)
+        hosts = hosts_of(measured, runs) if runs else one_for_all
+        if own_hosts or cores is not None:
+            hosts = replace(
+                hosts,
+                share_one=not own_hosts,
+                cores=cores or hosts.cores,
+                share=1.0,
+            )
+        chosen, size = policy_of(policy), _enough(policy_of(policy), workers)
+        outcome = simulate(
+            cost, hosts, size, chosen, steps=steps, epoch_steps=length, seed=seed
+        )
+        is_comparable = bool(runs) and not own_hosts and cores is None
+        is_comparable &= steps_per_epoch is None
+        points.append(
+            Point(
+                workers=workers,
+                predicted=outcome.steps_per_second,
+                bound=outcome.bound,
+                measured=(
+                    median(runs, lambda run: run.steps_per_second)
+                    if is_comparable
+                    else None
+                ),
+                runs=len(runs),
+                cores=hosts.cores * hosts.share,
+            )
+        )
+    return Curve(policy, cost, tuple(points))
+
+
+def _sizes(measured: Sequence[int], up_to: int) -> list[int]:
+    """Returns the measured sizes, then powers of two, then the last.
+
+    >>> _sizes([1, 2, 3], 20)
+    [1, 2, 3, 4, 8, 16, 20]
+    """
+    largest = max(measured)
+    more = [2**power for power in range(up_to.bit_length())]
+    more = [each for each in more if largest < each < up_to]
+    return [*measured, *more, *([up_to] if up_to > largest else [])]
+
+
+def _enough(policy: Any, workers: int) -> int:
+    """Returns how many workers to simulate: under a bound, the others only wait."""
+    resolved = for_workers(policy, workers)
+    if is_free(resolved) or getattr(resolved, "replicas_to_aggregate", 1) > 1:
+        return workers
+    bound = int(getattr(resolved, "max_staleness", 0))
+    return min(workers, max(_MOST_BOUNDED, 4 * bound))

@@ -1,0 +1,115 @@
+"""What one step of parameter-server training takes, and where its tasks run. Pure."""
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step takes of each task and link, apart from any waiting for others.
+
+    Attributes:
+        worker_cpu: CPU seconds of the worker.
+        ps_cpu: CPU seconds of all ps together.
+        chief_cpu: CPU seconds of the chief.
+        pulled: Bytes from all ps to the worker.
+        pushed: Bytes from the worker to all ps.
+        fed: Bytes from the chief to the worker: the batch.
+        steps_per_message: How many steps the chief requests in one message.
+        idle: Seconds in which the step uses nothing: latencies.
+        parallelism: How many cores of its host the worker keeps busy.
+        spread: The standard deviation of each part of a step, relative to its mean.
+            Without any, workers fall into a rhythm in which they hardly meet.
+        fullest_ps: The share of the bytes that is on the fullest ps.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    worker_cpu: float
+    ps_cpu: float = 0.0
+    chief_cpu: float = 0.0
+    pulled: float = 0.0
+    pushed: float = 0.0
+    fed: float = 0.0
+    steps_per_message: int = 1
+    idle: float = 0.0
+    parallelism: float = 1.0
+    spread: float = 0.1
+    fullest_ps: float = 1.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            least = 1 if each.name == "steps_per_message" else 0
+            if not least <= value < math.inf:
+                raise ValueError(
+                    f"{each.name} must be a finite number >= {least}; received {value!r}"
+                )
+        if not self.worker_cpu + self.idle > 0:
+            raise ValueError(
+                "a step takes time: worker_cpu or idle must be positive; received "
+                f"{self.worker_cpu!r} and {self.idle!r}"
+            )
+        if not self.parallelism > 0:
+            raise ValueError(
+                f"parallelism must be > 0 cores; received {self.parallelism!r}"
+            )
+        if not 0 < self.fullest_ps <= 1:
+            raise ValueError(
+                f"fullest_ps is a share: > 0 and <= 1; received {self.fullest_ps!r}"
+            )
+
+    def alone(self, hosts: "Hosts") -> float:
+        """Returns the seconds of a step beside which nothing else runs.
+
+        The chief prepares messages ahead, so its CPU takes no part in this.
+        """
+        computing = self.worker_cpu / min(self.parallelism, hosts.cores)
+        serving = self.ps_cpu / hosts.ps_parallelism(self.fullest_ps)
+        moves = (self.fed, self.pulled, self.pushed)
+        moving = sum(map(hosts.seconds_to_move, moves))
+        return self.idle + computing + serving + moving
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Where the tasks run.
+
+    Attributes:
+        cores: The cores of each host.
+        share_one: Whether all tasks run on one host, and share its cores.
+        rate: Bytes per second of each task's link in each direction; infinite if the
+            links do not matter.
+        burst: How many bytes a worker's link passes at once after a pause.
+        share: The share of a common host's cores that the tasks can use in the long run,
+            beside other programs. As long as they use less, they get all cores at once.
+
+    Raises:
+        ValueError: If a number is not positive; the burst may be 0.
+    """
+
+    cores: float = 1.0
+    share_one: bool = False
+    rate: float = math.inf
+    burst: float = 0.0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"{name} must be positive; received {getattr(self, name)!r}"
+                )
+        if not self.burst >= 0:
+            raise ValueError(f"burst must be >= 0 bytes; received {self.burst!r}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be > 0 and <= 1; received {self.share!r}")
+
+    def ps_parallelism(self, fullest_ps: float) -> float:
+        """Returns how many cores work for one step on the ps: one each, in parallel."""
+        return min(1 / fullest_ps, self.cores) if self.share_one else 1 / fullest_ps
+
+    def seconds_to_move(self, amount: float) -> float:
+        """Returns the seconds in which a worker's own link passes some bytes."""
+        return max(amount - self.burst, 0.0) / self.rate
