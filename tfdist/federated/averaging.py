@@ -1,0 +1,139 @@
+"""`FederatedAveraging`: what a server asks of its clients, and does with their answers. Pure."""
+
+import dataclasses
+import math
+
+from tfdist.federated.aggregation import Aggregation, WeightedMean
+from tfdist.federated.privacy import GaussianMechanism
+from tfdist.federated.sampling import ClientSampling, FixedSampling, PoissonSampling
+from tfdist.federated.secure_aggregation import check_rule
+from tfdist.federated.secure_mean import SecureAggregation
+from tfdist.federated.server_optimizers import FedAvgM, ServerOptimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class FederatedAveraging:
+    """Federated averaging: the algorithm of an experiment, wherever its clients are.
+
+    In each round, the server sends the model to a fraction of the clients. Each makes
+    `local_epochs` passes over its own examples, in batches of `batch_size`, and sends what
+    has changed. The rule makes one update of those that came before the deadline, and the
+    server's optimizer applies it.
+
+    With one epoch and all examples in one batch (the defaults), each client sends one
+    gradient step: FedSGD. Source: McMahan et al., "Communication-Efficient Learning of Deep
+    Networks from Decentralized Data", AISTATS 2017, algorithm 1.
+
+    Args:
+        fraction: C, the part of all clients in a round: above 0 and at most 1.
+        local_epochs: E, 1 or more.
+        batch_size: B, 1 or more; None has all of a client's examples in one batch.
+        rule: What makes one update of many.
+        server_optimizer: What applies it. `FedAvgM()` adds it.
+        proximal: mu of FedProx (Li et al., MLSys 2020): mu/2 times the squared distance to
+            the round's model is added to each client's loss. 0 or more.
+        learning_rate_decay: By which the clients' learning rate is multiplied after each
+            round: above 0 and at most 1. On unlike data a rate that does not fall ends
+            away from the optimum (Li et al., ICLR 2020, theorem 4).
+        deadline: Seconds after which a round ends with whoever answered; None waits for all.
+        min_clients: A round with fewer answers changes nothing: 1 or more.
+        privacy: Clips and adds noise; all clients then weigh the same.
+        secure: Has the server see the sum alone.
+        sampling: Who takes part, in place of `FixedSampling(fraction, seed)`.
+        seed: Of the sampling, of the order of each client's examples, and of the noise.
+
+    Raises:
+        ValueError: If a number is out of range, or two choices exclude each other.
+    """
+
+    fraction: float = 1.0
+    local_epochs: int = 1
+    batch_size: int | None = None
+    rule: Aggregation = WeightedMean()
+    server_optimizer: ServerOptimizer = FedAvgM()
+    proximal: float = 0.0
+    learning_rate_decay: float = 1.0
+    deadline: float | None = None
+    min_clients: int = 1
+    privacy: GaussianMechanism | None = None
+    secure: SecureAggregation | None = None
+    sampling: ClientSampling | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        FixedSampling(self.fraction)  # Checks it.
+        _check_count("local_epochs", self.local_epochs)
+        _check_count("min_clients", self.min_clients)
+        if self.batch_size is not None:
+            _check_count("batch_size", self.batch_size, " or None, for all examples")
+        if not 0 <= self.proximal < math.inf:
+            raise ValueError(f"proximal is 0 or more; received {self.proximal}")
+        if not 0 < self.learning_rate_decay <= 1:
+            raise ValueError(
+                "learning_rate_decay is above 0 and at most 1, the factor per round; "
+                f"received {self.learning_rate_decay}"
+            )
+        if self.deadline is not None and not self.deadline > 0:
+            raise ValueError(
+                f"a deadline is above 0 seconds, or None; received {self.deadline}"
+            )
+        if self.seed < 0:
+            raise ValueError(f"a seed is 0 or more; received {self.seed}")
+        self._check_choices()
+
+    def _check_choices(self) -> None:
+        if self.sampling is not None and self.fraction != 1.0:
+            raise ValueError(
+                "give fraction or sampling, which has a fraction of its own; received "
+                f"fraction={self.fraction} and {self.sampling}"
+            )
+        if self.secure is not None:
+            check_rule(self.rule)
+        if self.privacy is None:
+            return
+        if self.rule != WeightedMean():
+            raise ValueError(
+                "privacy has a mean of its own, of clipped updates that weigh the same; "
+                f"received rule={self.rule}. Leave out the rule, or privacy"
+            )
+        if not isinstance(self.sampler, PoissonSampling | FixedSampling):
+            raise ValueError(
+                "privacy divides by the expected number of clients, which it knows of "
+                f"PoissonSampling and FixedSampling; received {self.sampling}"
+            )
+
+    @property
+    def sampler(self) -> ClientSampling:
+        """Who takes part in which round."""
+        return self.sampling or FixedSampling(self.fraction, self.seed)
+
+    def learning_rate_factor(self, round_index: int) -> float:
+        """By what a round multiplies the clients' learning rate."""
+        return self.learning_rate_decay**round_index
+
+    def expected_clients(self, num_clients: int) -> float:
+        """How many clients take part in a round of privacy, on average."""
+        sampler = self.sampler
+        if isinstance(sampler, PoissonSampling):
+            return sampler.fraction * num_clients
+        return len(sampler.clients(0, num_clients))
+
+    def check_clients(self, answers: int) -> None:
+        """Checks that enough clients answered for a round to count.
+
+        Raises:
+            ValueError: If they did not, or are fewer than the rule needs.
+        """
+        if self.privacy is not None and answers == 0 and self.min_clients == 1:
+            return  # The noise alone: leaving it out would tell that nobody was there.
+        if answers < self.min_clients:
+            raise ValueError(
+                f"a round needs the answers of {self.min_clients} clients (min_clients); "
+                f"received {answers}"
+            )
+        self.rule.check(answers)
+
+
+def _check_count(name: str, value: int, otherwise: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is 1 or more{otherwise}; received {value!r}")

@@ -1,0 +1,1 @@
+"""What runs the rounds of `tfdist.federated` on TensorFlow: clients' training, simulation."""

@@ -1,0 +1,36 @@
+"""What a user sees of a round: logs, a line, Keras callbacks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+Logs = dict[str, float]
+
+
+def callback_list(
+    model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], rounds: int
+) -> keras.callbacks.CallbackList:
+    """Returns callbacks for which a round is an epoch without batches."""
+    return keras.callbacks.CallbackList(
+        list(callbacks), model=model, epochs=rounds, steps=0, verbose=0
+    )
+
+
+def evaluated(model: keras.Model, data: Any) -> Logs:
+    """Returns the loss and the metrics on `(x, y)` or a dataset, as `fit` names them."""
+    arguments = data if isinstance(data, tuple | list) else (data,)
+    found = model.evaluate(*arguments, verbose=0, return_dict=True)
+    return {f"val_{name}": float(value) for name, value in found.items()}
+
+
+def line(logs: Logs, rounds: int, round_index: int) -> str:
+    """Returns a round as a line of text."""
+    text = f"round {round_index + 1}/{rounds}: {logs['answered']:.0f} of "
+    text += f"{logs['clients']:.0f} clients answered"
+    text += "" if logs["counts"] else " (too few: the model stays as it was)"
+    text += f", {(logs['bytes_down'] + logs['bytes_up']) / 1e6:.2f} MB"
+    found = [
+        f"{name} {value:.4f}" for name, value in logs.items() if name.startswith("val_")
+    ]
+    return " - ".join([text, *found])

@@ -1,0 +1,58 @@
+"""The arrays of a message as one vector, and back. Pure."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+
+class ArrayLayout:
+    """The names and shapes of a model's arrays, in the order of its vector.
+
+    Args:
+        arrays: Those of a model, by name: floats.
+
+    Attributes:
+        shapes: By name.
+        dtype: Of the vector: float32, or float64 if one of the arrays is.
+
+    Raises:
+        ValueError: If there are none, or one does not hold floats, which no rule can average.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        others = {
+            name: each.dtype.name
+            for name, each in arrays.items()
+            if not np.issubdtype(each.dtype, np.floating)
+        }
+        if others or not arrays:
+            raise ValueError(
+                "a model is sent as arrays of floats, one or more; received "
+                f"{others or 'none'}. Leave out what is not averaged"
+            )
+        self.shapes = {name: each.shape for name, each in arrays.items()}
+        doubles = any(each.dtype == np.float64 for each in arrays.values())
+        self.dtype = np.dtype(np.float64 if doubles else np.float32)
+
+    def vector(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns arrays as a vector: (parameters,).
+
+        Raises:
+            ValueError: If they are those of another model.
+        """
+        shapes = {name: each.shape for name, each in arrays.items()}
+        if shapes != self.shapes:
+            raise ValueError(
+                f"the model's arrays have shapes {self.shapes}; received {shapes}"
+            )
+        parts = [np.asarray(arrays[name], self.dtype) for name in self.shapes]
+        return np.concatenate([part.ravel() for part in parts])
+
+    def arrays(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the arrays of a vector, by name."""
+        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
+        parts = np.split(vector, np.cumsum(sizes)[:-1])
+        return {
+            name: part.reshape(shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }

@@ -1,0 +1,157 @@
+"""Rules by coordinates and by distance that withstand attackers. Pure.
+
+None of them uses the numbers of examples: an attacker would claim to have many.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tfdist.federated.aggregation import check_clients, check_updates, norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Median:
+    """The median of each coordinate.
+
+    With fewer than half of the clients attackers, it is between the least and the largest
+    honest value in each coordinate. Source: Yin et al., "Byzantine-Robust Distributed
+    Learning: Towards Optimal Statistical Rates", ICML 2018. Cost: O(n d).
+
+    Args:
+        attackers: f, the most that there can be; n >= 2f + 1.
+    """
+
+    attackers: int = 0
+    sees_single_updates = True
+
+    def check(self, clients: int) -> None:
+        """Checks that attackers are in the minority.
+
+        Raises:
+            ValueError: If they need not be.
+        """
+        _check_minority(self, clients)
+
+    def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Returns the median of each coordinate, whatever the weights.
+
+        Raises:
+            ValueError: See `Aggregation.aggregate`.
+        """
+        self.check(len(updates))
+        check_updates(updates, weights)
+        half = len(updates) // 2
+        middle = np.partition(updates, [half, (len(updates) - 1) // 2], axis=0)
+        # Halved first: the sum of two large numbers overflows.
+        return middle[half] / 2 + middle[(len(updates) - 1) // 2] / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TrimmedMean:
+    """The mean of each coordinate without its f least and f largest values.
+
+    It is between the least and the largest honest value in each coordinate. Source: Yin et
+    al., ICML 2018. Cost: O(n d log n).
+
+    Args:
+        attackers: f, the most that there can be; n >= 2f + 1.
+    """
+
+    attackers: int
+    sees_single_updates = True
+
+    def check(self, clients: int) -> None:
+        """Checks that something is left after trimming.
+
+        Raises:
+            ValueError: If nothing is.
+        """
+        _check_minority(self, clients)
+
+    def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Returns the trimmed mean of each coordinate, whatever the weights.
+
+        Raises:
+            ValueError: See `Aggregation.aggregate`.
+        """
+        self.check(len(updates))
+        check_updates(updates, weights)
+        kept = np.sort(updates, axis=0)[self.attackers : len(updates) - self.attackers]
+        mean = kept.mean(axis=0, dtype=np.float64)
+        return np.clip(mean, kept[0], kept[-1]).astype(updates.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeometricMedian:
+    """The point with the least sum of Euclidean distances to all updates.
+
+    Where honest updates are within r of a point, it is within 2 (n - f) / (n - 2f) r of
+    that point, whatever attackers send (Minsker, "Geometric median and robust estimation in
+    Banach spaces", Bernoulli 2015, lemma 2.1). As a rule of federated learning: Pillutla, Kakade
+    and Harchaoui, "Robust Aggregation for Federated Learning", 2022. Computed by Weiszfeld's
+    algorithm as modified by Vardi and Zhang, "The multivariate L1-median and associated data
+    depth", PNAS 2000. Cost: O(n d) per iteration.
+
+    Args:
+        attackers: f, the most that there can be; n >= 2f + 1.
+        tolerance: It stops when the point moves less than this part of the spread.
+        iterations: The most there are.
+    """
+
+    attackers: int = 0
+    tolerance: float = 1e-9
+    iterations: int = 1000
+    sees_single_updates = True
+
+    def check(self, clients: int) -> None:
+        """Checks that attackers are in the minority.
+
+        Raises:
+            ValueError: If they need not be.
+        """
+        _check_minority(self, clients)
+
+    def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Returns the geometric median, whatever the weights.
+
+        Raises:
+            ValueError: See `Aggregation.aggregate`.
+        """
+        self.check(len(updates))
+        check_updates(updates, weights)
+        points = updates.astype(np.float64)
+        point = np.median(points, axis=0)
+        # Attackers set the largest distance, but not the median one.
+        spread = float(np.median(norm(points - point)))
+        zero = max(spread * 1e-12, np.finfo(np.float64).tiny)
+        for _ in range(self.iterations):
+            following = _weiszfeld(points, point, zero)
+            moved = norm(following - point)
+            point = following
+            if moved <= self.tolerance * spread:
+                break
+        return point.astype(updates.dtype)
+
+
+def _weiszfeld(points: np.ndarray, point: np.ndarray, zero: float) -> np.ndarray:
+    """Returns the next point: nearer points pull more, and one at the point holds it."""
+    distances = norm(points - point)
+    here = distances <= zero
+    if here.all():
+        return point
+    nearness = 1 / distances[~here]
+    mean = nearness / nearness.sum() @ points[~here]
+    pull = norm(mean - point) * nearness.sum()
+    stay = 1.0 if pull == 0 else min(1.0, here.sum() / pull)
+    return (1 - stay) * mean + stay * point
+
+
+def _check_minority(rule: Median | TrimmedMean | GeometricMedian, clients: int) -> None:
+    check_clients(
+        type(rule).__name__,
+        clients,
+        rule.attackers,
+        needed=2 * rule.attackers + 1,
+        bound="n >= 2f + 1",
+    )

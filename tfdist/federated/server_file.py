@@ -1,0 +1,50 @@
+"""The state of a server in a file that is never half-written. Pure."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_NAME = "server.npz"
+
+
+def save(
+    directory: str | os.PathLike[str], about: str, state: Mapping[str, np.ndarray]
+) -> None:
+    """Writes a state in place of the last one.
+
+    Args:
+        directory: Made if it does not exist.
+        about: What the state belongs to: `load` asks for the same.
+        state: Arrays by name.
+    """
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    unfinished = path / f"{_NAME}.{os.getpid()}"
+    arrays: dict[str, Any] = {"about": np.array(about), **state}
+    with unfinished.open("wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path / _NAME)
+
+
+def load(directory: str | os.PathLike[str], about: str) -> dict[str, np.ndarray] | None:
+    """Returns the last state, or None if there is none.
+
+    Raises:
+        ValueError: If it belongs to another experiment.
+    """
+    path = Path(directory) / _NAME
+    if not path.exists():
+        return None
+    with np.load(path) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    if (other := str(found.pop("about"))) != about:
+        raise ValueError(
+            f"{path} belongs to another experiment. This one is\n  {about}\nand it has\n"
+            f"  {other}\nChoose another directory, or delete it to begin anew"
+        )
+    return found
