@@ -1,0 +1,259 @@
+"""`LocalUpdateStrategy` on real workers, against the same training by hand."""
+
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import local_update_cases as cases  # noqa: E402
+import multi_worker_cases as synchronous  # noqa: E402
+from case_jobs import Job  # noqa: E402
+
+from tfdist import mixing  # noqa: E402
+
+pytestmark = pytest.mark.cluster
+OUTER = (0.7, 0.9, True)  # DiLoCo's: rate, momentum, Nesterov
+
+
+def job(tmp_path_factory, workers=2, **options):
+    return Job(
+        cases.__file__,
+        tmp_path_factory.mktemp("workers"),
+        f"--num_workers={workers}",
+        tasks=workers,
+        LOCAL_UPDATE=json.dumps(options),
+    )
+
+
+@pytest.fixture(scope="module")
+def every_step(tmp_path_factory):
+    with job(tmp_path_factory, local_steps=1) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def diloco(tmp_path_factory):
+    with job(tmp_path_factory, local_steps=3, outer=OUTER) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def overlapped(tmp_path_factory):
+    with job(tmp_path_factory, local_steps=3, outer=OUTER, overlap=True) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def gossip(tmp_path_factory):
+    with job(tmp_path_factory, workers=4, local_steps=2, ring=True) as found:
+        yield found
+
+
+def check(workers):
+    for worker in workers:
+        assert "error" not in worker, worker["error"]
+    return workers
+
+
+def check_equal(workers):
+    first, *others = check(workers)
+    for other in others:
+        for name in [each for each in first if each.startswith("w")]:
+            assert other[name].tobytes() == first[name].tobytes(), name
+
+
+def check_close(found, expected, names, tolerance=2e-4):
+    for name in names:
+        np.testing.assert_allclose(
+            found[name], expected[name], tolerance, tolerance / 10, err_msg=name
+        )
+
+
+def by_hand(workers, local_steps, optimizer, matrix, outer=None, epochs=2):
+    """The weights of all workers: models, local steps and mixes in this process."""
+    models = [
+        synchronous.compiled(synchronous.Alone(), optimizer=optimizer)
+        for _ in range(workers)
+    ]
+    x, y = synchronous.data(40)
+    anchor, speed = np.array(flat(models[0])), 0.0
+    steps = [slice(b, b + 8) for b in range(0, 40, 8)] * epochs
+    for count, rows in enumerate(steps, start=1):
+        for i, model in enumerate(models):
+            mine = slice(i * 8 // workers, (i + 1) * 8 // workers)
+            model.train_on_batch(x[rows][mine], y[rows][mine])
+        if count % local_steps and count < len(steps):
+            continue
+        mixed = matrix @ np.stack([flat(model) for model in models])
+        if outer is not None:
+            rate, momentum, _ = outer
+            change = anchor - mixed[0]
+            speed = momentum * speed - rate * change
+            anchor = anchor + momentum * speed - rate * change  # Nesterov
+            mixed = np.stack([anchor] * workers)
+        for model, values in zip(models, mixed, strict=True):
+            set_flat(model, values)
+    return [cases.result(model) for model in models]
+
+
+def by_hand_overlapped(optimizer, outer, local_steps=3, workers=2, epochs=2):
+    """The same where a mix runs during the next round, and DiLoCo's outer step."""
+    models = [
+        synchronous.compiled(synchronous.Alone(), optimizer=optimizer)
+        for _ in range(workers)
+    ]
+    x, y = synchronous.data(40)
+    anchor, speed = np.array(flat(models[0])), 0.0
+    snapshots = None
+
+    def step(mean):
+        nonlocal anchor, speed
+        rate, momentum, _ = outer
+        change = anchor - mean
+        speed = momentum * speed - rate * change
+        anchor = anchor + momentum * speed - rate * change  # Nesterov
+        return anchor
+
+    def take(snapshots):
+        mixed = step(np.mean(snapshots, axis=0))
+        for model, snapshot in zip(models, snapshots, strict=True):
+            set_flat(model, mixed + (flat(model) - snapshot))
+
+    steps = [slice(b, b + 8) for b in range(0, 40, 8)] * epochs
+    for count, rows in enumerate(steps, start=1):
+        for i, model in enumerate(models):
+            mine = slice(i * 8 // workers, (i + 1) * 8 // workers)
+            model.train_on_batch(x[rows][mine], y[rows][mine])
+        if count % local_steps == 0:
+            if snapshots is not None:
+                take(snapshots)
+            snapshots = [flat(model) for model in models]
+    take(snapshots)
+    mixed = step(np.mean([flat(model) for model in models], axis=0))
+    set_flat(models[0], mixed)
+    return cases.result(models[0])
+
+
+def flat(model):
+    return np.concatenate([each.ravel() for each in model.get_weights()])
+
+
+def set_flat(model, values):
+    shapes = [each.shape for each in model.get_weights()]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    parts = np.split(values, ends)
+    model.set_weights([p.reshape(s) for p, s in zip(parts, shapes, strict=True)])
+
+
+def test_a_mean_after_every_step_of_sgd_is_synchronous_training(every_step):
+    workers = every_step["sgd"]
+    check_equal(workers)
+    alone = cases.trained(synchronous.Alone())
+    for worker in workers:
+        check_close(worker, alone, set(alone))
+
+
+def test_each_worker_has_an_optimizer_of_its_own(every_step):
+    """Adam is not linear: the mean of two Adams is not Adam of the mean."""
+    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
+    expected = by_hand(2, 1, optimizer, np.full((2, 2), 0.5))[0]
+    weights = [name for name in expected if name.startswith("w")]
+    workers = every_step["adam"]
+    check_equal(workers)
+    check_close(workers[0], expected, weights)
+    alone = cases.trained(synchronous.Alone(), optimizer)
+    distance = max(np.abs(workers[0][n] - alone[n]).max() for n in weights)
+    assert distance > 1e-3
+
+
+def test_statistics_of_batch_normalization_are_averaged(every_step):
+    workers = every_step["batch_norm"]
+    check_equal(workers)
+    assert np.abs(workers[0]["w4"]).max() > 0.01  # the moving mean
+
+
+def test_a_worker_without_a_row_takes_no_step_and_mixes(every_step):
+    workers = every_step["last_batch_of_one"]
+    check_equal(workers)
+    assert [worker["steps"] for worker in workers] == [2, 3]
+
+
+def test_data_of_unknown_length(every_step):
+    workers = every_step["generator"]
+    check_equal(workers)
+    assert [worker["steps"] for worker in workers] == [5, 5]
+
+
+def test_every_worker_can_have_its_own_dataset(every_step):
+    workers = every_step["own_data"]
+    check_equal(workers)
+    assert [worker["steps"] for worker in workers] == [10, 10]
+
+
+def test_callbacks_decide_alike_and_the_chief_alone_writes(every_step):
+    chief, worker = every_step["callbacks"]
+    check_equal([chief, worker])
+    assert chief["epochs"] == worker["epochs"] == 2
+    assert chief["files"] == ["1.keras", "2.keras", "model.keras"]
+    assert worker["files"] == []
+    assert chief["val_loss"].tolist() == worker["val_loss"].tolist()
+
+
+def test_bytes_are_counted(every_step):
+    """49 weights; a mean costs as many bytes as the model with two workers."""
+    for worker in check(every_step["sgd"]):
+        # Headers of 32 bytes: two messages per mean, and one of four logs.
+        mixes, logs = 5 * (49 * 4 + 2 * 32), 4 * 8 + 32
+        assert abs(worker["received_bytes"][1] - mixes - logs) <= 5 * 4
+
+
+def test_workers_with_different_models_are_told_before_the_first_mix(every_step):
+    for worker in every_step["unequal_model"]:
+        message = worker["message"]
+        assert message.startswith("UnequalModelError: the workers differ in layer")
+        assert "on worker:1, against worker:0" in message
+
+
+def test_diloco_is_what_its_paper_says(diloco):
+    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
+    expected = by_hand(2, 3, optimizer, np.full((2, 2), 0.5), OUTER)[0]
+    workers = diloco["adam"]
+    check_equal(workers)
+    weights = [name for name in expected if name.startswith("w")]
+    check_close(workers[0], expected, weights)
+    plain = by_hand(2, 3, optimizer, np.full((2, 2), 0.5))[0]
+    assert np.abs(workers[0]["w0"] - plain["w0"]).max() > 1e-3
+
+
+def test_a_mix_that_overlaps_with_the_next_round(overlapped):
+    """Ten steps: rounds of 3, 3, 3 and 1, the last of which is waited for."""
+    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
+    expected = by_hand_overlapped(optimizer, OUTER)
+    workers = overlapped["adam"]
+    check_equal(workers)
+    weights = [name for name in expected if name.startswith("w")]
+    check_close(workers[0], expected, weights)
+    waited = by_hand(2, 3, optimizer, np.full((2, 2), 0.5), OUTER)[0]
+    assert np.abs(workers[0]["w0"] - waited["w0"]).max() > 1e-3
+
+
+def test_gossip_on_a_ring_is_what_its_matrix_says(gossip):
+    optimizer = lambda: keras.optimizers.SGD(0.1, momentum=0.9)  # noqa: E731
+    expected = by_hand(4, 2, optimizer, mixing.ring(4).matrix())
+    for found, model in zip(check(gossip["sgd"]), expected, strict=True):
+        check_close(found, model, [name for name in model if name.startswith("w")])
+
+
+def test_gossip_keeps_the_mean_and_models_come_closer(gossip):
+    weights = np.stack([each["weights"] for each in check(gossip["apart"])])
+    np.testing.assert_allclose(weights.mean(0), 1.5, rtol=1e-6)
+    distances = np.linalg.norm(weights - 1.5, axis=0)
+    shrinks = mixing.ring(4).second_eigenvalue
+    # Two local steps per round: the batches of a round but its last see no mix.
+    for before, after in zip(distances[:-2:2], distances[2::2], strict=True):
+        assert after <= shrinks * before + 1e-6
+    assert distances[-1] < 0.02 * distances[0]

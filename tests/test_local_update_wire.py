@@ -1,0 +1,230 @@
+"""Narrow messages: what they keep, what they lose, and that it is sent later."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mailboxes_in_memory import Crew
+
+from tfdist import mixing
+from tfdist.local_update.arguments import checked_wire_dtype
+from tfdist.local_update.message import header_bytes
+from tfdist.local_update.mix import Mix
+from tfdist.local_update.wire import BLOCK, NARROW, Coder, ErrorFeedback, Wire
+
+DTYPES = st.sampled_from(sorted(NARROW))
+
+
+def vector_of(seed, size, scale=1.0):
+    random = np.random.default_rng(seed)
+    return (scale * random.normal(size=size)).astype("float32")
+
+
+def coder_of(wire_dtype, until=1 << 40):
+    return Coder(np.dtype("float32"), NARROW[wire_dtype](), until)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    size=st.integers(1, 3 * BLOCK),
+    scale=st.floats(1e-20, 1e20),
+)
+def test_int8_loses_at_most_half_a_step_of_its_block(seed, size, scale):
+    vector = vector_of(seed, size, scale)
+    codec = NARROW["int8"]()
+    payload = codec.encode(vector)
+    assert len(payload) == codec.size(size) == size + 4 * -(-size // BLOCK)
+    lost = np.abs(codec.decode(payload) - vector)
+    for begin in range(0, size, BLOCK):
+        block = slice(begin, begin + BLOCK)
+        assert lost[block].max() <= np.abs(vector[block]).max() / 254 * (1 + 1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=st.lists(st.floats(width=32), min_size=1))
+def test_bfloat16_rounds_as_tensorflow_does(values):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    vector = np.array(values, "float32")
+    codec = NARROW["bfloat16"]()
+    found = codec.decode(codec.encode(vector))
+    with np.errstate(over="ignore"):
+        expected = vector.astype(ml_dtypes.bfloat16).astype("float32")
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("wire_dtype", sorted(NARROW))
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_has_diverged_stays_visible(wire_dtype, value):
+    vector = vector_of(0, 2 * BLOCK)
+    vector[3] = value
+    codec = NARROW[wire_dtype]()
+    found = codec.decode(codec.encode(vector))
+    assert not np.isfinite(found[3])
+    assert np.isfinite(found[BLOCK:]).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(wire_dtype=DTYPES, size=st.integers(1, 2500), rounds=st.integers(1, 6))
+def test_what_was_sent_is_what_was_meant_less_the_last_residual(
+    wire_dtype, size, rounds
+):
+    feedback = ErrorFeedback(coder_of(wire_dtype))
+    sent, meant = np.zeros(size), np.zeros(size)
+    for seed in range(rounds):
+        vector = vector_of(seed, size)
+        payload, found = feedback.send(vector, ends=(size // 3, size // 2))
+        sent, meant = sent + found, meant + vector
+    np.testing.assert_allclose(sent, meant - feedback.residual, atol=1e-4)
+    largest = np.abs(vector).max() + np.abs(feedback.residual).max()
+    assert np.abs(feedback.residual).max() <= largest / 100
+
+
+def test_a_change_too_small_for_a_step_is_sent_later():
+    vector = np.array([1.0, 1e-3], "float32")  # A step of int8 is 1/127.
+    feedback = ErrorFeedback(coder_of("int8"))
+    second = [feedback.send(vector)[1][1] for _ in range(100)]
+    assert second[0] == 0.0
+    assert sum(second) == pytest.approx(0.1, abs=1 / 127)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    wire_dtype=DTYPES,
+    until=st.integers(0, 20),
+    begin=st.integers(0, 20),
+    data=st.data(),
+)
+def test_what_is_not_trained_keeps_all_its_bits(wire_dtype, until, begin, data):
+    end = data.draw(st.integers(begin, 20))
+    coder, vector = coder_of(wire_dtype, until), vector_of(0, 20)
+    payload = coder.encode(vector[begin:end], begin)
+    assert len(payload) == coder.size(begin, end)
+    found = coder.decode(payload, begin)
+    assert found.dtype == np.float32
+    exact = max(until - begin, 0)
+    assert found[exact:].tobytes() == vector[begin:end][exact:].tobytes()
+    np.testing.assert_allclose(found, vector[begin:end], atol=0.02)
+
+
+@pytest.mark.parametrize(("wire_dtype", "bytes_each"), [("bfloat16", 2), ("int8", 1)])
+def test_a_narrow_mean_is_the_same_on_all_and_has_fewer_bytes(wire_dtype, bytes_each):
+    workers, size, rounds = 4, 4 * BLOCK, 8
+    crew = Crew(workers)
+    wires = [Wire(coder_of(wire_dtype)) for _ in range(workers)]
+    total = np.zeros(size)
+    for _ in range(rounds):
+        found = crew.run(
+            lambda i, exchange: exchange.mean(vector_of(i, size), wires[i])
+        )
+        assert len({each.tobytes() for each in found.values()}) == 1
+        total += found[0]
+    expected = np.mean([vector_of(i, size) for i in range(workers)], axis=0)
+    once = np.abs(found[0] - expected).max()
+    assert 0 < once < 0.05
+    # What rounding loses does not add up: the mean over rounds comes nearer.
+    assert np.abs(total / rounds - expected).max() < 0.5 * once
+    scales = 4 * BLOCK // BLOCK * (4 if wire_dtype == "int8" else 0)
+    parts = 2 * (workers - 1) * (size * bytes_each + scales) // workers
+    headers = 2 * (workers - 1) * header_bytes(workers)
+    for exchange in crew.exchanges:
+        assert exchange.received_bytes == rounds * (parts + headers)
+
+
+@pytest.mark.parametrize("wire_dtype", sorted(NARROW))
+def test_narrow_gossip_keeps_the_mean_and_comes_near_it(wire_dtype):
+    workers, size = 6, 50
+    policy = mixing.Gossip(mixing.exponential).on(workers)
+    crew = Crew(workers)
+    wires = [Wire(coder_of(wire_dtype)) for _ in range(workers)]
+    models = np.stack([vector_of(i, size) for i in range(workers)])
+    mean, apart = models.mean(0), np.abs(models - models.mean(0)).max()
+    for round_index in range(12):
+
+        def mix(i, exchange, models=models, round_index=round_index):
+            weights = policy.weights(i, round_index, exchange.members.present)
+            return exchange.average(models[i], weights, wires[i])
+
+        models = np.stack([each for _, each in sorted(crew.run(mix).items())])
+    np.testing.assert_allclose(models.mean(0), mean, atol=1e-5)
+    assert np.abs(models - mean).max() < 0.01 * apart
+
+
+class Variable:
+    dtype = "float32"
+
+    def __init__(self, values):
+        self.values = np.array(values, "float32")
+        self.shape = self.values.shape
+
+    def numpy(self):
+        return self.values
+
+    def assign(self, values):
+        self.values = np.array(values, "float32")
+
+
+class Model:
+    """As `Mix` needs one: a kernel that is trained, and a variance that is not."""
+
+    def __init__(self):
+        self.kernel, self.variance = Variable(np.zeros(40)), Variable(np.ones(3))
+        self.trainable_weights = [self.kernel]
+        self.weights = [self.kernel, self.variance]
+
+
+class Dies(Exception):
+    pass
+
+
+@pytest.mark.parametrize("last_message", [3, 4, 5, 6])
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("rate", [None, 0.7])
+def test_models_become_equal_again_after_a_loss(victim, last_message, rate):
+    """Whichever message was the last one of a worker, and whoever has read it."""
+    import keras
+
+    crew = Crew(3)
+    transport = crew.exchanges[victim]._transport
+    publish, published = transport.publish, []
+
+    def publish_until_death(message):
+        if len(published) == last_message:
+            crew.gone.add(victim)
+            raise Dies
+        published.append(message.key)
+        publish(message)
+
+    transport.publish = publish_until_death
+    outers = [rate and keras.optimizers.SGD(rate, 0.9, nesterov=True) for _ in range(3)]
+
+    def rounds(i, exchange):
+        model = Model()
+        mix = Mix(model, exchange, mixing.Mean(), 1, outers[i], "int8")
+        mix.begin()
+        random = np.random.RandomState(i)
+        try:
+            for _ in range(8):
+                change = random.normal(size=40).astype("float32")
+                model.kernel.assign(model.kernel.values + change)
+                model.variance.assign(model.variance.values * 1e-3)
+                mix.step_done()
+        except Dies:
+            return None
+        return model
+
+    one, other = (m for i, m in crew.run(rounds).items() if i != victim)
+    assert one.kernel.values.tobytes() == other.kernel.values.tobytes()
+    assert one.variance.values.tobytes() == other.variance.values.tobytes()
+    assert (one.variance.values > 0).all()
+
+
+@pytest.mark.parametrize("wire_dtype", ["float16", "half a byte", 8])
+def test_another_wire_dtype_is_told_what_is_allowed(wire_dtype):
+    with pytest.raises(ValueError, match="'bfloat16', 'int8' or None; received"):
+        checked_wire_dtype(wire_dtype)

@@ -1,0 +1,110 @@
+"""Checks the arguments of `LocalUpdateStrategy`."""
+
+from numbers import Integral
+from typing import Any
+
+import keras
+
+from tfdist.local_update.wire import NARROW
+from tfdist.mixing import Gossip, Mean, Mixing
+
+
+def checked_local_steps(local_steps: Any) -> int:
+    """Returns a valid number of local steps.
+
+    Raises:
+        TypeError: If it is not an integer.
+        ValueError: If it is below 1.
+    """
+    if isinstance(local_steps, bool) or not isinstance(local_steps, Integral):
+        raise TypeError(
+            "local_steps is how many steps each worker takes between mixes, an integer "
+            f"of 1 or more; received {local_steps!r}"
+        )
+    if local_steps < 1:
+        raise ValueError(
+            "local_steps is how many steps each worker takes between mixes, 1 or more; "
+            f"received {local_steps}. With 1, models are mixed after every step"
+        )
+    return int(local_steps)
+
+
+def checked_mixing(mixing: Any, workers: int) -> Mixing:
+    """Returns the policy for a number of workers.
+
+    Raises:
+        TypeError: If it lacks a method.
+        ValueError: If it cannot be used with that many.
+    """
+    if isinstance(mixing, type) or not isinstance(mixing, Mixing):
+        raise TypeError(
+            "mixing is tfdist.mixing.Mean(), tfdist.mixing.Gossip(topology), or an "
+            "object with their methods `on` and `weights` (tfdist.mixing.Mixing); "
+            f"received {mixing!r}"
+        )
+    return mixing.on(workers)
+
+
+def checked_outer_optimizer(
+    outer_optimizer: Any, mixing: Mixing
+) -> keras.optimizers.Optimizer | None:
+    """Returns a Keras optimizer, or None.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If models are not mixed to the same one on all workers.
+    """
+    if outer_optimizer is None:
+        return None
+    if not isinstance(outer_optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "outer_optimizer is a Keras optimizer, such as keras.optimizers.SGD(0.7, "
+            f"momentum=0.9, nesterov=True), or None; received {outer_optimizer!r}"
+        )
+    if isinstance(mixing, Gossip) or not isinstance(mixing, Mean):
+        raise ValueError(
+            "outer_optimizer needs mixing=tfdist.mixing.Mean(): all workers take the "
+            f"same outer step from the same mean; received {mixing!r}"
+        )
+    return outer_optimizer
+
+
+def checked_wire_dtype(wire_dtype: Any) -> str | None:
+    """Returns what weights are sent as, or None.
+
+    Raises:
+        ValueError: If it is not known.
+    """
+    if wire_dtype is None or (isinstance(wire_dtype, str) and wire_dtype in NARROW):
+        return wire_dtype
+    allowed = ", ".join(repr(each) for each in NARROW)
+    raise ValueError(f"wire_dtype is {allowed} or None; received {wire_dtype!r}")
+
+
+def checked_overlap(overlap: Any) -> bool:
+    """Returns whether mixes overlap with local steps.
+
+    Raises:
+        TypeError: If it is not a bool.
+    """
+    if not isinstance(overlap, bool):
+        raise TypeError(
+            "overlap is True to mix models during the next local steps, or False to wait "
+            f"for each mix; received {overlap!r}"
+        )
+    return overlap
+
+
+def check_not_inner(outer_optimizer: Any, model: Any) -> None:
+    """Checks that a model is not compiled with the outer optimizer.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if outer_optimizer is not None and model.optimizer is outer_optimizer:
+        raise ValueError(
+            f"{model.name!r} is compiled with the strategy's outer_optimizer itself. The "
+            "inner optimizer takes the local steps, and the outer one a step per mix: "
+            "make two, such as keras.optimizers.AdamW() and keras.optimizers.SGD(0.7, "
+            "momentum=0.9, nesterov=True)"
+        )

@@ -1,0 +1,90 @@
+"""What `fit` does at the beginning and at the end of epochs, as callbacks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.mix import Mix
+from tfdist.synchronous.fit import callbacks
+
+
+class EpochLogs(keras.callbacks.Callback):
+    """Makes the logs of an epoch those of all workers, and adds `received_bytes`.
+
+    First of all callbacks, so that the others see the same logs on every worker, and
+    decide alike.
+
+    Args:
+        exchange: This worker's part in exchanges.
+        is_mean: Whether to average the logs. Where workers keep models of their own, they
+            keep their logs, too.
+    """
+
+    def __init__(self, exchange: Exchange, is_mean: bool) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self._is_mean = is_mean
+        self._before = 0
+        self.is_last_epoch = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes whether this is the last epoch."""
+        self._before = self._exchange.received_bytes
+        self.is_last_epoch = epoch + 1 >= (self.params or {}).get("epochs", 0)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Replaces the logs by their means over the workers."""
+        logs = {} if logs is None else logs
+        if self._is_mean:
+            # A log of the user's own train_step may be an array.
+            names = sorted(name for name in logs if np.ndim(logs[name]) == 0)
+            mine = np.array([float(logs[name]) for name in names], np.float64)
+            found = self._exchange.gather(mine).values()
+            means = np.mean([each for each in found if len(each) == len(mine)], axis=0)
+            logs.update(zip(names, means.tolist(), strict=True))
+        logs["received_bytes"] = self._exchange.received_bytes - self._before
+
+
+class BeginRounds(keras.callbacks.Callback):
+    """Has rounds begin from the state that callbacks before this one have restored.
+
+    Args:
+        mix: Returns what mixes the models, once they are built.
+    """
+
+    def __init__(self, mix: Callable[[], Mix]) -> None:
+        super().__init__()
+        self._mix = mix
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Notes the model as it is now."""
+        self._mix().begin()
+
+
+def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any:
+    """Returns the callbacks with which this worker calls `fit`.
+
+    Those that write files run on the chief, and all workers start from its state.
+
+    Args:
+        given: The user's: None, a callback, a list or a `CallbackList`.
+        workers: The workers, with the chief among them.
+        first: To call before the others.
+        last: To call after them.
+    """
+    chosen = callbacks.for_worker(given, workers)
+    if isinstance(chosen, keras.callbacks.CallbackList):
+        inside = [each for each in chosen.callbacks if not _is_ours(each)]
+        chosen.callbacks = [first, *inside, last]
+        for each in (first, last):
+            each.set_model(chosen.model)
+            each.set_params(chosen.params)
+        return chosen
+    return [first, *chosen, last]
+
+
+def _is_ours(callback: Any) -> bool:
+    return isinstance(callback, EpochLogs | BeginRounds)

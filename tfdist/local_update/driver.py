@@ -1,0 +1,155 @@
+"""How `fit` trains under a `LocalUpdateStrategy`."""
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tfdist.keras import building
+from tfdist.keras.default_driver import DefaultDriver
+from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
+from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.mix import Mix
+from tfdist.local_update.steps import LocalFunction, LocalSteps
+from tfdist.local_update.workers import Workers
+from tfdist.synchronous.fit import agreement
+from tfdist.synchronous.fit.input import ShardedData
+from tfdist.synchronous.fit.shares import UnequalDataError
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call of `fit`, `evaluate` or `predict`, and whether it has asked for data."""
+
+    model: Any
+    method: str
+    arguments: dict[str, Any]
+    has_data: bool = False
+
+
+class LocalUpdateDriver(DefaultDriver):
+    """Trains a model in this process, and mixes it with the others' now and then.
+
+    `evaluate` and `predict` run here, on all of the data, with this worker's model.
+
+    Args:
+        strategy: The `LocalUpdateStrategy`.
+        exchange: This worker's part in exchanges.
+        workers: The workers.
+        mix_of: Returns what mixes a model.
+        is_mean: Whether all workers have the same model after a mix.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        exchange: Exchange,
+        workers: Workers,
+        mix_of: Callable[[Any], Mix],
+        is_mean: bool,
+    ) -> None:
+        super().__init__(strategy)
+        self._exchange = exchange
+        self._workers = workers
+        self._make_mix = mix_of
+        self._is_mean = is_mean
+        self._mixes: weakref.WeakKeyDictionary[Any, Mix] = weakref.WeakKeyDictionary()
+        self._calls: list[_Call] = []
+        self._logs: EpochLogs | None = None
+
+    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+        """Returns the function that trains this worker's model."""
+        step = building.step_of(model, building.TRAIN)
+        return StepFunction(model, LocalSteps(model, step, self._mix(model)))
+
+    def test_step_function(self, model: Any) -> Callable[[Any], Any]:
+        """Returns the function that evaluates this worker's model."""
+        return LocalFunction(model, building.step_of(model, building.TEST)).on_batch
+
+    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+        """Returns the function that predicts with this worker's model."""
+        return PredictFunction(LocalFunction(model, model.predict_step))
+
+    def data(self, adapter: Any) -> Any:
+        """Returns this worker's share of what `fit` trains on, or all of other data.
+
+        Raises:
+            UnequalDataError: If each worker has its own dataset, and nobody said how many
+                batches an epoch has.
+        """
+        call = self._calls[-1] if self._calls else None
+        if call is None or call.method != "fit" or call.has_data:
+            dataset = adapter.get_tf_dataset()
+            return getattr(dataset, "tfdist_source", dataset)
+        # The data that `fit` asks for next is what it validates on.
+        call.has_data = True
+        shares = ShardedData(adapter, self._workers)
+        if shares.is_own and not call.arguments.get("steps_per_epoch"):
+            raise UnequalDataError(
+                "each worker has its own dataset (AutoShardPolicy), and they may have "
+                "different numbers of batches; models are mixed after equally many. "
+                "Repeat the dataset, and pass steps_per_epoch to fit"
+            )
+        return shares
+
+    @contextlib.contextmanager
+    def running(
+        self, model: Any, method: str, arguments: dict[str, Any]
+    ) -> Iterator[None]:
+        """Starts `fit` from the chief's state, and ends it with a last mix."""
+        self._calls.append(_Call(model, method, arguments))
+        try:
+            # A callback may call `fit` on another model: all workers then do.
+            with self._fitting(model, arguments) if method == "fit" else _NOTHING:
+                yield
+        finally:
+            self._calls.pop()
+
+    @contextlib.contextmanager
+    def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+        outer_logs = self._logs
+        try:
+            agreement.check_arguments(arguments, self._workers)
+            self._logs = EpochLogs(self._exchange, self._is_mean)
+            begin = BeginRounds(lambda: self._mix(model))
+            arguments["callbacks"] = of_fit(
+                arguments.get("callbacks"), self._workers, self._logs, begin
+            )
+            yield
+            self._mix(model).finish()
+            self._exchange.part()
+        except BaseException:
+            # The others would wait for a worker that still runs, and trains no more.
+            self._exchange.leave()
+            raise
+        finally:
+            self._logs = outer_logs
+
+    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Passes on every step; mixes after the last one of the last epoch.
+
+        So the last validation, and what callbacks save, is of the model that `fit`
+        returns.
+        """
+        yield from steps
+        call = self._calls[-1] if self._calls else None
+        if call is None or call.method != "fit" or self._logs is None:
+            return
+        if self._logs.is_last_epoch:
+            self._mix(call.model).finish()
+
+    @contextlib.contextmanager
+    def storing(self, model: Any, operation: str) -> Iterator[bool]:
+        """Lets the chief alone write."""
+        is_own = getattr(model, "distribute_strategy", None) is self.strategy
+        yield not is_own or operation == "load" or self._workers.is_chief
+
+    def _mix(self, model: Any) -> Mix:
+        if model not in self._mixes:
+            self._mixes[model] = self._make_mix(model)
+        return self._mixes[model]
+
+
+_NOTHING = contextlib.nullcontext()

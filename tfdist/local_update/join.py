@@ -1,0 +1,61 @@
+"""How a process becomes one of the workers that exchange vectors."""
+
+from typing import NamedTuple
+
+import tf_config
+from tfdist.cluster.startup import wait_for
+from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.mailbox import Mailboxes
+from tfdist.local_update.members import Members
+
+
+class Joined(NamedTuple):
+    """This process among the workers.
+
+    Attributes:
+        exchange: Its part in exchanges.
+        names: The name of each worker, by its index.
+        mailboxes: Its mailbox, with the server that has it, and those of the others.
+    """
+
+    exchange: Exchange
+    names: list[str]
+    mailboxes: Mailboxes
+
+
+def addresses(config: tf_config.TFConfig) -> dict[tf_config.Task, str]:
+    """Returns the address of each worker, the chief among them, in the order of indices."""
+    cluster = config.cluster
+    tasks = [task for task in cluster.tasks() if task.job in ("chief", "worker")]
+    return {task: cluster.address(task) for task in tasks}
+
+
+def join(
+    config: tf_config.TFConfig, startup_timeout: float, peer_timeout: float, who: str
+) -> Joined:
+    """Starts this worker's mailbox, and waits for those of the others.
+
+    Args:
+        config: The cluster, and this process's task in it.
+        startup_timeout: How long to wait for the others, in seconds.
+        peer_timeout: How long one may fail to answer later, in seconds.
+        who: Whose argument `startup_timeout` is, for the error.
+
+    Raises:
+        StartupTimeoutError: If another task does not answer in time.
+        RuntimeError: If the port of this worker is taken.
+    """
+    tasks = addresses(config)
+    me = list(tasks).index(config.task)
+    mailboxes = Mailboxes(tasks, me, peer_timeout)
+    wait_for(
+        {task: address for task, address in tasks.items() if task != config.task},
+        startup_timeout,
+        "Start this script on each of them (python -m launch.local --num_ps=0 for a "
+        "whole cluster on one machine), check the addresses in TF_CONFIG, or pass a "
+        f"longer startup_timeout to {who}",
+        servers=True,
+    )
+    names = [str(task) for task in tasks]
+    exchange = Exchange(mailboxes, Members(me, len(tasks)), names, peer_timeout)
+    return Joined(exchange, names, mailboxes)

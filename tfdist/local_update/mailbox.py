@@ -1,0 +1,191 @@
+"""Mailboxes on TensorFlow's own servers, read by sessions.
+
+Each worker runs a server of a cluster of its own, so that nobody's death concerns it.
+Messages are variables on the server. A peer reads them with a graph of a few operations,
+and each read has a deadline. Nothing is kept on the server for a reader that dies.
+"""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tf_config
+from tfdist.cluster.startup import unreachable
+from tfdist.local_update.message import (
+    LEFT,
+    NOTHING,
+    Message,
+    header_bytes,
+    unpack,
+)
+from tfdist.local_update.transport import GoneError, SilentError
+
+_SLOTS = 2
+
+
+class Mailboxes:
+    """The `transport.Transport` between the workers of a cluster.
+
+    Args:
+        addresses: Of each worker, in the order of their indices.
+        me: The index of this worker.
+        timeout: How long one read may take, in seconds.
+
+    Attributes:
+        server: The server of this worker.
+
+    Raises:
+        RuntimeError: If the port of this worker is taken.
+    """
+
+    def __init__(
+        self, addresses: Mapping[tf_config.Task, str], me: int, timeout: float
+    ) -> None:
+        self._tasks = list(addresses.items())
+        task, own = self._tasks[me]
+        self._timeout = timeout
+        self._graph = _Graph(header_bytes(len(addresses)))
+        self._sessions: dict[int, tf.compat.v1.Session] = {}
+        self._lock = threading.Lock()
+        # The server computes nothing, so it needs no GPU memory.
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        try:
+            alone = tf.train.ClusterSpec({task.job: {task.index: own}})
+            self.server = tf.distribute.Server(
+                alone, task.job, task.index, config=config
+            )
+        except tf.errors.OpError as error:
+            raise RuntimeError(
+                f"no server could start on {own}: another program may use the "
+                "port. Choose another one in TF_CONFIG"
+            ) from error
+        self._own = tf.compat.v1.Session(self.server.target, graph=self._graph.graph)
+        nothing = Message(NOTHING, 0, [0] * len(addresses), np.zeros(0, np.uint8))
+        for slot in range(_SLOTS):
+            self._put(slot, nothing)
+
+    def publish(self, message: Message) -> None:
+        """Puts a message into this worker's mailbox, in place of the last but one."""
+        self._put(message.key % _SLOTS, message)
+
+    def _put(self, slot: int, message: Message) -> None:
+        self._own.run(self._graph.put[slot], {self._graph.value: message.pack()})
+
+    def read(self, worker: int, key: int, begin: int, size: int) -> Message | None:
+        """Returns a message of another worker, or None if it is not there yet.
+
+        Raises:
+            GoneError: If its process has ended.
+            SilentError: If it does not answer within the timeout.
+        """
+        graph = self._graph
+        options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * self._timeout))
+        feed = {graph.wanted: key, graph.begin: [begin], graph.size: [size]}
+        try:
+            header, payload, other = self._session(worker).run(
+                graph.get[key % _SLOTS], feed, options=options
+            )
+        except tf.errors.FailedPreconditionError:
+            return None  # Its server listens, and has no variables yet.
+        except (tf.errors.AbortedError, tf.errors.UnavailableError) as error:
+            self.forget(worker)
+            raise GoneError from error
+        except tf.errors.DeadlineExceededError as error:
+            raise (GoneError if self.is_gone(worker) else SilentError) from error
+        message = unpack(header, payload)
+        if message.key >= key:
+            return message
+        # A worker that has left says so once, in one of the two places.
+        last = unpack(other, _NONE)
+        return last if last.key >= LEFT else None
+
+    def is_gone(self, worker: int) -> bool:
+        """Returns whether nothing listens on a worker's address."""
+        return bool(unreachable(dict([self._tasks[worker]])))
+
+    def forget(self, worker: int) -> None:
+        """Has the next read connect again: to a process that was started again."""
+        with self._lock:
+            session = self._sessions.pop(worker, None)
+        if session is not None:
+            # Closing asks the server, which may be gone.
+            threading.Thread(target=_close, args=(session,), daemon=True).start()
+
+    def _session(self, worker: int) -> tf.compat.v1.Session:
+        with self._lock:
+            if worker not in self._sessions:
+                config = tf.compat.v1.ConfigProto(
+                    operation_timeout_in_ms=int(1000 * self._timeout)
+                )
+                self._sessions[worker] = tf.compat.v1.Session(
+                    f"grpc://{self._tasks[worker][1]}",
+                    graph=self._graph.graph,
+                    config=config,
+                )
+            return self._sessions[worker]
+
+
+class _Graph:
+    """The operations on a mailbox: the same graph for its owner and for its readers."""
+
+    def __init__(self, header: int) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.value = tf.compat.v1.placeholder(tf.uint8, [None])
+            self.wanted = tf.compat.v1.placeholder(tf.int64, [])
+            self.begin = tf.compat.v1.placeholder(tf.int64, [1])
+            self.size = tf.compat.v1.placeholder(tf.int64, [1])
+            slots = [_slot(index) for index in range(_SLOTS)]
+            self.put = [
+                tf.raw_ops.AssignVariableOp(resource=slot, value=self.value)
+                for slot in slots
+            ]
+            self.get = [
+                self._get(slots[slot], slots[1 - slot], header)
+                for slot in range(_SLOTS)
+            ]
+
+    def _get(
+        self, slot: Any, other: Any, header: int
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        # The other place first: a worker that has left by then writes nothing any more.
+        last = _read(other)[:header]
+        with tf.control_dependencies([last]):
+            value = _read(slot)
+        head = value[:header]
+        key = tf.bitcast(head[:8], tf.int64)
+        payload = tf.cond(
+            key >= self.wanted,
+            lambda: self._part(value[header:]),
+            lambda: tf.zeros([0], tf.uint8),
+        )
+        return head, payload, last
+
+    def _part(self, payload: tf.Tensor) -> tf.Tensor:
+        # A newer message may be shorter than the one that was asked for.
+        begin = tf.minimum(self.begin, tf.size(payload, tf.int64))
+        rest = tf.size(payload, tf.int64) - begin
+        size = tf.where(self.size < 0, rest, tf.minimum(self.size, rest))
+        return tf.slice(payload, begin, size)
+
+
+_NONE = np.zeros(0, np.uint8)
+
+
+def _slot(index: int) -> Any:
+    return tf.raw_ops.VarHandleOp(
+        dtype=tf.uint8, shape=None, shared_name=f"mailbox_{index}"
+    )
+
+
+def _read(slot: Any) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=slot, dtype=tf.uint8)
+
+
+def _close(session: tf.compat.v1.Session) -> None:
+    with contextlib.suppress(tf.errors.OpError):
+        session.close()

@@ -1,0 +1,58 @@
+"""What a worker puts into its mailbox: a header, and bytes. Pure.
+
+The header is a row of int64: the key, the offset of the payload in the vector that it is
+part of, and the version of each worker.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+NOTHING = -1
+"""The key of a mailbox that holds no message yet."""
+
+LEFT = 1 << 62
+"""From here on, keys are those of workers that have left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A message of one worker.
+
+    Attributes:
+        key: Its number. All workers number their messages alike.
+        begin: Where the payload begins in the vector that it is part of, in elements.
+        versions: What the sender knows of each worker: see `members.Members`.
+        payload: uint8.
+    """
+
+    key: int
+    begin: int
+    versions: Sequence[int]
+    payload: np.ndarray
+
+    def pack(self) -> np.ndarray:
+        """Returns the message as uint8."""
+        header = np.array([self.key, self.begin, *self.versions], np.int64)
+        return np.concatenate([header.view(np.uint8), self.payload])
+
+
+def header_bytes(workers: int) -> int:
+    """Returns the size of a header, in bytes.
+
+    >>> header_bytes(4)
+    48
+    """
+    return 8 * (2 + workers)
+
+
+def unpack(header: np.ndarray, payload: np.ndarray) -> Message:
+    """Returns the message that these bytes are."""
+    key, begin, *versions = header.view(np.int64).tolist()
+    return Message(key, begin, versions, payload)
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """Returns the bytes of an array, without a copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,63 @@
+"""A model as one vector: the variables that are mixed, and no others."""
+
+from typing import Any
+
+import numpy as np
+
+
+class ModelVector:
+    """The weights of a model that workers mix, as one vector.
+
+    Those are its trainable weights, and the floating-point ones that training only
+    updates: the statistics of `BatchNormalization`. Integers, seeds, metrics and the
+    optimizer's state stay each worker's own.
+
+    Args:
+        model: A Keras model that is built.
+
+    Attributes:
+        variables: The Keras variables, in the order of the vector.
+        sizes: The number of elements of each.
+        count_trainable: How many variables are trainable: the first ones.
+        num_trainable: How many elements they have together.
+        dtype: Of the vector: float32, or float64 if one of the variables is.
+    """
+
+    def __init__(self, model: Any) -> None:
+        trainable = list(model.trainable_weights)
+        rest = [each for each in model.weights if not _is_among(each, trainable)]
+        self.variables = [
+            each for each in [*trainable, *rest] if "float" in str(each.dtype)
+        ]
+        self.sizes = [int(np.prod(each.shape)) for each in self.variables]
+        self._ends = np.cumsum(self.sizes).tolist()
+        self.count_trainable = len(trainable)
+        self.num_trainable = sum(self.sizes[: len(trainable)])
+        doubles = any(str(each.dtype) == "float64" for each in self.variables)
+        self.dtype = np.dtype(np.float64 if doubles else np.float32)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each variable, in the order of the vector."""
+        return [tuple(each.shape) for each in self.variables]
+
+    def read(self) -> np.ndarray:
+        """Returns the weights: float32, or float64 if one of them is."""
+        parts = [np.asarray(each.numpy(), self.dtype) for each in self.variables]
+        return np.concatenate([np.zeros(0, self.dtype), *map(np.ravel, parts)])
+
+    def write(self, vector: np.ndarray) -> None:
+        """Sets the weights to a vector."""
+        for variable, values in zip(self.variables, self.split(vector), strict=True):
+            variable.assign(values)
+
+    def split(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Returns the values of each variable in a vector."""
+        parts = np.split(vector, self._ends[:-1]) if self._ends else []
+        return [
+            part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)
+        ]
+
+
+def _is_among(variable: Any, variables: list[Any]) -> bool:
+    return any(variable is each for each in variables)

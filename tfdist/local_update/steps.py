@@ -1,0 +1,101 @@
+"""The steps that a worker takes on its own model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.local_update.mix import Mix
+from tfdist.synchronous.fit.input import ShardedIterator
+
+_as_written = tf.autograph.experimental.do_not_convert
+
+
+class LocalFunction:
+    """Runs a step of a model on this worker, traced once per structure of batches.
+
+    Args:
+        model: The Keras model.
+        step: Its `train_step`, `test_step` or `predict_step`.
+    """
+
+    data_type = ShardedIterator
+
+    def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
+        self._model = model
+        self._step = step
+        self._traced: dict[str, Callable[..., Any]] = {}
+
+    def on_batch(self, batch: Any) -> Any:
+        """Returns the step's result on a batch."""
+        structure = BatchStructure.of_batch(batch)
+        return self.on_present(structure, structure.flatten(batch))
+
+    def on_data(self, data: ShardedIterator) -> Any:
+        """Evaluates and predicts on batches alone."""
+        raise NotImplementedError
+
+    def on_present(self, structure: BatchStructure, present: tuple[Any, ...]) -> Any:
+        """Returns the step's result on the values that a batch holds."""
+
+        @_as_written
+        def run(*present: Any) -> Any:
+            batch = structure.pack(present)
+            return self._model.distribute_strategy.run(self._step, args=(batch,))
+
+        if self._model.run_eagerly:
+            return run(*present)
+        if structure.key not in self._traced:
+            signature = [_of_any_rows(spec) for spec in structure.present]
+            self._traced[structure.key] = _tf.function(run, signature)
+        return self._traced[structure.key](*present)
+
+
+class LocalSteps(LocalFunction):
+    """Runs the train steps of a model, and mixes models where a round of them ends.
+
+    Args:
+        model: The Keras model.
+        step: Its `train_step`.
+        mix: Mixes models.
+    """
+
+    def __init__(self, model: Any, step: Callable[[Any], Any], mix: Mix) -> None:
+        super().__init__(model, step)
+        self._mix = mix
+        self._logs: dict[str, Any] = {}
+
+    def on_data(self, data: ShardedIterator) -> dict[str, Any]:
+        """Runs the next steps on this worker's rows, and returns the last one's logs.
+
+        Raises:
+            StopIteration: At the end of the data.
+        """
+        ran = False
+        for _ in range(self._model.steps_per_execution):
+            count, total, present = next(data.values)
+            if int(total) == 0:
+                break
+            # A last batch may have fewer rows than there are workers. Who has none takes
+            # no step, and mixes when the others do.
+            if int(count) > 0:
+                self._logs = self.on_present(data.structure, present)
+            self._mix.step_done()
+            ran = True
+        if not ran:
+            raise StopIteration
+        return self._logs
+
+    def on_batch(self, batch: Any) -> Any:
+        """Runs one step on a batch of this worker's own, and returns its logs."""
+        logs = super().on_batch(batch)
+        self._mix.step_done()
+        return logs
+
+
+def _of_any_rows(spec: Any) -> Any:
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec

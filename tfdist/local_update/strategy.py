@@ -1,0 +1,149 @@
+"""`LocalUpdateStrategy`: a model on every worker, and a mix of them now and then."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import tf_config
+from tfdist.cluster import status
+from tfdist.cluster.membership import (
+    MEMBERSHIP,
+    JoinsOnce,
+    check_eager,
+    worker_config_of,
+)
+from tfdist.local_update import arguments
+from tfdist.local_update.driver import LocalUpdateDriver
+from tfdist.local_update.join import addresses, join
+from tfdist.local_update.mix import Mix
+from tfdist.local_update.workers import Workers
+from tfdist.mixing import Mean, Mixing
+
+
+class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
+    """Trains a model on every worker, and mixes the models after every H local steps.
+
+    Every worker runs the same script. A Keras 3 model that is built and compiled in
+    `scope()` trains with its own `fit`: each worker takes steps on its rows of each batch,
+    with an optimizer state of its own. After `local_steps` of them, and at the end of
+    `fit`, models are mixed. `batch_size` and the batches of a dataset are the whole
+    cluster's. A worker uses its first GPU, or its CPU.
+
+    What is mixed: the trainable weights, and the floating-point ones that training only
+    updates, such as the statistics of `BatchNormalization`. The state of the optimizer,
+    seeds and integers are each worker's own.
+
+    A worker that is lost leaves, and the others go on. One that does not answer is waited
+    for until `peer_timeout` has passed.
+
+    Cost: for `Mean`, 2(n-1)/n times the bytes of the model in and out of each of n workers
+    per mix; synchronous training moves as much in every step.
+
+    Args:
+        local_steps: After how many steps models are mixed: H. With `Mean()`, SGD and 1,
+            this is synchronous training, to rounding.
+        mixing: `tfdist.mixing.Mean()`, `tfdist.mixing.Gossip(topology)`, or a policy with
+            the same methods.
+        outer_optimizer: A Keras optimizer that takes the change since the last mix for a
+            gradient (DiLoCo, arXiv 2311.08105). None: the mean is the new model.
+        cluster: The cluster of workers, optionally with a chief, and this process's task
+            in it. Read from the environment variable TF_CONFIG by default.
+        wire_dtype: "bfloat16" or "int8", in which trainable weights travel: a half or a
+            quarter of the bytes, and 0.4% for the scales of int8. What rounding loses is
+            added to the next message (error feedback). With `Mean`, the change since the
+            last mix travels; with `Gossip`, models do, and their distance stays above what
+            rounding loses. None: all their bits.
+        overlap: Whether models are mixed while the next H steps run, so that no worker
+            waits for the network unless a mix takes longer than they do. The model θ
+            becomes mixed + (θ - s), where s is this worker's model when the mix began: H
+            steps later than without (CoCoD-SGD, Shen et al., IJCAI 2019). The last mix of
+            `fit` is waited for.
+        startup_timeout: How long to wait for the other tasks, in seconds.
+        peer_timeout: How long another worker may fail to answer before the others go on
+            without it, in seconds. One that is slow, and answers, is waited for. A
+            message that takes longer counts as no answer.
+
+    Raises:
+        tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is neither
+            the chief nor a worker of a cluster without ps.
+        StartupTimeoutError: If another task does not answer in time.
+        TypeError: If an argument has another type.
+        ValueError: If `local_steps` is below 1, if `mixing` does not fit the number of
+            workers, if `outer_optimizer` does not fit `mixing`, or if `wire_dtype` is
+            another one.
+        RuntimeError: If this process already has such a strategy, or is in graph mode.
+    """
+
+    def __init__(
+        self,
+        local_steps: int,
+        mixing: Mixing | None = None,
+        outer_optimizer: keras.optimizers.Optimizer | None = None,
+        cluster: tf_config.TFConfig | None = None,
+        *,
+        wire_dtype: str | None = None,
+        overlap: bool = False,
+        startup_timeout: float = 60.0,
+        peer_timeout: float = 30.0,
+    ) -> None:
+        check_eager("LocalUpdateStrategy")
+        self._local_steps = arguments.checked_local_steps(local_steps)
+        self._wire_dtype = arguments.checked_wire_dtype(wire_dtype)
+        self._overlap = arguments.checked_overlap(overlap)
+        config = worker_config_of(cluster, "LocalUpdateStrategy")
+        mixing = Mean() if mixing is None else mixing
+        self._mixing = arguments.checked_mixing(mixing, len(addresses(config)))
+        self._outer_optimizer = arguments.checked_outer_optimizer(
+            outer_optimizer, self._mixing
+        )
+        MEMBERSHIP.check_none()
+        joined = join(config, startup_timeout, peer_timeout, "LocalUpdateStrategy")
+        self._exchange = joined.exchange
+        self._workers = Workers(self._exchange, joined.names)
+        super().__init__(_device())
+        MEMBERSHIP.joined(self)
+        self.fit_driver = LocalUpdateDriver(
+            self,
+            self._exchange,
+            self._workers,
+            self._mix_of,
+            isinstance(self._mixing, Mean),
+        )
+        status.publish(config, joined.mailboxes.server)
+
+    def _mix_of(self, model: Any) -> Mix:
+        arguments.check_not_inner(self._outer_optimizer, model)
+        return Mix(
+            model,
+            self._exchange,
+            self._mixing,
+            self._local_steps,
+            self._outer_optimizer,
+            self._wire_dtype,
+            self._overlap,
+        )
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers that take part now."""
+        return self._workers.num_workers
+
+    @property
+    def num_replicas(self) -> int:
+        """The same: each worker has one replica."""
+        return self._workers.num_workers
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files: the first worker that takes part."""
+        return self._workers.is_chief
+
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes of models and numbers this worker has received from others."""
+        return self._exchange.received_bytes
+
+
+def _device() -> str:
+    return "/gpu:0" if tf.config.list_physical_devices("GPU") else "/cpu:0"

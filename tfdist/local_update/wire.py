@@ -1,0 +1,194 @@
+"""What vectors are sent as: full precision, bfloat16 or int8 with error feedback. Pure."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tfdist.local_update.message import bytes_of
+
+BLOCK = 1024
+"""Elements that share a scale in int8."""
+
+_LARGEST = 127
+
+
+class Narrow(Protocol):
+    """How numbers are written in fewer bits. The size depends on their count alone."""
+
+    def size(self, elements: int) -> int:
+        """Returns how many bytes some elements take."""
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        """Returns the elements as uint8."""
+
+    def decode(self, payload: np.ndarray) -> np.ndarray:
+        """Returns the elements that these bytes are, as a reader finds them."""
+
+
+class BFloat16:
+    """The upper half of float32, rounded to nearest even: 2 bytes, 8 significant bits."""
+
+    def size(self, elements: int) -> int:
+        """Returns 2 bytes per element."""
+        return 2 * elements
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        """Returns the elements as uint8."""
+        bits = vector.astype(np.float32).view(np.uint32)
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        # Rounding up the bits of a NaN could make it a zero.
+        rounded = np.where(np.isnan(vector), bits | np.uint32(0x400000), bits + half)
+        return bytes_of((rounded >> np.uint32(16)).astype(np.uint16))
+
+    def decode(self, payload: np.ndarray) -> np.ndarray:
+        """Returns the elements as float32."""
+        halves = payload.view(np.uint16).astype(np.uint32)
+        return (halves << np.uint32(16)).view(np.float32)
+
+
+class Int8:
+    """Whole multiples of a scale, from -127 to 127: 1 byte, and 4 bytes per block.
+
+    The scale of a block of 1,024 elements is 1/127 of its largest magnitude. So rounding
+    changes an element by at most 1/254 of that, and the square of a block's norm by at most
+    1024/254² of it, 1.6%: a contraction, as error feedback needs it. A NaN or an infinity
+    makes its block NaN.
+    """
+
+    def size(self, elements: int) -> int:
+        """Returns a byte per element and 4 per block."""
+        return elements + 4 * -(-elements // BLOCK)
+
+    def encode(self, vector: np.ndarray) -> np.ndarray:
+        """Returns the scales and the multiples as uint8."""
+        padded = np.zeros(-(-len(vector) // BLOCK) * BLOCK, np.float32)
+        padded[: len(vector)] = vector
+        blocks = padded.reshape(-1, BLOCK)
+        scales = np.abs(blocks).max(axis=1) / np.float32(_LARGEST)
+        scales = np.where(np.isfinite(scales), scales, np.float32(np.nan))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            multiples = np.nan_to_num(blocks / scales[:, None], posinf=0, neginf=0)
+        # A scale so small that it has lost digits could give more.
+        multiples = np.clip(np.rint(multiples), -_LARGEST, _LARGEST).astype(np.int8)
+        flat = multiples.reshape(-1)[: len(vector)]
+        return np.concatenate([bytes_of(scales), bytes_of(flat)])
+
+    def decode(self, payload: np.ndarray) -> np.ndarray:
+        """Returns the elements as float32."""
+        count = -(-len(payload) // (BLOCK + 4))
+        scales = payload[: 4 * count].view(np.float32)
+        multiples = payload[4 * count :].view(np.int8)
+        return np.repeat(scales, BLOCK)[: len(multiples)] * multiples
+
+
+NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
+"""What `wire_dtype` can be, besides None."""
+
+
+class Coder:
+    """Writes the first elements of a vector in fewer bits, and the rest in all of theirs.
+
+    Args:
+        dtype: Of the vector.
+        narrow: How the first elements are written; None: as they are.
+        until: How many those are. Statistics such as a variance come after them: one that
+            rounding has made negative is no longer one.
+    """
+
+    def __init__(
+        self, dtype: np.dtype, narrow: Narrow | None = None, until: int = 0
+    ) -> None:
+        self._dtype = dtype
+        self._narrow = narrow
+        self._until = 0 if narrow is None else until
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is lost."""
+        return self._narrow is None
+
+    def size(self, begin: int, end: int) -> int:
+        """Returns how many bytes the elements from `begin` to `end` take."""
+        cut = min(max(self._until, begin), end)
+        return self._head(cut - begin) + (end - cut) * self._dtype.itemsize
+
+    def encode(self, part: np.ndarray, begin: int) -> np.ndarray:
+        """Returns the elements from `begin` as uint8."""
+        if self._narrow is None:
+            return bytes_of(part)
+        cut = max(self._until - begin, 0)
+        head = self._narrow.encode(part[:cut])
+        return np.concatenate([head, bytes_of(part[cut:])])
+
+    def decode(self, payload: np.ndarray, begin: int) -> np.ndarray:
+        """Returns the elements from `begin`, as a reader finds them."""
+        if self._narrow is None:
+            return payload.view(self._dtype)
+        head = self._head(max(self._until - begin, 0))
+        body = self._narrow.decode(payload[:head]).astype(self._dtype)
+        return np.concatenate([body, payload[head:].view(self._dtype)])
+
+    def _head(self, elements: int) -> int:
+        return 0 if self._narrow is None else self._narrow.size(elements)
+
+
+class ErrorFeedback:
+    """Sends vectors, one after the other, and adds to each what the last one has lost.
+
+    So the sum of what was sent is the sum of what was meant, less one residual: errors do
+    not add up over rounds, and a change too small to be sent alone is sent later. Sources:
+    Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al.,
+    "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+
+    Args:
+        coder: How they are written.
+
+    Attributes:
+        residual: What the last vector has lost.
+    """
+
+    def __init__(self, coder: Coder) -> None:
+        self._coder = coder
+        self._place = (0, 0)
+        self.residual = np.zeros(0)
+
+    def send(
+        self, vector: np.ndarray, begin: int = 0, ends: Sequence[int] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the bytes of a vector, and what a reader of them finds.
+
+        Args:
+            vector: What is meant.
+            begin: Where it begins in the vector that it is part of.
+            ends: Where its parts end but for the last, if each is to be read by itself.
+
+        Returns:
+            The bytes: uint8; and the elements, in the dtype of the vector.
+        """
+        if self._coder.is_exact:
+            return self._coder.encode(vector, begin), vector
+        place = (begin, len(vector))
+        # The residual of another part of a model says nothing about this one.
+        meant = vector + self.residual if place == self._place else vector
+        parts = np.split(meant, ends)
+        begins = [begin, *(begin + end for end in ends)]
+        pairs = list(zip(parts, begins, strict=True))
+        payloads = [self._coder.encode(part, at) for part, at in pairs]
+        pairs = list(zip(payloads, begins, strict=True))
+        sent = np.concatenate([self._coder.decode(each, at) for each, at in pairs])
+        self._place, self.residual = place, meant - sent
+        return np.concatenate(payloads), sent
+
+
+class Wire:
+    """What one worker sends: vectors of its own, and means of its part of all vectors.
+
+    Args:
+        coder: How they are written.
+    """
+
+    def __init__(self, coder: Coder) -> None:
+        self.coder = coder
+        self.vectors = ErrorFeedback(coder)
+        self.means = ErrorFeedback(coder)

@@ -1,0 +1,86 @@
+"""The workers, as `tfdist.synchronous.fit` asks a strategy about them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.message import bytes_of
+
+
+class Workers:
+    """Those that take part, with what checks, shards and copies need of a strategy.
+
+    Args:
+        exchange: How they exchange numbers.
+        names: The name of each worker, by its index.
+    """
+
+    def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:
+        self._exchange = exchange
+        self._members = exchange.members
+        self._names = names
+
+    @property
+    def extended(self) -> "Workers":
+        """Itself: a strategy keeps some of these in its `extended`."""
+        return self
+
+    @property
+    def num_workers(self) -> int:
+        """How many take part."""
+        return len(self._members.present)
+
+    num_replicas = num_workers
+
+    @property
+    def worker_index(self) -> int:
+        """The place of this worker among them."""
+        return self._members.present.index(self._members.me)
+
+    @property
+    def worker_names(self) -> list[str]:
+        """Their names, in the order of their places."""
+        return [self._names[each] for each in self._members.present]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes files: the first of those that take part."""
+        return self._members.lead == self._members.me
+
+    def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
+        """Returns the numbers of each worker: int64, a row per worker."""
+        found = self._exchange.gather(np.array(numbers, np.int64))
+        return np.stack(list(found.values()))
+
+    def gather_texts(self, text: str) -> dict[str, str]:
+        """Returns the text of each worker by its name."""
+        found = self._exchange.gather(np.frombuffer(text.encode(), np.uint8))
+        # What a worker reads here may end it: not before the others have read its text.
+        self._exchange.gather(_NONE)
+        return {self._names[i]: bytes(each).decode() for i, each in found.items()}
+
+    def distribute_shares(self, shares: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns the dataset: this process has one device."""
+        return shares
+
+    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+        """Sets Keras variables on every worker to the chief's values.
+
+        Cost: one message of all of them to each other worker.
+        """
+        lead = self._members.lead
+        arrays = [np.asarray(each.numpy()) for each in variables]
+        flat = np.concatenate([bytes_of(each) for each in arrays] or [_NONE])
+        found = self._exchange.gather(flat if self.is_chief else _NONE)
+        if lead not in found:
+            return  # It was lost, and everybody keeps its own.
+        ends = np.cumsum([each.nbytes for each in arrays]).tolist()
+        for variable, old, end in zip(variables, arrays, ends, strict=True):
+            value = found[lead][end - old.nbytes : end].view(old.dtype)
+            variable.assign(value.reshape(old.shape))
+
+
+_NONE = np.zeros(0, np.uint8)

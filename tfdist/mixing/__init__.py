@@ -1,0 +1,40 @@
+"""Who mixes its model with whom, and with which weights: policies of local updates.
+
+Each participant takes steps of its own; then models are mixed. `Mean` has everyone end
+with the mean of all models, `Gossip` has each participant average with its neighbours in
+a graph. These decisions are pure: numpy is all they need.
+"""
+
+from tfdist.mixing.gossip import Gossip
+from tfdist.mixing.graphs import (
+    complete,
+    exponential,
+    from_edges,
+    from_matrix,
+    from_networkx,
+    one_peer_exponential,
+    random_regular,
+    ring,
+    star,
+    torus,
+)
+from tfdist.mixing.mean import Mean
+from tfdist.mixing.mixing import Mixing
+from tfdist.mixing.topology import Topology
+
+__all__ = [
+    "Gossip",
+    "Mean",
+    "Mixing",
+    "Topology",
+    "complete",
+    "exponential",
+    "from_edges",
+    "from_matrix",
+    "from_networkx",
+    "one_peer_exponential",
+    "random_regular",
+    "ring",
+    "star",
+    "torus",
+]

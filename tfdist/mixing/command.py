@@ -1,0 +1,82 @@
+"""The command `python -m tfdist.mixing`, which compares graphs. Pure."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags
+
+from tfdist.mixing import graphs, view
+from tfdist.mixing.topology import Topology
+
+USAGE = """Compares graphs for gossip: how fast models agree, and how many bytes that takes.
+
+    python -m tfdist.mixing --topology=ring,torus --participants=16 --plot=graphs.png
+"""
+TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
+    "ring": graphs.ring,
+    "torus": graphs.torus,
+    "exponential": graphs.exponential,
+    "one_peer_exponential": graphs.one_peer_exponential,
+    "random_regular": graphs.random_regular,
+    "complete": graphs.complete,
+    "star": graphs.star,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the table, draws the graphs if asked, and returns the exit status.
+
+    Args:
+        argv: The command's name and its arguments.
+    """
+    options = _flags()
+    try:
+        rest = options(list(argv))[1:]
+        if options.help:
+            print(USAGE + options.get_help())
+            return 0
+        if rest:
+            raise ValueError(f"only flags are allowed; received {rest}")
+        topologies = [
+            _topology(each, options.participants) for each in options.topology
+        ]
+        print(view.table(topologies, options.megabytes), end="")
+        if options.plot:
+            view.plot(topologies, options.plot)
+    except (flags.Error, ValueError, OSError, ImportError) as error:
+        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _topology(name: str, participants: int) -> Topology:
+    if name not in TOPOLOGIES:
+        raise ValueError(
+            f"--topology takes some of {', '.join(TOPOLOGIES)}; received {name!r}"
+        )
+    return TOPOLOGIES[name](participants)
+
+
+def _flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_list(
+        "topology",
+        [name for name in TOPOLOGIES if name != "random_regular"],
+        f"Some of {', '.join(TOPOLOGIES)}. By default those that need no networkx.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "participants", 16, "How many mix.", lower_bound=2, flag_values=values
+    )
+    flags.DEFINE_float(
+        "megabytes",
+        100.0,
+        "The size of the model on the wire, in 10^6 bytes.",
+        lower_bound=0.0,
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "plot", None, "Draw the graphs to this PNG file.", flag_values=values
+    )
+    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
+    return values
