@@ -30,7 +30,7 @@ def marks(strategy, row):
 
 ROWS = [
     pytest.param(strategy, row, id=f"{strategy}-{row.test}", marks=marks(strategy, row))
-    for strategy in feature_jobs.WORKERS
+    for strategy in IN_CHECK
     for part in feature_table.parts()
     for row in part.rows
     if row.cells[strategy].works != "-"

@@ -4,22 +4,27 @@ import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
+from tfdist import _tf
 from tfdist.parameter_server.fit.in_flight import InFlight
 
+from .deadline import DEADLINE
 
-class Output:
-    """What scheduling returns, and the event that tfdist._tf looks at."""
+
+class Output(RemoteValueImpl):
+    """What scheduling returns; the thread of a worker copies it."""
 
     def __init__(self, number):
+        super().__init__(None, None)
         self.number = number
-        self._status_available_event = threading.Event()
 
     def end(self):
-        self._status_available_event.set()
+        self._set_values(None)
+        super().get()
 
     def get(self):
-        assert self._status_available_event.wait(10)
+        assert self._has_fetched_to_local, "the thread of the worker is to copy it"
         return self.number
 
 
@@ -75,3 +80,51 @@ def test_a_slow_function_holds_up_nothing_but_itself():
     in_flight.join()
     assert results == [*range(1, 1000)]
     assert in_flight.under_way(1000) == []
+
+
+def test_what_has_ended_is_under_way_until_the_weights_have_it():
+    """A checkpoint puts back the batches of a round that has not ended."""
+    coordinator, applied = Coordinator(lambda count: 0 if count > 1 else None), set()
+    in_flight = InFlight(coordinator, limit=2)
+    for number in range(4):
+        in_flight.submit(
+            None,
+            number,
+            on_end=lambda result: lambda: result in applied,
+            batches=number,
+        )
+    in_flight.join()
+    assert in_flight.under_way(4) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert in_flight.under_way(2) == [(0, 1), (1, 1)]
+    applied |= {0, 1}
+    assert in_flight.under_way(4) == [(2, 1), (3, 1)]
+    applied |= {2, 3}
+    assert in_flight.under_way(4) == []
+
+
+def test_what_an_error_has_left_is_not_late_in_the_next_fit():
+    in_flight = InFlight(
+        Coordinator(lambda count: count - 1 if count else None), limit=4
+    )
+    for number in range(2):  # Of a round that an error has ended.
+        in_flight.submit(None, number, on_end=lambda _: lambda: False)
+    in_flight.join_functions()
+    assert in_flight.under_way(2) == [(0, 1), (1, 1)]
+    assert in_flight.under_way(2, since=1) == [(1, 1)]
+    in_flight.settle()
+    assert in_flight.under_way(2) == []
+
+
+def test_a_result_is_waited_for_until_it_is_on_the_chief():
+    output = RemoteValueImpl(None, None)
+    assert not _tf.wait_for_result(output, 0.01)
+    output._set_values(None)
+    assert not _tf.wait_for_result(output, 0)
+    assert not _tf.wait_for_result(output, 0.01)
+    copying = threading.Timer(0.1, output.get)
+    copying.start()
+    assert _tf.wait_for_result(output, DEADLINE)
+    copying.join()
+    failed = RemoteValueImpl(None, None)
+    failed._set_error(ValueError())
+    assert _tf.wait_for_result(failed, 0)

@@ -17,11 +17,14 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parent))
 
 import graph_audit  # noqa: E402
+import policies  # noqa: E402
 import replicas  # noqa: E402
 
 SAMPLES = 64
 PS = "parameter_server"
+SYNCHRONOUS = ("multi_worker", "ring")
 NOT_APPLICABLE = "-"
+ROUNDS = "rounds"
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -40,7 +43,9 @@ def pytest_collection_modifyitems(
 def _applies(item: pytest.Item, strategy: str) -> bool:
     if Path(__file__).parent not in item.path.parents:
         return True
-    if strategy != PS and item.get_closest_marker("parameter_server"):
+    if strategy in SYNCHRONOUS and item.get_closest_marker("parameter_server"):
+        return False
+    if strategy == ROUNDS and item.get_closest_marker("steps_write"):
         return False
     return _works(item, strategy) != NOT_APPLICABLE
 
@@ -51,14 +56,20 @@ def _works(item: pytest.Item, strategy: str) -> str:
     if marker is None:
         return "yes"
     told = {"synchronous": marker.args[1:], **marker.kwargs, PS: marker.args[1:]}
-    status = told.get(strategy, told["synchronous"])
+    status = told.get(strategy, told["synchronous" if strategy in SYNCHRONOUS else PS])
     return status if isinstance(status, str) else (*status, "yes")[0]
 
 
 @pytest.fixture(scope="session")
 def is_synchronous(pytestconfig: pytest.Config) -> bool:
-    """Whether all replicas step together: not on parameter servers."""
-    return pytestconfig.getoption("strategy") != PS
+    """Whether each replica has a copy of all variables: not on parameter servers."""
+    return pytestconfig.getoption("strategy") in SYNCHRONOUS
+
+
+@pytest.fixture(scope="session")
+def in_rounds(pytestconfig: pytest.Config) -> bool:
+    """Whether updates are made once per round, and not by the steps of workers."""
+    return pytestconfig.getoption("strategy") == ROUNDS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,6 +83,16 @@ def strategy_comes_first(request: pytest.FixtureRequest, is_synchronous: bool) -
 def same_weights_in_every_run() -> None:
     """Seed the initial weights, so that losses compare between runs."""
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_in_flight(request: pytest.FixtureRequest, is_synchronous: bool):
+    """A step that stayed would count as late in the next `fit`."""
+    yield
+    if not is_synchronous and "strategy" in request.fixturenames:
+        in_flight = request.getfixturevalue("strategy").in_flight
+        in_flight.join()
+        assert [steps for _, steps in in_flight.under_way(in_flight.submitted)] == []
 
 
 @pytest.fixture
@@ -197,7 +218,7 @@ def trains(strategy, is_synchronous, runs_on_workers) -> Callable[..., Any]:
         with strategy.scope():
             model = build()
         with runs_on_workers(steps):
-            history = model.fit(*data, **fit).history
+            history = policies.own_logs(model.fit(*data, **fit).history)
         if is_synchronous and exact:
             keras.utils.set_random_seed(0)
             plain = build()
@@ -254,6 +275,7 @@ class Sent:
 def sent(request, strategy, monkeypatch) -> Sent:
     marks = request.node.iter_markers("sets_own_value")
     allowed = [mark.args[0] for mark in marks]
+    under_key = policies.UNDER_KEY.get(request.config.getoption("strategy"), [])
     sent = Sent()
     schedule = strategy.coordinator.schedule
 
@@ -261,7 +283,7 @@ def sent(request, strategy, monkeypatch) -> Sent:
         if function not in sent.functions:
             sent.functions.append(function)
             if hasattr(function, "graph"):
-                sent.problems += graph_audit.problems(function, allowed)
+                sent.problems += graph_audit.problems(function, allowed, under_key)
         return schedule(function, *args, **kwargs)
 
     monkeypatch.setattr(strategy.coordinator, "schedule", spy)

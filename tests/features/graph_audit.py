@@ -26,13 +26,16 @@ LOOPS = {"While", "StatelessWhile"}
 PLACES = ("ps", "worker")
 
 
-def problems(function: Any, allowed: Sequence[str] = ()) -> list[str]:
+def problems(
+    function: Any, allowed: Sequence[str] = (), under_key: Sequence[str] = ()
+) -> list[str]:
     """What of a `ConcreteFunction` can lose an update.
 
     Args:
         function: A step, as it was sent to a worker.
         allowed: Regular expressions of the names of variables that may be set to a
             value computed from their own.
+        under_key: Those that steps write one at a time, since each has a key to.
     """
     names = {id(v.handle): v.name.removesuffix(":0") for v in function.graph.variables}
     captured: dict[str, Origins] = {}
@@ -47,10 +50,18 @@ def problems(function: Any, allowed: Sequence[str] = ()) -> list[str]:
     walk = _Walk(function.graph.as_graph_def())
     walk.graph(captured)
     for variable in walk.set_from_own_read:
-        if not any(re.search(pattern, variable) for pattern in allowed):
+        if not _matches(variable, (*allowed, *under_key)):
             found.append(f"{variable} is set to a value computed from its own")
-    found += [f"{op} writes {variable} unlocked" for op, variable in walk.unlocked]
+    found += [
+        f"{op} writes {variable} unlocked"
+        for op, variable in walk.unlocked
+        if not _matches(variable, under_key)
+    ]
     return sorted(set(found))
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
 
 
 class _Walk:

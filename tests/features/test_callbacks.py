@@ -86,6 +86,47 @@ def test_learning_rate_scheduler(strategy, regression):
         np.testing.assert_array_equal(old, new)
 
 
+def rates_used(strategy, *callbacks, examples=40, **fit):
+    """The learning rate of each step: step i alone changes row i of the kernel."""
+    with strategy.scope():
+        inputs = keras.Input((examples,))
+        outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        model = keras.Model(inputs, outputs(inputs))
+        model.compile(keras.optimizers.SGD(1.0), loss=lambda y, x: keras.ops.sum(x, -1))
+    data = np.eye(examples, dtype="float32"), np.zeros((examples, 1), "float32")
+    options = {"batch_size": 1, "shuffle": False, "verbose": 0, **fit}
+    model.fit(*data, callbacks=callbacks, **options)
+    return -model.get_weights()[0][:, 0]
+
+
+@pytest.mark.parameter_server
+def test_a_batch_callback_sets_the_rate_of_few_earlier_steps_too(strategy):
+    change = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: (
+            batch == 20 and setattr(change.model.optimizer, "learning_rate", 0.25)
+        )
+    )
+    used = rates_used(strategy, change)
+    assert set(used[20:]) == {0.25}
+    assert set(used[:20]) <= {1.0, 0.25}
+    # docs/parameter-servers.md says so: four calls per worker. In rounds, the update of
+    # one more may come late.
+    assert np.count_nonzero(used[:20] == 0.25) <= 4 * strategy.num_workers + 1
+
+
+@pytest.mark.parameter_server
+def test_a_rate_set_between_epochs_is_that_of_the_epoch(strategy):
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, _: 4.0**-epoch)
+    used = rates_used(strategy, scheduler, epochs=3)
+    assert set(used) == {1 + 0.25 + 0.0625}
+    after = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(
+            after.model.optimizer, "learning_rate", 0.25
+        )
+    )
+    assert set(rates_used(strategy, after, epochs=2)) == {1.25}
+
+
 @pytest.mark.feature("`ModelCheckpoint` each epoch, and the best")
 def test_model_checkpoint_each_epoch(strategy, regression, tmp_path, wait_for_chief):
     with strategy.scope():
@@ -280,7 +321,7 @@ def test_batch_logs(strategy, regression, is_synchronous):
     assert all(logs.keys() == {"loss", "mae"} for _, logs in seen)
     assert all(np.isfinite(logs["loss"]) for _, logs in seen)
     at_end = {name: float(value) for name, value in model.get_metrics_result().items()}
-    assert {name: value[0] for name, value in history.items()} == at_end
+    assert {name: history[name][0] for name in at_end} == at_end
     if is_synchronous:
         for (_, logs), (_, expected) in zip(seen, fit(plain)[1], strict=True):
             assert logs == pytest.approx(expected, rel=1e-4)

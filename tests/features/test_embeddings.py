@@ -203,17 +203,22 @@ def done_to(shard, function):
 
 @pytest.mark.feature("No step reads a whole table or slot: `tfdist.Embedding`")
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
-def test_no_step_reads_a_whole_table(strategy, ids, targets, sent, optimizer):
+def test_no_step_reads_a_whole_table(
+    strategy, ids, targets, sent, in_rounds, optimizer
+):
     with strategy.scope():
         model = model_of(tfdist.Embedding(ROWS, DIM), optimizer)
     train(model, ids, targets)
     (function,) = sent.functions
     tables = [model.weights[0]]
-    tables += [v for v in model.optimizer.variables if v.shape == (ROWS, DIM)]
+    # In rounds, the update writes, and not the step.
+    if not in_rounds:
+        tables += [v for v in model.optimizer.variables if v.shape == (ROWS, DIM)]
     for shard in (shard for table in tables for shard in shards(table)):
         done = done_to(shard, function)
         assert "ResourceGather" in done
-        assert done & {"ResourceScatterNdAdd", "ResourceScatterNdSub"}
+        writes = done & {"ResourceScatterNdAdd", "ResourceScatterNdSub"}
+        assert bool(writes) != in_rounds
         assert "ReadVariableOp" not in done
 
 

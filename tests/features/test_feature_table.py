@@ -36,11 +36,12 @@ def test_each_row_is_a_test(request: pytest.FixtureRequest):
 
 ROWS = TESTS / "feature_programs" / "rows.py"
 STATUSES = {
-    "The same everywhere": ["no: for a reason"] * 3,
-    "Not so": ["no: it races", "yes", "yes"],
-    "Each its own": ["yes", "approximately: as the page says", "yes"],
-    "Of ps": ["yes", "–", "–"],
-    "In a list": ["yes", "yes", "–"],
+    "The same everywhere": ["no: for a reason"] * 5,
+    "Not so": ["no: it races", "no: it races", "yes", "yes", "yes"],
+    "Each its own": ["yes"] * 3 + ["approximately: as the page says", "yes"],
+    "Of ps": ["yes"] * 3 + ["–", "–"],
+    "What steps write": ["yes", "yes", "–", "–", "–"],
+    "In a list": ["yes"] * 4 + ["–"],
 }
 
 
@@ -53,7 +54,8 @@ def test_each_strategy_has_its_status(tmp_path):
     }
     assert found == STATUSES
     assert part.summary == (
-        "Parameter servers: 3 work, 2 rejected; "
+        "Parameter servers and ps, bounded: 4 work, 2 rejected; "
+        "ps, in rounds: 4 work, 1 rejected; "
         "multi-worker: 2 work, 1 approximate, 1 rejected; ring: 2 work, 1 rejected"
     )
     with pytest.raises(ValueError, match="test_untold: what does not quite work says"):

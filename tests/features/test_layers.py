@@ -232,6 +232,7 @@ def test_layer_counts_every_step(strategy, regression, counter_class):
 
 
 @pytest.mark.parameter_server
+@pytest.mark.steps_write
 def test_constraints_are_computed_on_the_ps(strategy, regression, sent):
     x, y = regression
     with strategy.scope():
@@ -325,14 +326,16 @@ def done_to(variable, function):
 @pytest.mark.parameter_server
 @pytest.mark.feature("`Embedding` sends only the rows looked up (SGD, Adagrad)")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_only_rows_of_an_embedding_travel(strategy, words, sent, optimizer):
+def test_only_rows_of_an_embedding_travel(strategy, words, sent, in_rounds, optimizer):
     with strategy.scope():
         model = embedding_model(optimizer)
     model.fit(*words, batch_size=8, verbose=0)
     (function,) = sent.functions
     table, kernel = model.layers[0].embeddings, model.layers[2].kernel
     done = done_to(table, function)
-    assert done == {"ResourceGather", "ResourceScatterNdSub"}
+    assert done == {"ResourceGather"} | (
+        set() if in_rounds else {"ResourceScatterNdSub"}
+    )
     assert "ReadVariableOp" in done_to(kernel, function)
 
 

@@ -38,7 +38,7 @@ def test_several_inputs_and_outputs(regression, classes, fits):
 
     model, history = fits(build, inputs, targets)
     names = {"loss", "value_loss", "kind_loss", "value_mae", "kind_accuracy"}
-    assert history.keys() == names
+    assert names <= history.keys()
 
     plain = build()
     plain.set_weights(model.get_weights())

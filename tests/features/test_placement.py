@@ -1,14 +1,17 @@
 """Placement of variables."""
 
+import importlib
 import json
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from models import compiled, mlp
 
 import launch
 import tfdist
+from tfdist.parameter_server import extended
 
 pytestmark = pytest.mark.parameter_server
 
@@ -21,7 +24,7 @@ def on_ps(variable):
     return int(device.removeprefix("/job:ps/replica:0/task:").split("/")[0])
 
 
-@pytest.mark.feature("`GreedyLoadBalancing()`, the default")
+@pytest.mark.feature("`BestFit()`, the default")
 def test_bytes_are_balanced(strategy):
     with strategy.scope():
         kept = [
@@ -179,3 +182,21 @@ def test_bags_by_columns(strategy):
         words = r"by_columns/embeddings of shape \(10, 4\) can be split by rows only"
         with pytest.raises(ValueError, match=words):
             bag.build((None, 3))
+
+
+def test_a_variable_is_created_without_a_warning(strategy, caplog, monkeypatch):
+    # TensorFlow warns once in a process, which an earlier test may have used up.
+    deprecation = importlib.import_module("tensorflow.python.util.deprecation")
+    monkeypatch.setattr(deprecation, "_PRINTED_WARNING", {})
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    with strategy.scope(), caplog.at_level("WARNING", "tensorflow"):
+        tf.Variable(1.0)
+        keras.Variable([1.0, 2.0])
+    assert caplog.messages == []
+
+
+def test_a_colocation_around_a_variable_does_not_move_it():
+    with tf.Graph().as_default() as graph:
+        first = tf.constant(1.0, name="first")
+        with graph.colocate_with(first.op), extended._without_colocation():
+            assert b"loc:@first" not in tf.constant(2.0).op.colocation_groups()

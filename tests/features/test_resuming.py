@@ -18,11 +18,12 @@ from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
 from tfdist.parameter_server.fit.resume import CheckpointMismatchError
 
+from ..deadline import DEADLINE
+
 pytestmark = pytest.mark.parameter_server
 
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
-DEADLINE = 30.0  # seconds
 
 
 class Killed(Exception):
@@ -35,9 +36,10 @@ class KilledAt(keras.callbacks.Callback):
     All are (epoch, batch).
     """
 
-    def __init__(self, strategy, directory, begun, at):
+    def __init__(self, strategy, directory, begun, at, logged):
         super().__init__()
         self.strategy, self.directory = strategy, directory
+        self.logged, self.seen = logged, []
         self.begun, self.at, self.now = begun, at, 0
         self.has_begun = False
 
@@ -46,6 +48,7 @@ class KilledAt(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         now = self.now, batch
+        self.seen.append(now)
         if self.has_begun:
             self.strategy.in_flight.join()  # It is written once these have finished.
         self.has_begun = now in self.begun
@@ -59,7 +62,12 @@ class KilledAt(keras.callbacks.Callback):
     def wait_for(self, count):
         deadline = time.monotonic() + DEADLINE
         while len(checkpoints(self.directory)) < count or is_writing():
-            assert time.monotonic() < deadline
+            if time.monotonic() > deadline:
+                found = [path.name for path in self.directory.rglob("*")]
+                pytest.fail(
+                    f"{count} checkpoints wanted; writing: {is_writing()}; {found}; "
+                    f"batches seen: {self.seen[-8:]}; {self.logged()[-300:]}"
+                )
             time.sleep(0.02)
 
 
@@ -103,12 +111,13 @@ def program(strategy, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def killed(strategy, program):
+def killed(strategy, program, caplog):
     """Runs a program that begins checkpoints at some steps, and is killed at another."""
 
     def run(main, begun, at):
+        kill = KilledAt(strategy, program.directory, begun, at, lambda: caplog.text)
         with pytest.raises(Killed):
-            program(main, KilledAt(strategy, program.directory, begun, at))
+            program(main, kill)
         strategy.in_flight.join()
         written = [position(path) for path in checkpoints(program.directory)]
         assert written == list(begun)
@@ -208,7 +217,7 @@ class StoppedWorker(keras.callbacks.Callback):
             raise Killed
 
 
-@pytest.mark.feature("A stopped worker does not block checkpoints")
+@pytest.mark.feature("A stopped worker does not block checkpoints", rounds="-")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_stopped_worker(strategy, servers, program, monkeypatch, steps_per_execution):
     monkeypatch.setattr(
@@ -257,7 +266,9 @@ def test_stopped_worker(strategy, servers, program, monkeypatch, steps_per_execu
     again = counts.numpy() - before
     # What the stopped worker had is run again, though steps after it are not.
     assert (when_killed[0] + again).min() >= 1
-    assert np.flatnonzero(again)[0] < np.flatnonzero(again == 0)[-1]
+    # Under a bound, the others may have been as far ahead as they are let.
+    if not isinstance(strategy.consistency, tfdist.BoundedStaleness):
+        assert np.flatnonzero(again)[0] < np.flatnonzero(again == 0)[-1]
     assert again.max() == 1
     assert again.sum() == size - step * 8
 

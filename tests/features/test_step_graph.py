@@ -11,7 +11,7 @@ from tfdist.parameter_server.exchange import check_exchange
 from tfdist.parameter_server.fit import worker_function
 from tfdist.parameter_server.step_graph.messages import Message
 
-pytestmark = pytest.mark.parameter_server
+pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
 layers = keras.layers
 
@@ -21,14 +21,20 @@ BATCH, BATCHES = 8, 40
 averages_of_the_last = pytest.mark.sets_own_value("momentum|velocity")
 
 
+@pytest.fixture(autouse=True)
+def empty_ps(strategy, monkeypatch):
+    """Place as on empty ps, so that small models use both, whatever ran before."""
+    monkeypatch.setattr(strategy.extended, "_placement", tfdist.BestFit())
+
+
 @pytest.fixture
 def traced(monkeypatch):
     """The step graphs that are traced in a test."""
     found = []
     constructor = worker_function.StepGraph.__init__
 
-    def init(self, *args):
-        constructor(self, *args)
+    def init(self, *args, **kwargs):
+        constructor(self, *args, **kwargs)
         found.append(self)
 
     monkeypatch.setattr(worker_function.StepGraph, "__init__", init)
@@ -151,6 +157,14 @@ def test_long_calls_loop_over_chunks(strategy, sent, monkeypatch):
     assert types.count("While") == 1
 
 
+def test_the_rest_of_a_dataset_takes_no_trace_of_its_own(strategy, sent):
+    model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
+    dataset = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH).take(17)
+    model.fit(dataset.filter(lambda *_: True), verbose=0)
+    assert model.optimizer.iterations == 17
+    assert len(sent.functions) == 2, "of ten steps and of one"
+
+
 @averages_of_the_last
 @pytest.mark.parametrize("steps", [1, 3, 10, 40])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -207,10 +221,17 @@ def test_one_worker_computes_what_one_process_does(strategy, exchange, traced):
     assert len(traced[-1].messages) == 4, "for all steps together"
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5"])
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5", np.True_, np.array([5])])
 def test_an_exchange_of_no_steps_is_an_error(wrong):
     with pytest.raises((TypeError, ValueError), match="Every takes a number of steps"):
         tfdist.Every(wrong)
+
+
+def test_an_exchange_takes_any_integer_and_names_what_is_none():
+    steps = tfdist.Every(np.int64(5)).steps
+    assert (steps, type(steps)) == (5, int)
+    with pytest.raises(TypeError, match=r"received np.float64\(5.0\), of type float64"):
+        tfdist.Every(np.float64(5))
 
 
 def test_what_is_no_exchange_is_an_error():

@@ -250,7 +250,7 @@ def test_generator_outside(strategy):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("A lookup layer in a dataset that the workers read")
+@pytest.mark.feature("A lookup layer in a dataset that the workers read", rounds="-")
 @pytest.mark.parametrize("is_in_scope", [False, True])
 @pytest.mark.parametrize("output_mode", ["int", "tf_idf"])
 def test_lookup_in_an_endless_dataset(

@@ -28,7 +28,7 @@ def test_fit(regression, trains, lives_on_cluster):
         return mlp(optimizer=keras.optimizers.Adam(0.05), metrics=["mae"])
 
     model, history = trains(build, *regression, epochs=10, steps=10 * STEPS)
-    assert history.keys() == {"loss", "mae"}
+    assert {"loss", "mae"} <= history.keys()
     assert len(history["loss"]) == 10
     assert history["loss"][-1] < 0.5 * history["loss"][0]
     assert model.optimizer.iterations == 10 * STEPS
@@ -334,7 +334,9 @@ def test_the_loop_of_the_guide(strategy, regression, capsys):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.feature("The other workers continue while one is slow or stopped")
+@pytest.mark.feature(
+    "The other workers continue while one is slow or stopped", rounds="-"
+)
 def test_straggler(strategy, servers, regression):
     """It resumes after the other worker has run nearly all steps."""
     x, y = (np.tile(each, (10, 1)) for each in regression)

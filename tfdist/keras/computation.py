@@ -92,6 +92,9 @@ def install() -> None:
     _patch_tape()
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         _patch_apply(owner)
+    # Where this Keras has it.
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        _patch_apply_of_several(keras.optimizers.MultiOptimizer)
     _patch_gradient_reduction(keras.optimizers.Optimizer)
     _patch_seed_generator()
     _patch_losses()
@@ -151,6 +154,20 @@ def _patch_apply(owner: Any) -> None:
         if computation is None:
             return apply_or_note(self, grads, trainable_variables)
         return computation.apply(apply_or_note, self, grads, trainable_variables)
+
+    owner.apply = apply
+
+
+def _patch_apply_of_several(owner: Any) -> None:
+    """Patches an optimizer that has others apply their parts, one by one."""
+    keras_apply = owner.apply
+
+    @functools.wraps(keras_apply)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        computation = _current.get()
+        if computation is not None and getattr(computation, "applies_at_once", False):
+            return computation.apply(keras_apply, self, grads, trainable_variables)
+        return keras_apply(self, grads, trainable_variables)
 
     owner.apply = apply
 

@@ -19,6 +19,7 @@ from tfdist import _tf
 from tfdist.keras import (
     building,
     computation,
+    epoch_history,
     optimizer_hooks,
     saving,
     variable_hooks,
@@ -141,7 +142,8 @@ def _join(
 def _enumerate_steps(
     driver: FitDriver, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> Iterator[Any]:
-    return driver.steps(epoch_iterator, keras_method(epoch_iterator))
+    strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
+    return epoch_history.counted(strides)
 
 
 def _surround_by_driver(owner: type, name: str) -> None:
@@ -157,7 +159,10 @@ def _surround_by_driver(owner: type, name: str) -> None:
         arguments = dict(signature.bind(self, *args, **kwargs).arguments)
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
-        with driver.running(self, name, arguments):
+        with (
+            driver.running(self, name, arguments),
+            epoch_history.recording(_strategy_of(self), name, arguments),
+        ):
             return keras_method(self, **arguments)
 
     setattr(owner, name, method)

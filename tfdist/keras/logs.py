@@ -1,5 +1,6 @@
 """The logs that callbacks on the chief see while steps run on the workers."""
 
+import math
 import time
 from typing import Any
 
@@ -28,7 +29,7 @@ class StepLogs:
         self._model = model
         self._packed: PackedLogs | None = None
         self._latest: dict[str, Any] = {}
-        self._read_at = -MAX_AGE
+        self._read_at = -math.inf
 
     @property
     def are_unknown(self) -> bool:
@@ -60,6 +61,10 @@ class StepLogs:
         if self._packed is None and time.monotonic() - self._read_at > MAX_AGE:
             self.now()
         return self._latest
+
+    def known(self) -> dict[str, Any]:
+        """Returns the logs as they were read last, in the same dict as `latest`."""
+        return self._latest if self._latest else self.now()
 
     def now(self) -> dict[str, Any]:
         """Returns the logs as of now."""

@@ -20,6 +20,7 @@ class Activity:
         self._lock = threading.Lock()
         self._since: dict[int, float] = {}
         self._finished = dict.fromkeys(range(num_workers), 0)
+        self._lost: set[int] = set()
         self._waiting: tuple[str, float] | None = None
         self._calls = 0
 
@@ -47,12 +48,21 @@ class Activity:
         """Records that a function was sent to a worker."""
         with self._lock:
             self._since[worker] = time.monotonic()
+            self._lost.discard(worker)
 
     def ended(self, worker: int, well: bool) -> None:
         """Records that a worker's function has finished, or was taken back from it."""
         with self._lock:
             self._since.pop(worker, None)
             self._finished[worker] += well
+            if not well:
+                self._lost.add(worker)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """The workers that have lost a function, and have got none since."""
+        with self._lock:
+            return frozenset(self._lost)
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:

@@ -52,10 +52,13 @@ class Patience:
         Raises:
             tf.errors.OpError: The error of a function.
         """
-        for output in outputs:
-            self.wait_for(output)
         pause = _SHORTEST_PAUSE
         with self.waiting():
+            for output in outputs:
+                while not _tf.wait_for_result(output, _SLICE_SECONDS):
+                    self.check()
+                    # One that waits for a step that has failed would wait for ever.
+                    self._coordinator.done()
             while not self._coordinator.done():
                 self.check()
                 time.sleep(pause)

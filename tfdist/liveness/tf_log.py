@@ -4,6 +4,7 @@ import logging
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.liveness.step_error import summary
 
 
@@ -11,8 +12,10 @@ class CoordinatorLog(logging.Filter):
     """Shortens what TensorFlow's coordinator logs about a failed step to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Passes every record, and shortens those of the coordinator."""
+        """Shortens the coordinator's records; drops those of workers to come."""
         if record.module == "cluster_coordinator":
+            if record.getMessage().endswith(_tf.NOT_HERE_YET):
+                return False
             before, found, after = record.getMessage().partition(
                 "Graph execution error"
             )

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import tf_config
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
@@ -49,6 +49,7 @@ class Watchdog:
         timeout: The longest silence of a task, step and wait for a batch, in seconds.
         on_stall: One of `stall.ON_STALL`, or None.
         end: Exits the process with a status.
+        not_waited_for: Returns the tasks that need not answer now.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Watchdog:
         timeout: float,
         on_stall: str | None = None,
         end: Callable[[int], None] = os._exit,
+        not_waited_for: Callable[[], Collection[tf_config.Task]] = tuple,
     ) -> None:
+        self._not_waited_for = not_waited_for
         self._servers = {str(t): Server(address) for t, address in tasks.items()}
         self._addresses = {str(task): address for task, address in tasks.items()}
         self._activity = activity
@@ -127,7 +130,10 @@ class Watchdog:
 
     def _look(self) -> None:
         answers = {
-            name: server.ask(self._interval) for name, server in self._servers.items()
+            name: self._servers[name].ask(self._interval) for name in self._watched()
+        }
+        self._silent = {
+            name: time for name, time in self._silent.items() if name in answers
         }
         for name, answer in answers.items():
             problem = problem_of(answer)
@@ -143,6 +149,10 @@ class Watchdog:
             # A program that trains again after the error is not exiting: cancel the timer.
             atexit.unregister(_end_in_time)
         self._finished = finished
+
+    def _watched(self) -> list[str]:
+        excused = {str(task) for task in self._not_waited_for()}
+        return [name for name in self._servers if name not in excused]
 
     def _count(self, seconds: float) -> None:
         self._silent = {name: time + seconds for name, time in self._silent.items()}
@@ -184,9 +194,10 @@ class Watchdog:
 
     def _lines(self, seen: Seen) -> list[str]:
         """Returns what each task was last seen doing."""
-        return stall.lines(
-            seen, self._problems, self._activity.finished, list(self._servers)
-        )
+        watched = self._watched()
+        lines = stall.lines(seen, self._problems, self._activity.finished, watched)
+        away = [name for name in self._servers if name not in watched]
+        return lines + [f"  {name}: is away, and not waited for" for name in away]
 
     def _restart(self, found: Stall, text: str) -> None:
         if not found.tasks:

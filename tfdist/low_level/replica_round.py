@@ -1,13 +1,20 @@
-"""The replicas whose gradients make a step. Pure."""
+"""The replicas whose gradients make a step, by the policy of rounds. Pure."""
+
+from dataclasses import replace
+
+from tfdist.parameter_server.consistency.policy import Gradient, State
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 
 
 class Round:
     """The replicas that have added a gradient in the current step and are waiting.
 
-    A replica waits from its arrival until it is released, so it adds at most one
-    gradient per step.
+    `Synchronous` decides which gradients count, as it does for Keras's `fit`. A replica
+    waits from its arrival until it is released, so it adds at most one gradient per
+    step.
 
-    >>> current = Round(step=7, enough=2)
+    >>> policy = Synchronous(backup_workers=1).for_workers(3)
+    >>> current = Round(step=7, policy=policy)
     >>> current.arrive(0, 7), current.is_complete
     ([], False)
     >>> current.arrive(1, 6)  # stale: it need not wait
@@ -19,18 +26,23 @@ class Round:
 
     Args:
         step: The current step.
-        enough: How many replicas' gradients make a step.
+        policy: The policy, resolved for the number of replicas.
     """
 
-    def __init__(self, step: int, enough: int) -> None:
-        self.step = step
-        self._enough = enough
-        self._waiting: set[int] = set()
+    def __init__(self, step: int, policy: Synchronous) -> None:
+        self._policy = policy
+        self._state = State(round=step)
+
+    @property
+    def step(self) -> int:
+        """The current step."""
+        return self._state.round
 
     @property
     def is_complete(self) -> bool:
         """Whether enough replicas have added a gradient in this step."""
-        return len(self._waiting) >= self._enough
+        enough = self._policy.replicas_to_aggregate or 1
+        return len(self._state.aggregated) >= enough
 
     def arrive(self, replica: int, step: int) -> list[int]:
         """Records a replica's gradient, and returns the replicas to release now.
@@ -39,18 +51,20 @@ class Round:
             replica: The index of the replica.
             step: The step from whose variables the gradient was computed.
         """
-        if step != self.step:
+        gradient = Gradient(replica, round=step, staleness=0)
+        if not self._policy.counts(gradient, self._state):
             return [replica]
-        self._waiting.add(replica)
+        aggregated = self._state.aggregated | {replica}
+        self._state = replace(self._state, aggregated=aggregated)
         return []
 
     def leave(self, replica: int) -> None:
         """Records that a replica was restarted and is no longer waiting."""
-        self._waiting.discard(replica)
+        aggregated = self._state.aggregated - {replica}
+        self._state = replace(self._state, aggregated=aggregated)
 
     def advance(self, step: int) -> list[int]:
         """Begins another step, and returns the replicas to release into it."""
-        released = sorted(self._waiting)
-        self._waiting.clear()
-        self.step = step
+        released = sorted(self._state.aggregated)
+        self._state = State(round=step)
         return released

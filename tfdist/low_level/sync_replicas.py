@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.low_level.accumulator import Accumulator
 from tfdist.low_level.replica_round import Round
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 
 _STOP = -1  # in place of the index of a replica
 _LARGEST_NONCE = 2**62
@@ -63,7 +64,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             )
         super().__init__(use_locking=False, name="SyncReplicas")
         self._optimizer = optimizer
-        self._enough = replicas_to_aggregate
+        self._policy = Synchronous(
+            backup_workers=total_num_replicas - replicas_to_aggregate,
+            replicas_to_aggregate=replicas_to_aggregate,
+        )
         self._total = total_num_replicas
         self._replica = replica
         self._aggregator: _Aggregator | None = None
@@ -107,7 +111,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 for accumulator, (grad, _) in zip(accumulators, pairs, strict=True)
             ]
             with tf.compat.v1.device(global_step.device):
-                aggregator = _Aggregator(self._enough, self._total)
+                aggregator = _Aggregator(self._policy, self._total)
                 aggregator.build(self._optimizer, accumulators, pairs, global_step)
                 with tf.control_dependencies(added):
                     next_step = aggregator.wait(self._replica, step.read_value())
@@ -155,8 +159,8 @@ class _Aggregator:
     chief is restarted, makes it add two gradients in one step; this uses the wake-up.
     """
 
-    def __init__(self, enough: int, total: int) -> None:
-        self._enough = enough
+    def __init__(self, policy: Synchronous, total: int) -> None:
+        self._policy = policy
         self._arrivals = tf.queue.FIFOQueue(
             -1, [tf.int32, tf.int64], [(), ()], shared_name="sync_replicas_arrivals"
         )
@@ -268,7 +272,7 @@ class _Aggregator:
         for replica, step in arrived:
             if step < 0:
                 self._welcome(session, replica, -step)
-        return Round(int(session.run(self._step)), self._enough)
+        return Round(int(session.run(self._step)), self._policy)
 
     def _welcome(self, session: tf.compat.v1.Session, replica: int, nonce: int) -> None:
         session.run(self._release[replica], {self._answer: nonce})

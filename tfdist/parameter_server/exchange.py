@@ -1,5 +1,6 @@
 """How often values move between the workers and the ps."""
 
+import operator
 from dataclasses import dataclass
 
 
@@ -17,7 +18,8 @@ class Every:
     `tf.function` inside the step, still move in each step.
 
     Args:
-        steps: The most steps between two exchanges. With 1, every step pulls and pushes.
+        steps: The most steps between two exchanges, any integer type. With 1, every step
+            pulls and pushes.
 
     Raises:
         TypeError: If `steps` is not an integer.
@@ -27,11 +29,17 @@ class Every:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool):
+        # NumPy's integers count too, and its booleans as little as Python's.
+        try:
+            steps = operator.index(self.steps)
+        except TypeError:
+            steps = None
+        if steps is None or type(self.steps).__name__ in ("bool", "bool_"):
             raise TypeError(
-                "Every takes a number of steps, for example Every(5); received "
-                f"{self.steps!r}"
+                "Every takes a number of steps as an integer, for example Every(5); "
+                f"received {self.steps!r}, of type {type(self.steps).__name__}"
             )
+        object.__setattr__(self, "steps", steps)
         if self.steps < 1:
             raise ValueError(
                 f"Every takes a number of steps of at least 1; received {self.steps}"

@@ -1,8 +1,9 @@
 """How a `ParameterServerStrategy` creates and updates variables."""
 
+import contextvars
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +33,24 @@ from tfdist.variables.initial_value import of_shards
 from tfdist.variables.layout import Layout, layout_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
+
+_applies_alone: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "applies_alone", default=False
+)
+
+
+@contextmanager
+def applying_alone() -> Iterator[None]:
+    """Surrounds an optimizer that no other worker applies at the same time.
+
+    TensorFlow allows no merge call within a condition, such as that of accumulated
+    gradients, and one replica needs none.
+    """
+    token = _applies_alone.set(True)
+    try:
+        yield
+    finally:
+        _applies_alone.reset(token)
 
 
 class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
@@ -243,7 +262,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                 "strategy.run. Put the step into a function, and schedule a function "
                 "that calls strategy.run(step, args=(batch,))"
             )
-        return super()._use_merge_call()
+        return not _applies_alone.get() and super()._use_merge_call()
+
+    def _replica_ctx_update(
+        self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        if _applies_alone.get():
+            return self._update(var, fn, args, kwargs, group)
+        return super()._replica_ctx_update(var, fn, args, kwargs, group)
 
     def _create_variable_round_robin(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
@@ -258,11 +284,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _create_on(
         self, ps: int, creator: Callable[..., tf.Variable], kwargs: dict[str, Any]
     ) -> Any:
-        # A colocation from the surrounding code could contradict the device of the ps.
-        with (
-            tf.compat.v1.colocate_with(None, ignore_existing=True),
-            tf.device(f"/job:ps/task:{ps}/device:CPU:0"),
-        ):
+        with _without_colocation(), tf.device(f"/job:ps/task:{ps}/device:CPU:0"):
             return creator(**kwargs)
 
     def _record(self, variable: ParameterServerVariable) -> None:
@@ -278,6 +300,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         # on the chief.
         if tf.executing_eagerly():
             super()._assert_being_scheduled_by_cluster_coordinator()
+
+
+def _without_colocation() -> AbstractContextManager[Any]:
+    """Ignores colocations of the surrounding code, which could contradict a device."""
+    # `tf.compat.v1.colocate_with` does the same, and warns that it is deprecated.
+    if tf.executing_eagerly():
+        return nullcontext()
+    graph = tf.compat.v1.get_default_graph()
+    return graph.colocate_with(None, ignore_existing=True)
 
 
 def _sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

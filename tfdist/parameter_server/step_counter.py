@@ -4,6 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
+import tf_config
+from tfdist import _tf
+from tfdist.cluster.presence import Presence
 from tfdist.placement.report import WorkerReport
 
 
@@ -12,9 +15,11 @@ class StepCounter:
 
     Args:
         strategy: The `ParameterServerStrategy` whose workers count.
+        presence: Which workers take part.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: Any, presence: Presence) -> None:
+        self._presence = presence
         self._num_workers = strategy.num_workers
         with strategy.scope():
             # A per-worker variable lives on the worker itself: only steps that run
@@ -33,8 +38,20 @@ class StepCounter:
         """Asks every worker for its count.
 
         Raises:
-            tf.errors.OpError: While a worker is down.
+            tf.errors.OpError: While a worker is down that must not be.
         """
         if not self._has_counted:
             return WorkerReport((0,) * self._num_workers)
-        return WorkerReport(tuple(int(steps) for steps in self._steps.read_all()))
+        values = _tf.values_per_worker(self._steps)
+        return WorkerReport(tuple(map(self._count, range(len(values)), values)))
+
+    def _count(self, index: int, value: Any) -> int:
+        if tf_config.Task("worker", index) in self._presence.away:
+            return 0
+        try:
+            return int(value.get())
+        except tf.errors.OpError:
+            # It may have gone a moment ago.
+            if self._presence.is_elastic:
+                return 0
+            raise

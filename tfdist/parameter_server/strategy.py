@@ -1,5 +1,6 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
@@ -19,17 +20,34 @@ from tfdist.cluster.membership import (
     config_of,
     resolver_of,
 )
+from tfdist.cluster.presence import Presence, min_workers_of
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
 from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
+from tfdist.parameter_server.consistency.combinations import (
+    check_combination,
+    is_free,
+)
+from tfdist.parameter_server.consistency.policy import (
+    Consistency,
+    check_consistency,
+    for_workers,
+)
+from tfdist.parameter_server.consistency.setting import (
+    policy_of_environment,
+    setting_of,
+)
+from tfdist.parameter_server.consistency.staleness import StalenessReport
 from tfdist.parameter_server.exchange import Every, check_exchange
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.in_flight import STEPS_PER_WORKER, InFlight
+from tfdist.parameter_server.gate.gate import Gate
+from tfdist.parameter_server.gate.gates import Gates
 from tfdist.parameter_server.step_counter import StepCounter
-from tfdist.placement.greedy import GreedyLoadBalancing
+from tfdist.placement.best_fit import BestFit
 from tfdist.placement.placement import (
     Placement,
     check_placement,
@@ -38,6 +56,8 @@ from tfdist.placement.report import (
     PlacementReport,
     WorkerReport,
 )
+
+_log = logging.getLogger("tfdist")
 
 
 class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
@@ -55,12 +75,16 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     Args:
         cluster: The cluster, with this process's task as the chief. Defaults to the
             environment variable TF_CONFIG.
-        placement: Which ps a variable lives on.
+        placement: Which ps a variable lives on. Defaults to `BestFit()`.
         partitioner: Splits large variables, including Keras's, over several ps: one of
             `tf.distribute.experimental.partitioners` or of tfdist's own. Keras still
             sees a single variable, and its optimizer slots are split in the same way;
             a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
+        min_workers: How many workers are enough to start and to go on. The others join
+            a running `fit` when they come; one that goes away is not waited for.
+            Defaults to the environment variable TFDIST_MIN_WORKERS, which
+            `launch.local --min_workers` sets, and to all workers without it.
         stall_timeout: How long a task may not respond, a step may not finish, or the
             dataset may not yield a batch, in seconds. Defaults to the environment
             variable TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets,
@@ -77,13 +101,24 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         checkpoints_to_keep: How many of the newest checkpoints to keep per `fit`.
         exchange: How often `fit` and `evaluate` move values between the workers and
             the ps: in each step, or `tfdist.Every(k)` for once in k steps.
+        consistency: When a step of `fit` may start, and which gradients count: one of
+            `tfdist.Asynchronous()`, `tfdist.BoundedStaleness(s)` and
+            `tfdist.Synchronous()`, or a policy of your own. Defaults to the environment
+            variable TFDIST_CONSISTENCY, which `launch.speedup --consistency` sets, and to
+            `tfdist.Asynchronous()` without it.
+        timeline: The file for a trace of when each step of `fit` waited, pulled, computed,
+            pushed and wrote, in Chrome's format, which Perfetto opens. Defaults to the
+            environment variable TFDIST_TIMELINE, which `launch.local --timeline` sets.
 
     Raises:
-        ValueError: If a time or a number is not positive, or `on_stall` is unknown.
+        ValueError: If a time or a number is not positive, `on_stall` is unknown, or
+            `consistency` needs more workers or another `exchange`, or there are fewer
+            than `min_workers` workers.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not respond in time.
-        TypeError: If `placement` has no method `place`, or `exchange` is not an `Every`.
+        TypeError: If `placement` has no method `place`, `exchange` is not an `Every`, or
+            `consistency` is not a policy.
         RuntimeError: If this process already has such a strategy, a worker has more
             than one GPU, or the process is in graph mode.
     """
@@ -95,18 +130,29 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         partitioner: Callable[..., Any] | None = None,
         *,
         startup_timeout: float = 60.0,
+        min_workers: int | None = None,
         stall_timeout: float | None = None,
         on_stall: str | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval: float = 30.0,
         checkpoints_to_keep: int = 3,
         exchange: Every | None = None,
+        consistency: Consistency | None = None,
+        timeline: str | os.PathLike[str] | None = None,
     ) -> None:
         check_eager("ParameterServerStrategy")
-        placement = GreedyLoadBalancing() if placement is None else placement
+        placement = BestFit() if placement is None else placement
         check_placement(placement)
         exchange = Every() if exchange is None else exchange
         check_exchange(exchange)
+        asks = consistency is not None
+        if consistency is None:
+            consistency = policy_of_environment(os.environ)
+        # Who does not ask for a policy does not pay for its measurements either.
+        timeline = timeline or os.environ.get(contract.TIMELINE)
+        self._measures = asks or bool(timeline) or not is_free(consistency)
+        check_consistency(consistency)
+        check_combination(consistency, exchange.steps)
         checkpoints = CheckpointOptions(
             checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR),
             checkpoint_interval,
@@ -115,20 +161,32 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         stall_timeout = _stall_timeout(stall_timeout)
         check_on_stall(on_stall)
         config = _chief_of(cluster)
+        consistency = for_workers(consistency, len(config.cluster.worker))
+        min_workers = min_workers_of(min_workers, len(config.cluster.worker))
         MEMBERSHIP.check_none()
         # Before TensorFlow connects: this wait has a deadline and names missing
         # servers.
-        servers.wait_for_servers(config.cluster, startup_timeout)
+        absent = servers.wait_for_servers(config.cluster, startup_timeout, min_workers)
         MEMBERSHIP.joined(self)
+        self._gates = Gates(self, timeline)
         self.activity = Activity(len(config.cluster.worker))
         self.servers = servers.servers_of(config.cluster)
-        self.watchdog = Watchdog(self.servers, self.activity, stall_timeout, on_stall)
+        self.presence = presence = Presence(
+            self.servers, absent, min_workers, _tf.connect_to_workers
+        )
+        self.watchdog = Watchdog(
+            self.servers,
+            self.activity,
+            stall_timeout,
+            on_stall,
+            not_waited_for=lambda: presence.not_waited_for,
+        )
         # Not at exit: the watchdog must also catch a process that hangs while exiting.
         weakref.finalize(self, self.watchdog.stop).atexit = False
         with self.activity.call():
             self._connect(config, partitioner, placement)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
-        self._step_counter = StepCounter(self)
+        self._step_counter = StepCounter(self, presence)
         self._in_flight = InFlight(
             self._coordinator,
             STEPS_PER_WORKER * self.num_workers,
@@ -138,12 +196,32 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         # step for what a slow worker has pending: 3 of 4 workers kept 83% of their
         # speed.
         _tf.give_workers_own_executors(self._coordinator)
-        _tf.observe_workers(self._coordinator, self.activity.begun, self.activity.ended)
+        _tf.observe_workers(
+            self._coordinator, self.activity.begun, _weakly(self._ended)
+        )
         self.checkpoints = checkpoints
         self.exchange = exchange
+        self._consistency = consistency
         self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
         shorten_the_coordinators_log()
         print_records_once()
+        if presence.is_elastic:
+            late = sorted(task.index for task in presence.away)
+            _tf.recover_workers_one_by_one(self._coordinator, presence.rejoin, late)
+        if presence.away:
+            _log.warning("%s", presence.describe())
+
+    @property
+    def workers_here(self) -> frozenset[int]:
+        """The indices of the workers that take part now."""
+        away = {task.index for task in self.presence.away}
+        return frozenset(range(self.num_workers)) - away - self.activity.lost
+
+    def _ended(self, worker: int, is_over: bool) -> None:
+        self.activity.ended(worker, is_over)
+        if not is_over:
+            self._gates.leave(worker)
+            self._in_flight.worker_lost(worker)
 
     def _connect(
         self,
@@ -153,7 +231,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     ) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
         spinning.configure_this_process()
-        self._resolver = resolver_of(config)
+        self._resolver = resolver_of(config, self.presence.away)
         super().__init__(self._resolver, variable_partitioner=partitioner)
         status.publish_here(config)
         # TensorFlow's constructor makes its own `extended` and takes no other, so it is
@@ -184,6 +262,64 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         return self._in_flight
 
     @property
+    def consistency(self) -> Consistency:
+        """When a step may start, and which gradients count. Set it between epochs.
+
+        Raises:
+            TypeError: If it is set to something that is not a policy.
+            ValueError: If it needs more workers, or another `exchange`.
+            RuntimeError: If it is set within an epoch.
+        """
+        return self._consistency
+
+    @consistency.setter
+    def consistency(self, policy: Consistency) -> None:
+        check_consistency(policy)
+        check_combination(policy, self.exchange.steps)
+        policy = for_workers(policy, self.num_workers)
+        if self.fit_driver.is_within_epoch:
+            raise RuntimeError(
+                "consistency was set within an epoch, where steps are under way. Set it "
+                "before fit, in on_epoch_begin or on_epoch_end, or with the callback "
+                "tfdist.ConsistencySchedule({0: tfdist.Synchronous(), ...})"
+            )
+        self._consistency = policy
+        self._measures = True
+
+    @property
+    def gates(self) -> Gates:
+        """Where the steps of each policy take their turns."""
+        return self._gates
+
+    @property
+    def gate(self) -> Gate | None:
+        """Where the steps of the current policy take their turns, if they do."""
+        return self._gates.of(self._consistency) if self._measures else None
+
+    def staleness_report(self) -> StalenessReport:
+        """Reports how stale the training steps of `fit` were, and how long they waited.
+
+        Counted on a ps, from the first step on. A table when printed; `plot` draws it.
+
+        Raises:
+            RuntimeError: If nothing was counted: no step has run, or the strategy was
+                given no policy.
+        """
+        report = self._gates.report()
+        if report is None:
+            raise RuntimeError(
+                "no step was counted. Train first, under a strategy with a policy, such "
+                "as ParameterServerStrategy(consistency=tfdist.Asynchronous()): without "
+                "one, steps are not measured"
+            )
+        return report
+
+    @property
+    def consistency_setting(self) -> str:
+        """The policy as `launch.speedup --consistency` names it."""
+        return setting_of(self._consistency, self.num_workers)
+
+    @property
     def num_workers(self) -> int:
         """The number of workers in the cluster."""
         return self._extended.num_workers
@@ -209,11 +345,13 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     def worker_report(self) -> WorkerReport:
         """Asks every worker how many training steps of `fit` it has run.
 
-        A restarted worker counts from 0 again.
+        A restarted worker counts from 0 again. With `min_workers`, one that is away
+        counts as 0.
 
         Raises:
             tf.errors.OpError: While a worker is down: a CancelledError or an
-                UnavailableError. Ask again once it is back.
+                UnavailableError. Ask again once it is back. Never with fewer
+                `min_workers` than workers.
         """
         return self._step_counter.report()
 
@@ -232,6 +370,18 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     def placement_report(self) -> PlacementReport:
         """Reports where every variable that still exists lives."""
         return PlacementReport(self.num_ps, self._extended.placed_variables())
+
+
+def _weakly(method: Callable[[int, bool], None]) -> Callable[[int, bool], None]:
+    """Returns a function that calls a method while its object is there."""
+    # The threads of the workers hold on to what they call, and must not to a strategy.
+    reference = weakref.WeakMethod(method)
+
+    def call(worker: int, is_over: bool) -> None:
+        if (there := reference()) is not None:
+            there(worker, is_over)
+
+    return call
 
 
 def _stall_timeout(given: float | None) -> float:

@@ -92,6 +92,7 @@ class Checkpoints:
     ) -> None:
         self._options = options
         self._in_flight = in_flight
+        self._submitted_before = in_flight.submitted
         self._store = store
         self._model = model
         self._progress = progress
@@ -110,18 +111,35 @@ class Checkpoints:
         waited = time.monotonic() - self._last
         if self._due is not None:
             snapshot, submitted = self._due
-            late = self._in_flight.under_way(submitted)
+            late = self._late(submitted)
             if not late or waited >= _SECONDS_FOR_STEPS:
                 self._due = None
                 self._write(self._put_back(snapshot, late))
         elif not self._writer.busy and waited >= self._options.interval:
-            self._last = time.monotonic()
-            progress = self._progress
-            assert progress.feed
-            position = Position(
-                progress.epochs_done, step, progress.feed.read, progress.batches_before
-            )
-            self._due = self._snapshot(position), self._in_flight.submitted
+            self._due = self._begin(step)
+
+    def write_now(self, step: int) -> None:
+        """Writes a checkpoint and waits for it: no further step will run."""
+        self._writer.wait()
+        self._due = None
+        snapshot, submitted = self._begin(step)
+        self._in_flight.wait(_SECONDS_FOR_STEPS)
+        self._write(self._put_back(snapshot, self._late(submitted)))
+        self._writer.wait()
+
+    def _late(self, submitted: int) -> list[tuple[Any, int]]:
+        # Without those of an earlier `fit`, whose batches are not of this data.
+        return self._in_flight.under_way(submitted, self._submitted_before)
+
+    def _begin(self, step: int) -> tuple[Snapshot, int]:
+        """Takes the snapshot before a step, and the number of functions before it."""
+        self._last = time.monotonic()
+        progress = self._progress
+        assert progress.feed
+        position = Position(
+            progress.epochs_done, step, progress.feed.read, progress.batches_before
+        )
+        return self._snapshot(position), self._in_flight.submitted
 
     def _put_back(self, snapshot: Snapshot, late: list[tuple[Any, int]]) -> Snapshot:
         """Returns the snapshot with the batches of late steps put back.

@@ -14,16 +14,26 @@ from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.liveness.lost_ps import error_of_lost_ps
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit import refusals
 from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
+from tfdist.parameter_server.fit.staleness_logs import measure_staleness
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
-from tfdist.parameter_server.fit.strides import Pace, in_strides, sees_batches, sizes_of
+from tfdist.parameter_server.fit.strides import (
+    Pace,
+    in_strides,
+    sees_batches,
+    shows_progress,
+    sizes_of,
+)
+from tfdist.parameter_server.fit.train_steps import TrainSteps
 
-# How fast the current call of `fit` or `evaluate` sends steps; None for one at a time.
-_pace: ContextVar[Pace | None] = ContextVar("pace", default=None)
+# How fast the current call of `fit` or `evaluate` sends steps, and whether it shows its
+# progress; None for one step at a time.
+_pace: ContextVar[tuple[Pace, bool] | None] = ContextVar("pace", default=None)
 
 
 class ParameterServerDriver(DefaultDriver):
@@ -37,6 +47,7 @@ class ParameterServerDriver(DefaultDriver):
     Attributes:
         fits: How many calls of `fit` have written checkpoints. Each has a directory,
             named after its number.
+        is_within_epoch: Whether `fit` is between the first and the last step of an epoch.
     """
 
     def __init__(
@@ -51,6 +62,7 @@ class ParameterServerDriver(DefaultDriver):
         self._resumable: ResumableFit | None = None
         self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
         self.fits = 0
+        self.is_within_epoch = False
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Checks the model, and returns the function that sends train steps to workers.
@@ -59,7 +71,6 @@ class ParameterServerDriver(DefaultDriver):
             AsynchronousTrainingError: If asynchronous workers cannot train the model.
             PlanMismatchError: If it does not match the placement plan.
         """
-        refusals.check_model(model)
         self.strategy.check_placement_is_complete([w.value for w in model.weights])
         step = building.step_of(model, building.TRAIN)
 
@@ -67,12 +78,11 @@ class ParameterServerDriver(DefaultDriver):
             self.strategy.count_step()
             return step(batch)
 
-        steps = WorkerSteps(model, self._in_flight, counted_step, workers_may_read=True)
-        return StepFunction(model, steps)
+        return StepFunction(model, TrainSteps(model, self._in_flight, counted_step))
 
     def test_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Returns the function that sends test steps to workers."""
-        refusals.check_model(model)
+        refusals.check_model(model, isinstance(self.strategy.consistency, Synchronous))
         step = building.step_of(model, building.TEST)
         return StepFunction(model, WorkerSteps(model, self._in_flight, step))
 
@@ -96,24 +106,38 @@ class ParameterServerDriver(DefaultDriver):
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Continues `fit` from its checkpoint; waits for pending steps on errors."""
+        if method == "fit":
+            measure_staleness(self.strategy, arguments)
         try:
             with (
                 self.strategy.activity.call(),
                 self._resuming(model, method, arguments),
-                self._at_pace(model, method, arguments.get("callbacks")),
+                self._at_pace(model, method, arguments),
             ):
                 yield
         except BaseException as error:
             # The user's `except` block may save or read variables, which steps still in
             # flight would change meanwhile.
             self._in_flight.settle()
+            # A gate is on a ps, and can only be asked if none is lost.
             if lost := error_of_lost_ps(error, self.strategy.servers):
                 raise lost.with_traceback(error.__traceback__) from None
+            raised = self.strategy.gates.error
+            if not self._in_flight.stalls:
+                self.strategy.gates.reset()
+            if raised is not None:
+                raise raised from None
             raise
+        finally:
+            # The generator of its steps may live on, in the error's traceback.
+            self.is_within_epoch = False
 
     @contextlib.contextmanager
-    def _at_pace(self, model: Any, method: str, callbacks: Any) -> Iterator[None]:
+    def _at_pace(
+        self, model: Any, method: str, arguments: dict[str, Any]
+    ) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch."""
+        callbacks = arguments.get("callbacks")
         inside = getattr(callbacks, "callbacks", None)
         given = inside or keras.tree.flatten(callbacks or [])
         stage = building.STAGES.get(method)
@@ -121,7 +145,10 @@ class ParameterServerDriver(DefaultDriver):
         if stage is not None and not sees_batches(given, stage):
             paces = self._paces.setdefault(model, {})
             sizes = sizes_of(self.strategy.exchange.steps)
-            pace = paces.setdefault(stage, Pace(self.strategy.num_workers, sizes))
+            pace = (
+                paces.setdefault(stage, Pace(self.strategy.num_workers, sizes)),
+                shows_progress(given, arguments.get("verbose", "auto")),
+            )
         token = _pace.set(pace)
         try:
             yield
@@ -150,16 +177,22 @@ class ParameterServerDriver(DefaultDriver):
         """Skips the steps that ran before the checkpoint, and takes others together."""
         if self._resumable is not None:
             steps = self._resumable.follow(epoch_iterator, steps)
-        pace = _pace.get()
-        if pace is None:
-            return steps
-        pace.start(self._in_flight.steps_finished)
-        return in_strides(
-            epoch_iterator,
-            steps,
-            lambda: pace.steps(self._in_flight.steps_finished),
-            pace.sizes,
-        )
+        if (current := _pace.get()) is not None:
+            pace, is_shown = current
+            pace.start(self._in_flight.steps_finished)
+            steps = in_strides(
+                epoch_iterator,
+                steps,
+                lambda: pace.steps(self._in_flight.steps_finished),
+                pace.chosen,
+                is_shown,
+            )
+        return self._within_epoch(steps)
+
+    def _within_epoch(self, steps: Iterator[Any]) -> Iterator[Any]:
+        self.is_within_epoch = True
+        yield from steps
+        self.is_within_epoch = False
 
     def storing(
         self, model: Any, operation: str
@@ -173,5 +206,6 @@ class ParameterServerDriver(DefaultDriver):
         return contextlib.nullcontext(True)
 
     def join(self) -> None:
-        """Waits for all steps in flight."""
+        """Waits for all steps in flight, and ends the round of the last ones."""
         self._in_flight.join()
+        self._in_flight.end_round()

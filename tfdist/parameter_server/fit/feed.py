@@ -1,7 +1,7 @@
 """Feeds the batches of a dataset to the workers."""
 
 import collections
-import contextlib
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,6 +46,7 @@ class Feed(Iterator[FedBatch]):
     Attributes:
         taken: How many batches were taken, including those that `start_at` skipped.
         asked: How many steps to take next; None for `steps_per_execution`.
+        is_shown: Whether somebody sees the logs of the steps before the epoch ends.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Feed(Iterator[FedBatch]):
         self._executor = _tf.new_executor()
         self.taken = 0
         self.asked: int | None = None
+        self.is_shown = True
 
     def __del__(self) -> None:
         if self._batches is not None:
@@ -120,16 +122,8 @@ class Feed(Iterator[FedBatch]):
             return None
 
     def __next__(self) -> FedBatch:
-        batch = self._ahead.popleft() if self._ahead else self._read()
-        self.taken += 1
+        (batch,) = self.take(1)
         return batch
-
-    def _read(self) -> FedBatch:
-        # TensorFlow's iterator waits for everything on its thread's executor. All
-        # threads share one by default, so a read would wait for the slowest worker's
-        # step.
-        with _tf.executor_scope(self._executor):
-            return FedBatch(next(self._begin()), self)
 
     def _begin(self) -> Iterator[Any]:
         if self._batches is None:
@@ -138,10 +132,18 @@ class Feed(Iterator[FedBatch]):
 
     def peek(self, count: int) -> list[FedBatch]:
         """Returns the next batches, at most `count`, without taking them."""
-        with contextlib.suppress(StopIteration):
-            while len(self._ahead) < count:
-                self._ahead.append(self._read())
-        return list(self._ahead)[:count]
+        if len(self._ahead) < count:
+            self._read(count - len(self._ahead))
+        return list(itertools.islice(self._ahead, count))
+
+    def _read(self, count: int) -> None:
+        """Reads the next `count` batches, or as many as are left."""
+        # TensorFlow's iterator waits for everything on its thread's executor. All
+        # threads share one by default, so a read would wait for the slowest worker's
+        # step.
+        with _tf.executor_scope(self._executor):
+            for row in itertools.islice(self._begin(), count):
+                self._ahead.append(FedBatch(row, self))
 
     def take(self, count: int) -> list[FedBatch]:
         """Takes the next `count` batches, or as many as are left.

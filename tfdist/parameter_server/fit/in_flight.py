@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ _log = logging.getLogger("tfdist")
 # of all of them in memory.
 STEPS_PER_WORKER = 4
 
+# Between looks at the other functions, per step of the oldest.
 _POLL_SECONDS = 0.005
+_LONGEST_POLL_SECONDS = 0.025
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +34,10 @@ class _Function:
 
     number: int
     steps: int
-    argument: Any
+    batches: Any
     output: Any
     on_result: Callable[[Any], None]
+    on_end: Callable[[Any], Callable[[], bool]]
 
 
 class InFlight:
@@ -51,6 +55,11 @@ class InFlight:
         submitted: How many functions have been submitted.
         steps_finished: How many steps are known to have finished.
         stalls: Whether the last wait was given up because training stalled.
+        after_join: What `join` also waits for: the updates of complete rounds.
+        end_round: Ends the round of the last steps, and waits for it.
+        worker_lost: Is called, in some thread, with the index of a worker that is lost
+            with its function.
+        after_error: Is called once functions have been cancelled or given up.
     """
 
     def __init__(
@@ -63,11 +72,17 @@ class InFlight:
         self._patience = patience
         self.limit = limit
         self._under_way: list[_Function] = []
+        # What has ended, and waits for the others of its round.
+        self._ended: list[tuple[_Function, Callable[[], bool]]] = []
         self._newest_result = 0
         self._submitter: int | None = None
         self.submitted = 0
         self.steps_finished = 0
         self.stalls = False
+        self.after_join: Callable[[], None] = _nothing
+        self.end_round: Callable[[], None] = _nothing
+        self.worker_lost: Callable[[int], None] = _nothing
+        self.after_error: Callable[[], None] = _nothing
 
     def submit(
         self,
@@ -75,6 +90,8 @@ class InFlight:
         argument: Any,
         on_result: Callable[[Any], None] = lambda _: None,
         steps: int = 1,
+        batches: Any = None,
+        on_end: Callable[[Any], Callable[[], bool]] = lambda _: _yes,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
 
@@ -84,6 +101,9 @@ class InFlight:
             on_result: Called with the fetched result, at the latest by `join`. Skipped
                 if a function that was submitted later has finished first.
             steps: How many steps it runs.
+            batches: Its batches, as `under_way` returns them; by default the argument.
+            on_end: Called with the fetched result, whatever has finished before. Returns
+                what says whether the weights have what the function computed.
 
         Returns:
             The remote value of its result.
@@ -97,8 +117,9 @@ class InFlight:
         output = self.schedule(function, argument)
         self.stalls = False
         self.submitted += 1
+        batches = argument if batches is None else batches
         self._under_way.append(
-            _Function(self.submitted, steps, argument, output, on_result)
+            _Function(self.submitted, steps, batches, output, on_result, on_end)
         )
         return output
 
@@ -107,28 +128,53 @@ class InFlight:
         """The number of functions known to have finished, in any order."""
         return self.submitted - len(self._under_way)
 
-    def under_way(self, first: int) -> list[tuple[Any, int]]:
-        """Returns those of the `first` functions that may be in flight.
+    def under_way(self, first: int, since: int = 0) -> list[tuple[Any, int]]:
+        """Returns those of the `first` functions that the weights may not have yet.
+
+        Args:
+            first: How many had been submitted.
+            since: How many of these to leave out: those of an earlier `fit`.
 
         Returns:
-            The argument of each, and its number of steps.
+            The batches of each, and its number of steps.
         """
         return [
-            (each.argument, each.steps)
-            for each in self._under_way
-            if each.number <= first
+            (each.batches, each.steps)
+            for each in sorted(
+                [*self._under_way, *self._unapplied()], key=lambda each: each.number
+            )
+            if since < each.number <= first
         ]
+
+    def _unapplied(self) -> list[_Function]:
+        self._ended = [each for each in self._ended if not each[1]()]
+        return [function for function, _ in self._ended]
+
+    def wait(self, timeout: float) -> None:
+        """Waits at most `timeout` seconds for the functions in flight.
+
+        Raises:
+            tf.errors.OpError: The error of a function.
+        """
+        deadline = time.monotonic() + timeout
+        self._take_results()
+        while self._under_way and (left := deadline - time.monotonic()) > 0:
+            seconds = min(left, _LONGEST_POLL_SECONDS)
+            _tf.wait_for_result(self._under_way[0].output, seconds)
+            self._take_results()
 
     def _make_room(self) -> None:
         """Waits until fewer than `limit` functions are in flight."""
         self._take_results()
-        with self._waiting():
+        with self.waiting():
             while len(self._under_way) >= self.limit:
                 # Each result has its own event, and nothing waits for any one of
                 # several. So wait for the oldest, which usually finishes first, but
                 # only briefly: if a slow worker has it, others may have finished.
-                _tf.wait_for_result(self._under_way[0].output, _POLL_SECONDS)
-                self._check()
+                oldest = self._under_way[0]
+                seconds = min(_POLL_SECONDS * oldest.steps, _LONGEST_POLL_SECONDS)
+                _tf.wait_for_result(oldest.output, seconds)
+                self.check()
                 self._take_results()
 
     def _take_results(self) -> None:
@@ -145,15 +191,25 @@ class InFlight:
         if self._newest_result == 0:
             supervision.report_training()
         self.steps_finished += function.steps
+        is_applied = function.on_end(result)
+        if not is_applied():
+            self._unapplied()
+            self._ended.append((function, is_applied))
         # Results arrive in any order, and logs must not go back to an earlier step.
         if function.number > self._newest_result:
             self._newest_result = function.number
             function.on_result(result)
 
-    def _waiting(self) -> AbstractContextManager[None]:
+    def waiting(self) -> AbstractContextManager[None]:
+        """Returns a context in which this thread waits for the workers or the ps."""
         return nullcontext() if self._patience is None else self._patience.waiting()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Checks, while this thread waits, that training makes progress.
+
+        Raises:
+            StalledError: If it has stalled.
+        """
         if self._patience is not None:
             try:
                 self._patience.check()
@@ -190,6 +246,8 @@ class InFlight:
         try:
             if self._patience is not None:
                 self._patience.wait_for(output)
+            else:
+                _tf.wait_for_result(output, threading.TIMEOUT_MAX)
             return output.get()
         except StalledError:
             self._give_up()
@@ -204,6 +262,15 @@ class InFlight:
 
     def join(self) -> None:
         """Waits for every function, and takes all results.
+
+        Raises:
+            tf.errors.OpError: The error of a function.
+        """
+        self.join_functions()
+        self.after_join()
+
+    def join_functions(self) -> None:
+        """Waits for every function, and not for the rounds that they are part of.
 
         Raises:
             tf.errors.OpError: The error of a function.
@@ -243,16 +310,29 @@ class InFlight:
         # After an error, the coordinator has cancelled all functions; after a stall,
         # nobody fetches them. Either way they must not count towards `limit`.
         self._under_way.clear()
+        self._ended.clear()
+        self.after_error()
 
     def settle(self) -> None:
         """Waits for every function while another error is being raised."""
         if self.stalls:
             return
         try:
-            self.join()
+            self.join_functions()
         except Exception as error:
             # The error being raised comes first; this one would hide it.
             _log.warning("while waiting for the steps in flight: %s", error)
+        finally:
+            # Rounds that the error has ended are never applied.
+            self._forget()
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _yes() -> bool:
+    return True
 
 
 def _shortened(error: Exception) -> Exception:

@@ -36,8 +36,12 @@ def check_scope(model: keras.Model) -> None:
             )
 
 
-def check_model(model: keras.Model) -> None:
+def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
     """Checks a compiled model before its step is traced.
+
+    Args:
+        model: The model.
+        is_synchronous: Whether the optimizer runs once per round, alone.
 
     Raises:
         AsynchronousTrainingError: If one of its options, layers or optimizers would
@@ -57,7 +61,8 @@ def check_model(model: keras.Model) -> None:
     for layer in _tf.flatten_layers(model):
         _check_layer(layer)
     for optimizer in _optimizers_of(model):
-        _check_optimizer(optimizer)
+        if not is_synchronous:
+            _check_optimizer(optimizer)
     _check_partitioned(model)
 
 

@@ -27,6 +27,7 @@ from tfdist.parameter_server.fit.checkpoints import (
 )
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.termination import Termination
 
 _log = logging.getLogger("tfdist")
 
@@ -70,11 +71,19 @@ def resumable_fit(
     """
     assert options.directory is not None
     directory = Path(options.directory, f"fit-{number:03d}")
-    with CheckpointStore(directory, options.to_keep) as store:
+    with (
+        Termination() as termination,
+        CheckpointStore(directory, options.to_keep) as store,
+    ):
         given = arguments.get("callbacks")
         callbacks = _with_history(given)
         resumable = ResumableFit(
-            options, in_flight, store, callbacks, arguments.get("epochs", 1)
+            options,
+            in_flight,
+            store,
+            callbacks,
+            arguments.get("epochs", 1),
+            termination,
         )
         resumable.find_checkpoint()
         if isinstance(given, keras.callbacks.CallbackList):
@@ -109,6 +118,7 @@ class ResumableFit(keras.callbacks.Callback):
         store: The directory of this `fit`.
         callbacks: The other callbacks, which come before this one.
         epochs: The number of epochs requested.
+        termination: Whether the process was told to end.
     """
 
     # Keras dispatches only the hooks after a batch to another thread, and this callback
@@ -124,8 +134,10 @@ class ResumableFit(keras.callbacks.Callback):
         store: CheckpointStore,
         callbacks: list[Any],
         epochs: int,
+        termination: Termination,
     ) -> None:
         super().__init__()
+        self._termination = termination
         self._options = options
         self._in_flight = in_flight
         self._store = store
@@ -284,8 +296,17 @@ class ResumableFit(keras.callbacks.Callback):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Begins or writes a checkpoint if one is due."""
+        """Begins or writes a checkpoint if one is due; the last one after SIGTERM."""
         assert self._checkpoints
+        if self._termination.requested:
+            _log.warning(
+                "SIGTERM: saving fit at epoch %d of %d, step %d, and ending",
+                self._progress.epochs_done + 1,
+                self._progress.epochs,
+                batch,
+            )
+            self._checkpoints.write_now(batch)
+            self._termination.end()
         self._checkpoints.before_step(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -18,9 +18,11 @@ from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.message import as_tensors, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
-from tfdist.parameter_server.fit.strides import sizes_of, split
+from tfdist.parameter_server.fit.strides import split
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.gate.gate import Gate
+from tfdist.parameter_server.rounds.rounds import Rounds
 
 
 class WorkerSteps:
@@ -30,8 +32,9 @@ class WorkerSteps:
         model: The Keras model.
         in_flight: Sends functions to the workers.
         step: The model's step, which maps a batch to a dict of logs.
-        workers_may_read: Whether the workers may read an endless dataset. The batches
-            used then depend on the speed of each worker.
+        is_training: Whether the steps follow the strategy's policy of consistency, and
+            the workers may read an endless dataset. The batches used then depend on the
+            speed of each worker.
     """
 
     data_type = Feed
@@ -41,17 +44,18 @@ class WorkerSteps:
         model: Any,
         in_flight: InFlight,
         step: Callable[[Any], Any],
-        workers_may_read: bool = False,
+        is_training: bool = False,
     ) -> None:
         self._model = model
         self._strategy = model.distribute_strategy
         self._in_flight = in_flight
         self._step = step
-        self._workers_may_read = workers_may_read
+        self._is_training = is_training
         self._steps = model.steps_per_execution
         self._logs = StepLogs(model)
         self._traced: dict[Any, WorkerFunction] = {}
         self._functions: dict[Any, Any] = {}
+        self._rounds: Rounds | None = None
 
     def on_data(self, data: Feed) -> dict[str, Any]:
         """Sends the next steps to a worker, and returns the logs of finished steps.
@@ -60,7 +64,7 @@ class WorkerSteps:
             StopIteration: If no batch is left; all steps have finished.
         """
         steps = data.asked or self._steps
-        if self._workers_may_read and data.worker_input is not None:
+        if self._is_training and data.worker_input is not None:
             self._submit(self._reading(data, steps), data.worker_input.iterators, steps)
         else:
             for rows in self._take(data, steps):
@@ -69,21 +73,35 @@ class WorkerSteps:
         # Callbacks need logs after the first step, and only a finished step has any.
         if self._logs.are_unknown:
             self._in_flight.join()
-        return self._logs.latest()
+        return self._logs.latest() if data.is_shown else self._logs.known()
+
+    def _rows(self, feed: Feed, steps: int) -> list[tf.Tensor]:
+        """Takes batches.
+
+        Raises:
+            StopIteration: If none is left.
+        """
+        with self._strategy.activity.waiting_for(DATA):
+            return [batch.row for batch in feed.take(steps)]
 
     def _take(self, feed: Feed, steps: int) -> list[tf.Tensor]:
         """Takes batches, and returns those of each message."""
         try:
-            with self._strategy.activity.waiting_for(DATA):
-                rows = [batch.row for batch in feed.take(steps)]
+            rows = self._rows(feed, steps)
         except StopIteration:
             # Keras leaves the epoch here without the wait that it makes elsewhere.
             self._in_flight.join()
             raise
         if len(rows) == steps:
             return [_joined(rows)]
+        # What is left of a dataset of unknown length is not worth a trace.
+        traced = {
+            steps
+            for (key, *_, steps), gate in self._functions
+            if (key, gate) == (feed.structure.key, self._gate)
+        }
         rest = iter(rows)
-        counts = split(len(rows), 1, sizes_of(self._strategy.exchange.steps))
+        counts = split(len(rows), 1, sorted({1, *traced}))
         return [_joined(list(itertools.islice(rest, count))) for count in counts]
 
     def _submit(self, function: Any, argument: Any, steps: int) -> None:
@@ -118,6 +136,8 @@ class WorkerSteps:
         structure: BatchStructure,
         trace: Callable[[WorkerFunction], Any],
     ) -> Any:
+        # Another policy may have come with the epoch.
+        key = (key, self._gate)
         # TensorFlow registers each traced function with every task, and the chief waits
         # for all of them, so functions are traced once per key.
         if key not in self._functions:
@@ -125,17 +145,24 @@ class WorkerSteps:
         return self._functions[key]
 
     def _worker_function(self, structure: BatchStructure) -> WorkerFunction:
-        if structure.key not in self._traced:
+        gate = self._gate
+        if (structure.key, gate) not in self._traced:
             give_to_workers(self._model)
             traced = WorkerFunction(
                 self._strategy,
                 lambda batch: self._logs.pack(self._step(batch)),
                 structure,
+                gate,
+                self._rounds,
             )
             # Before a worker runs any of it.
             check_captures(traced.step.function, self._model)
-            self._traced[structure.key] = traced
-        return self._traced[structure.key]
+            self._traced[structure.key, gate] = traced
+        return self._traced[structure.key, gate]
+
+    @property
+    def _gate(self) -> Gate | None:
+        return self._strategy.gate if self._is_training else None
 
 
 def _joined(rows: list[tf.Tensor]) -> tf.Tensor:

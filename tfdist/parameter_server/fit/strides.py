@@ -7,7 +7,7 @@ these, several are taken together: a *stride*.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,7 +20,9 @@ def sizes_of(exchange: int) -> tuple[int, ...]:
         exchange: The most steps between two exchanges.
     """
     most = max(exchange, 10)
-    return (1, most, 10 * most)
+    # For slow steps.
+    half = (5,) if exchange <= 5 else ()
+    return (1, *half, most, 2 * most, 10 * most)
 
 
 # A longer message would delay a progress bar and the end of an epoch noticeably; a
@@ -28,6 +30,10 @@ def sizes_of(exchange: int) -> tuple[int, ...]:
 _SHORT_SECONDS = 0.15
 _LONG_SECONDS = 0.4
 _WINDOW_SECONDS = 0.2
+# A size above ten costs a trace of a second or more, and saves less than the one before.
+# So it has to wait until that one has been used so often.
+_CHEAP_SIZE = 10
+_STRIDES_BEFORE_LARGER = 200
 
 
 class Pace:
@@ -37,6 +43,10 @@ class Pace:
         workers: The number of workers.
         sizes: The numbers to choose from, in increasing order.
         clock: Returns the time in seconds.
+
+    Attributes:
+        sizes: The numbers to choose from.
+        chosen: Those that it has chosen so far.
     """
 
     def __init__(
@@ -49,7 +59,9 @@ class Pace:
         self._workers = workers
         self._clock = clock
         self._since, self._finished_then = clock(), 0
+        self.chosen = {self.sizes[0]}
         self._size = 0
+        self._enlarge_at = 0
 
     def start(self, finished: int) -> None:
         """Leaves out of the measurement what came before, as between two epochs."""
@@ -65,19 +77,33 @@ class Pace:
         if elapsed >= _WINDOW_SECONDS and done:
             self._since, self._finished_then = self._clock(), finished
             seconds = elapsed * self._workers / done
-            larger = min(self._size + 1, len(self.sizes) - 1)
-            if self.sizes[larger] * seconds <= _SHORT_SECONDS:
+            larger = self._larger(seconds, finished)
+            if larger > self._size:
                 self._size = larger
-            elif self.sizes[self._size] * seconds > _LONG_SECONDS and self._size:
+                strides = _STRIDES_BEFORE_LARGER * self.sizes[larger]
+                self._enlarge_at = finished + strides
+            while self.sizes[self._size] * seconds > _LONG_SECONDS and self._size:
                 self._size -= 1
+        self.chosen.add(self.sizes[self._size])
         return self.sizes[self._size]
+
+    def _larger(self, seconds: float, finished: int) -> int:
+        """Returns the position of the size to change to, if it is larger."""
+        short = [size for size in self.sizes if size * seconds <= _SHORT_SECONDS]
+        cheap = [size for size in short if size <= max(_CHEAP_SIZE, self.sizes[1])]
+        if len(cheap) - 1 > self._size:
+            return len(cheap) - 1
+        following = self._size + 1
+        pays = finished >= self._enlarge_at
+        return following if pays and len(short) > following else self._size
 
 
 def in_strides(
     epoch_iterator: Any,
     steps: Iterator[tuple[int, int, Any]],
     size: Callable[[], int],
-    sizes: Sequence[int],
+    sizes: Collection[int],
+    is_shown: bool,
 ) -> Iterator[tuple[int, int, Any]]:
     """Takes steps together.
 
@@ -86,17 +112,19 @@ def in_strides(
         steps: The first and the last step of each execution, and the data; the latter is
             told how many steps to take next, as `asked`.
         size: Returns the number of steps for the next stride.
-        sizes: What it may return.
+        sizes: What it has returned, for the rest of an epoch.
+        is_shown: Whether a progress bar shows the logs of each stride.
 
     Yields:
         The first and the last step of each stride, and the data.
     """
     length_unknown = epoch_iterator.num_batches is None
     for first, last, data in steps:
+        data.is_shown = is_shown
         each = last + 1 - first
         more = list(itertools.islice(steps, max(size() // each, 1) - 1))
         stop = more[-1][1] + 1 if more else last + 1
-        for count in split(stop - first, each, sizes):
+        for count in split(stop - first, each, sorted(sizes)):
             if length_unknown:
                 # Keras takes this for the number of batches once they have run out.
                 epoch_iterator._steps_seen = min(first, data.taken) + each
@@ -131,6 +159,17 @@ def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
     if stage == "train":
         hooks += ["on_batch_begin", "on_batch_end"]
     return any(_overrides(each, hook) for each in callbacks for hook in hooks)
+
+
+def shows_progress(callbacks: Iterable[Any], verbose: Any) -> bool:
+    """Whether a progress bar shows logs within an epoch.
+
+    Args:
+        callbacks: The callbacks of a `fit` or an `evaluate`, none of which sees batches.
+        verbose: Its argument of this name.
+    """
+    bars = (isinstance(each, keras.callbacks.ProgbarLogger) for each in callbacks)
+    return verbose in ("auto", 1) or any(bars)
 
 
 def _overrides(callback: Any, hook: str) -> bool:

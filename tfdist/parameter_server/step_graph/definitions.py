@@ -41,6 +41,7 @@ class Builder:
         self._prefix = prefix
         self._device = device
         self.made: list[Any] = []
+        self._constants: dict[bytes, str] = {}
 
     def add(
         self, op: str, inputs: Sequence[str], name: str | None = None, **attrs: Any
@@ -68,9 +69,12 @@ class Builder:
         return name
 
     def constant(self, value: Any, dtype: tf.DType = tf.int32) -> str:
-        """Adds a constant."""
+        """Adds a constant, unless it is there, and returns the reference to it."""
         tensor = tf.make_tensor_proto(value, dtype)
-        return self.add("Const", (), dtype=dtype, value=tensor)
+        key = tensor.SerializeToString()
+        if key not in self._constants:
+            self._constants[key] = self.add("Const", (), dtype=dtype, value=tensor)
+        return self._constants[key]
 
     def concatenate(self, vectors: Sequence[str], dtype: tf.DType) -> str:
         """Adds what concatenates vectors."""

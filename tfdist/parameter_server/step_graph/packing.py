@@ -14,6 +14,7 @@ from tfdist.parameter_server.step_graph.tasks import (
     WORKER,
     device_for,
     device_of,
+    task_at,
     tasks_of,
 )
 
@@ -40,7 +41,9 @@ class PackedGraph:
     messages: tuple[Message, ...]
 
 
-def pack(graph: Any, homes: Mapping[str, str]) -> PackedGraph:
+def pack(
+    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str] | None = None
+) -> PackedGraph:
     """Packs what the tasks of a step send each other.
 
     Cost: two copies of each packed tensor, in exchange for one message per tensor.
@@ -48,8 +51,32 @@ def pack(graph: Any, homes: Mapping[str, str]) -> PackedGraph:
     Args:
         graph: The `FuncGraph` of the step.
         homes: The device of each captured resource, by the name of its placeholder.
+        entered: By task, the operation for which all others wait that use a resource of
+            that task, unless it depends on them.
     """
-    return _Packing(graph, homes).packed()
+    return _Packing(graph, homes, entered or {}).packed()
+
+
+def _waits(
+    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Returns what each operation has to wait for besides its inputs."""
+    operations = {op.name: op for op in graph.get_operations()}
+    before: set[str] = set()
+    pending = list(entered.values())
+    while pending:
+        name = pending.pop()
+        if name not in before:
+            before.add(name)
+            op = operations[name]
+            pending += [each.op.name for each in op.inputs]
+            pending += [each.name for each in op.control_inputs]
+    waits = {}
+    for name, op in operations.items():
+        if name not in before:
+            tasks = {task_at(homes[i.op.name]) for i in op.inputs if i.op.name in homes}
+            waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
+    return waits
 
 
 class _Packing:
@@ -58,8 +85,11 @@ class _Packing:
     `_nodes` says how it is wired, and `_definitions` has the same in TensorFlow's form.
     """
 
-    def __init__(self, graph: Any, homes: Mapping[str, str]) -> None:
+    def __init__(
+        self, graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
+    ) -> None:
         self._graph = graph
+        self._waits = _waits(graph, homes, entered)
         self._tasks = tasks_of(graph, homes)
         self._graph_def = graph.as_graph_def()
         self._definitions = {each.name: each for each in self._graph_def.node}
@@ -108,6 +138,9 @@ class _Packing:
             rewire(
                 definition, {each: "" for each in definition.input if each[0] == "^"}
             )
+        entered = [each for each in self._waits.get(op.name, ()) if each not in after]
+        definition.input.extend(f"^{each}" for each in entered)
+        after += entered
         # Placeholders of handles have no inputs of their own, and must not be pruned.
         handles = [each.op.name for each in op.inputs if each.dtype == tf.resource]
         return Node(op.name, task, tuple(inputs), tuple(after), tuple(handles))

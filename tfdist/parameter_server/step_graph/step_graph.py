@@ -1,11 +1,13 @@
 """One step of a model, traced once and added to the functions that workers run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.liveness.step_error import remember
+from tfdist.parameter_server.gate.connect import connect
+from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.packing import pack
 
@@ -17,6 +19,10 @@ class StepGraph:
         strategy: The strategy in whose scope it is traced.
         step: Takes tensors, and returns a structure of tensors.
         specs: The specs of the tensors.
+        gate: Where it takes its turn, if it does. The last inputs are its `slot`.
+        size: How many steps it is.
+        entered: Returns, once the step is traced, the operation on each ps for which all
+            others wait that use a variable there; names of operations by task.
 
     Attributes:
         function: The step as it was traced, a `ConcreteFunction`.
@@ -29,7 +35,15 @@ class StepGraph:
         strategy: tf.distribute.Strategy,
         step: Callable[..., Any],
         specs: Sequence[tf.TypeSpec],
+        gate: Gate | None = None,
+        size: int = 1,
+        entered: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        turns: list[Turn] = []
+
+        if gate is not None:
+            step = _with_turn(step, gate, size, turns)
+            specs = [*specs, *gate.slot_specs]
         with strategy.scope():
             traced = tf.function(step, autograph=False)
             self.function = traced.get_concrete_function(*specs)
@@ -40,7 +54,11 @@ class StepGraph:
             for outside, inside in graph.captures
             if outside.dtype == tf.resource
         }
-        packed = pack(graph, self.homes)
+        if gate is not None:
+            slot = self.function.inputs[len(specs) - len(gate.slot_specs) : len(specs)]
+            self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
+            connect(graph, self.homes, turns[-1], gate.device)
+        packed = pack(graph, self.homes, entered())
         self.messages = packed.messages
         inputs = [each.name for each in self.function.inputs]
         self._fragment = Fragment(packed.definition, inputs)
@@ -60,6 +78,21 @@ class StepGraph:
         outputs = [each.name for each in self.function.outputs]
         given = [*tensors, *captures_of(self.function)]
         return structured(self.function, self._fragment.add(given, outputs, name))
+
+
+def _with_turn(
+    step: Callable[..., Any], gate: Gate, size: int, turns: list[Turn]
+) -> Callable[..., Any]:
+    """Returns a step with its turn, which is appended to `turns` when it is traced."""
+
+    def with_turn(*tensors: tf.Tensor) -> Any:
+        width = len(tensors) - len(gate.slot_specs)
+        batch, slot = tensors[:width], tensors[width:]
+        result, turn = gate.around(lambda: step(*batch), slot, size)
+        turns.append(turn)
+        return result
+
+    return with_turn
 
 
 def captures_of(function: Any) -> list[tf.Tensor]:

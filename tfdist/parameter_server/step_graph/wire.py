@@ -70,18 +70,23 @@ def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
     """Adds what splits a vector, and returns the references to the parts."""
     shapes = _shapes(vector, parts, builder)
     header = sum(part.shape.rank for part in parts if not part.is_static)
-    sizes = [builder.constant([header])] if header else []
-    sizes += [
-        _size(part, shape, builder) for part, shape in zip(parts, shapes, strict=True)
-    ]
+    if header:
+        sizes = [builder.constant([header])]
+        sizes += [
+            _size(part, shape, builder)
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
+        all_sizes = builder.concatenate(sizes, _SHAPE)
+    else:
+        all_sizes = builder.constant([_static_size(part) for part in parts])
+    first = 1 if header else 0
     split = builder.add(
         "SplitV",
-        [vector, builder.concatenate(sizes, _SHAPE), builder.constant(0)],
+        [vector, all_sizes, builder.constant(0)],
         T=_WORD,
         Tlen=_SHAPE,
-        num_split=len(sizes),
+        num_split=first + len(parts),
     )
-    first = len(sizes) - len(parts)
     return [
         _restored(f"{split}:{first + i}" if first + i else split, part, shape, builder)
         for i, (part, shape) in enumerate(zip(parts, shapes, strict=True))
@@ -107,12 +112,18 @@ def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
 def _size(part: Part, shape: str, builder: Builder) -> str:
     """Returns a reference to the number of words of a part, a vector of one element."""
     if part.is_static:
-        return builder.constant([part.shape.num_elements() * part.words])
+        return builder.constant([_static_size(part)])
     # A scalar's shape is always known, so this shape has at least one element.
     factors = builder.concatenate([shape, builder.constant([part.words])], _SHAPE)
     axis = builder.constant(0)
     size = builder.add("Prod", [factors, axis], T=_SHAPE, Tidx=tf.int32)
     return _reshaped(size, builder.constant([1]), _SHAPE, builder)
+
+
+def _static_size(part: Part) -> int:
+    elements = part.shape.num_elements()
+    assert elements is not None
+    return elements * part.words
 
 
 def _restored(words: str, part: Part, shape: str, builder: Builder) -> str:

@@ -1,0 +1,49 @@
+"""How many steps each worker ran, while some are away."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from tf_config import Task
+from tfdist import _tf
+from tfdist.parameter_server.step_counter import StepCounter
+
+
+class Value:
+    """The counter on one worker."""
+
+    def __init__(self, steps=0, error=None):
+        self.steps = steps
+        self.error = error
+
+    def get(self):
+        if self.error:
+            raise self.error
+        return tf.constant(self.steps)
+
+
+GONE = tf.errors.UnavailableError(None, None, "recvmsg: Connection reset by peer")
+
+
+def report(monkeypatch, *values, away=(), is_elastic=True):
+    monkeypatch.setattr(_tf, "values_per_worker", lambda variable: values)
+    presence = SimpleNamespace(away=frozenset(away), is_elastic=is_elastic)
+    counter = StepCounter.__new__(StepCounter)
+    counter._presence, counter._steps, counter._has_counted = presence, None, True
+    return counter.report().steps
+
+
+def test_a_worker_that_is_away_counts_as_0_and_is_not_asked(monkeypatch):
+    away = Value(error=AssertionError("it was asked"))
+    steps = report(monkeypatch, Value(3), away, away=[Task("worker", 1)])
+    assert steps == (3, 0)
+
+
+def test_a_worker_that_has_just_gone_counts_as_0(monkeypatch):
+    assert report(monkeypatch, Value(error=GONE), Value(5)) == (0, 5)
+
+
+def test_where_all_workers_are_needed_a_lost_one_is_an_error(monkeypatch):
+    with pytest.raises(tf.errors.UnavailableError, match="reset by peer"):
+        report(monkeypatch, Value(error=GONE), Value(5), is_elastic=False)

@@ -1,0 +1,183 @@
+"""Which workers take part in a running program: some come later, and some go away."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping
+
+import tensorflow as tf
+
+import tf_config
+from tf_config import contract
+from tfdist.cluster.health import NO_ANSWER, problems
+
+_log = logging.getLogger("tfdist")
+
+_PAUSE_SECONDS = 0.5
+_PROBE_SECONDS = 2.0
+
+
+def min_workers_of(given: int | None, num_workers: int) -> int:
+    """Returns how many workers a program needs.
+
+    Args:
+        given: The user's argument; None for the launcher's, and for all without it.
+        num_workers: How many workers the cluster has.
+
+    Raises:
+        ValueError: If it is not between 1 and `num_workers`.
+    """
+    text = os.environ.get(contract.MIN_WORKERS, "")
+    received: object = text if given is None else given
+    if given is None and not text:
+        return num_workers
+    if given is None:
+        number = int(text) if text.isdecimal() else 0
+    else:
+        number = given if type(given) is int else 0
+    if not 1 <= number <= num_workers:
+        name = contract.MIN_WORKERS if given is None else "min_workers"
+        raise ValueError(
+            f"{name} must be an integer from 1 to {num_workers}, the number of workers "
+            f"in the cluster; received {received!r}"
+        )
+    return number
+
+
+class Presence:
+    """The workers that take part, and the connection to those that come.
+
+    A worker is away before it has joined, and from its failure until it answers again.
+
+    Args:
+        servers: The address of each ps and worker.
+        absent: The workers that TensorFlow is not connected to yet.
+        min_workers: How many workers the program needs.
+        connect: Connects TensorFlow to exactly these workers.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[tf_config.Task, str],
+        absent: Collection[tf_config.Task],
+        min_workers: int,
+        connect: Callable[[Mapping[int, str]], None],
+    ) -> None:
+        self._servers = dict(servers)
+        self._workers = [task for task in servers if task.job == "worker"]
+        self._min_workers = min_workers
+        self._connect = connect
+        self._away = set(absent)
+        self._connected = frozenset(self._workers) - self._away
+        # One change at a time, and by one thread.
+        self._changing = threading.Lock()
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the program needs fewer workers than the cluster has."""
+        return self._min_workers < len(self._workers)
+
+    @property
+    def away(self) -> frozenset[tf_config.Task]:
+        """The workers that do not take part now."""
+        return frozenset(self._away)
+
+    @property
+    def not_waited_for(self) -> frozenset[tf_config.Task]:
+        """The workers whose silence is no fault: enough others take part."""
+        away = self.away
+        enough = len(self._workers) - len(away) >= self._min_workers
+        return away if self.is_elastic and enough else frozenset()
+
+    def describe(self) -> str:
+        """Returns a line on who takes part, for the log."""
+        names = ", ".join(str(task) for task in self._workers if task in self._away)
+        return (
+            f"training starts with {self._count()} (min_workers={self._min_workers}); "
+            f"those that come later join it: {names}"
+        )
+
+    def rejoin(self, index: int, is_over: Callable[[], bool]) -> None:
+        """Waits until a worker that is away answers, and connects to it.
+
+        Args:
+            index: Of the worker.
+            is_over: Whether to give up: nobody needs the worker any more.
+        """
+        task = tf_config.Task("worker", index)
+        self._away.add(task)
+        pause = threading.Event()
+        while not is_over():
+            # Without the lock first: one that stays away must not delay the others.
+            if self._problems([task]):
+                if task in self._connected:
+                    # Or else every newly traced function would be sent to it.
+                    self._change()
+            elif self._change(joining=task):
+                _log.warning(
+                    "%s at %s takes part in training: %s",
+                    *(task, self._servers[task], self._count()),
+                )
+                return
+            pause.wait(_PAUSE_SECONDS)
+
+    def _change(self, joining: tf_config.Task | None = None) -> bool:
+        """Connects TensorFlow to those who take part, if none would make that hang.
+
+        Args:
+            joining: A worker that is away until then.
+
+        Returns:
+            Whether it did.
+        """
+        with self._changing:
+            wanted = [
+                task
+                for task in self._servers
+                if task == joining or task not in self._away
+            ]
+            members = members_of(wanted, self._problems(wanted))
+            if not members or not (joining is None or joining in members):
+                return False
+            try:
+                self._connect({each.index: self._servers[each] for each in members})
+            except tf.errors.OpError as error:
+                # A server went away again.
+                _log.warning("could not change the cluster: %s", error.message)
+                return False
+            self._connected = frozenset(members)
+            if joining is not None:
+                self._away.discard(joining)
+            return True
+
+    def _problems(
+        self, tasks: Collection[tf_config.Task]
+    ) -> Mapping[tf_config.Task, str]:
+        return problems({each: self._servers[each] for each in tasks}, _PROBE_SECONDS)
+
+    def _count(self) -> str:
+        workers = len(self._workers)
+        return f"{workers - len(self._away)} of {workers} workers"
+
+
+def members_of(
+    wanted: Collection[tf_config.Task], problems: Mapping[tf_config.Task, str]
+) -> list[tf_config.Task]:
+    """Decides which workers TensorFlow can connect to now without waiting.
+
+    To change its cluster, TensorFlow asks each server of the new one, and waits for its
+    answer without a deadline. A worker that has ended is left out: its next step fails,
+    and it comes back in its turn. One that is only silent may be stopped or slow, with
+    a step under way, so nothing is changed until it answers or ends.
+
+    Args:
+        wanted: Every ps, and the workers that take part or come.
+        problems: What is wrong with those that do not answer.
+
+    Returns:
+        The workers; none while nothing may be changed.
+    """
+    for task, problem in problems.items():
+        if task.job == "ps" or problem == NO_ANSWER:
+            return []
+    return [each for each in wanted if each.job == "worker" and each not in problems]

@@ -1,0 +1,78 @@
+"""Policies as text, on command lines and in the environment. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tf_config import contract
+from tfdist.parameter_server.consistency.asynchronous import Asynchronous
+from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
+from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
+
+
+def policy_of(text: str) -> Any:
+    """Returns the policy that a text names.
+
+    >>> policy_of("bounded:4")
+    BoundedStaleness(max_staleness=4)
+    >>> policy_of("synchronous:1")
+    Synchronous(backup_workers=1, replicas_to_aggregate=None)
+
+    Args:
+        text: `asynchronous`, `bounded:STALENESS`, `synchronous`, `synchronous:BACKUPS`
+            or `synchronous:auto`.
+
+    Raises:
+        ValueError: If it names none.
+    """
+    name, _, argument = text.partition(":")
+    if text == contract.ASYNCHRONOUS:
+        return Asynchronous()
+    if name == contract.BOUNDED and argument.isdecimal():
+        return BoundedStaleness(int(argument))
+    if text == contract.SYNCHRONOUS:
+        return Synchronous()
+    if name == contract.SYNCHRONOUS and argument == AUTO:
+        return Synchronous(AUTO)
+    if name == contract.SYNCHRONOUS and argument.isdecimal():
+        return Synchronous(int(argument))
+    raise ValueError(contract.unknown_policy(text))
+
+
+def setting_of(policy: Any, num_workers: int) -> str:
+    """Returns the text that names a policy; its `repr` if none does.
+
+    >>> setting_of(Synchronous(1).for_workers(4), 4)
+    'synchronous:1'
+
+    Args:
+        policy: The policy, resolved for the number of workers.
+        num_workers: That number.
+    """
+    if policy == Asynchronous():
+        return contract.ASYNCHRONOUS
+    if isinstance(policy, BoundedStaleness):
+        if policy.is_free:
+            return contract.ASYNCHRONOUS
+        return f"{contract.BOUNDED}:{policy.max_staleness}"
+    if isinstance(policy, Synchronous):
+        if policy.backup_workers == AUTO:
+            return f"{contract.SYNCHRONOUS}:{AUTO}"
+        backups = int(policy.backup_workers)
+        if policy.replicas_to_aggregate in (None, num_workers - backups):
+            return contract.SYNCHRONOUS + (f":{backups}" if backups else "")
+    return repr(policy)
+
+
+def policy_of_environment(environ: Mapping[str, str]) -> Any:
+    """Returns the policy that the launcher asks for; `Asynchronous()` if it does not.
+
+    Raises:
+        ValueError: If its variable names no policy.
+    """
+    text = environ.get(contract.CONSISTENCY)
+    if text is None:
+        return Asynchronous()
+    try:
+        return policy_of(text)
+    except ValueError as error:
+        raise ValueError(f"{contract.CONSISTENCY}: {error}") from None

@@ -1,0 +1,73 @@
+"""Adds to the logs of each epoch how stale its steps were, and how long they waited."""
+
+from typing import Any
+
+import keras
+
+from tfdist.parameter_server.consistency.staleness import StalenessReport
+from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
+
+
+class StalenessLogs(keras.callbacks.Callback):
+    """Adds `staleness`, `max_staleness` and `waiting_share` to the logs of each epoch.
+
+    Under `Synchronous`, also the number of gradients that were `dropped`; with "auto", the
+    number of `backup_workers`.
+
+    Args:
+        strategy: The `ParameterServerStrategy`.
+    """
+
+    # It does not look at batches.
+    follows_strides = True
+
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._before: StalenessReport | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remembers what was counted before."""
+        self._before = self._strategy.gates.report()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds what was counted in the epoch."""
+        # Without a number of batches, nobody takes the end of an epoch's steps.
+        self._strategy.fit_driver.is_within_epoch = False
+        counted = self._strategy.gates.report()
+        self._strategy.gates.write_timeline()
+        if counted is None or logs is None:
+            return
+        if self._before is not None:
+            counted = counted.since(self._before)
+        if counted.steps:
+            logs["staleness"] = counted.mean
+            logs["max_staleness"] = counted.maximum
+            logs["waiting_share"] = counted.waiting_share
+        policy = self._strategy.consistency
+        if isinstance(policy, Synchronous):
+            logs["dropped"] = int(counted.dropped.sum())
+            if policy.backup_workers == AUTO:
+                logs["backup_workers"] = self._strategy.gates.backup_workers
+
+
+def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
+    """Has `fit` log the staleness, before its other callbacks see the logs.
+
+    Args:
+        strategy: The `ParameterServerStrategy`.
+        arguments: Those of the call of `fit`; its callbacks are changed.
+    """
+    callbacks = arguments.get("callbacks")
+    ours = StalenessLogs(strategy)
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks = [
+            ours,
+            *(
+                each
+                for each in callbacks.callbacks
+                if not isinstance(each, StalenessLogs)
+            ),
+        ]
+    else:
+        arguments["callbacks"] = [ours, *keras.tree.flatten(callbacks or [])]

@@ -1,0 +1,62 @@
+"""The train steps of a model, under whichever policy of consistency is set."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.parameter_server.fit import refusals
+from tfdist.parameter_server.fit.feed import Feed
+from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.steps import WorkerSteps
+from tfdist.parameter_server.rounds.backup_steps import BackupSteps
+from tfdist.parameter_server.rounds.steps import RoundSteps
+
+
+class TrainSteps:
+    """Asks for the policy at each call, and traces the steps once for each policy.
+
+    Args:
+        model: The Keras model.
+        in_flight: Sends functions to the workers.
+        step: The model's step, which maps a batch to a dict of logs.
+    """
+
+    data_type = Feed
+
+    def __init__(
+        self, model: Any, in_flight: InFlight, step: Callable[[Any], Any]
+    ) -> None:
+        self._model = model
+        self._in_flight = in_flight
+        self._step = step
+        self._by_policy: dict[Synchronous | None, WorkerSteps] = {}
+        self._current()
+
+    def on_data(self, data: Feed) -> dict[str, Any]:
+        """Sends the next steps to workers, and returns the logs of finished steps.
+
+        Raises:
+            StopIteration: If no batch is left; all steps have finished.
+        """
+        return self._current().on_data(data)
+
+    def on_batch(self, batch: Any) -> dict[str, Any]:
+        """Runs one step on a worker, and waits for its logs."""
+        return self._current().on_batch(batch)
+
+    def _current(self) -> WorkerSteps:
+        policy = self._model.distribute_strategy.consistency
+        key = policy if isinstance(policy, Synchronous) else None
+        if key not in self._by_policy:
+            refusals.check_model(self._model, is_synchronous=key is not None)
+            self._by_policy[key] = self._new(key)
+        return self._by_policy[key]
+
+    def _new(self, policy: Synchronous | None) -> WorkerSteps:
+        model, in_flight, step = self._model, self._in_flight, self._step
+        if policy is None:
+            return WorkerSteps(model, in_flight, step, is_training=True)
+        if policy.backup_workers:
+            return BackupSteps(model, in_flight, step, policy)
+        assert policy.replicas_to_aggregate is not None
+        return RoundSteps(model, in_flight, step, policy.replicas_to_aggregate)

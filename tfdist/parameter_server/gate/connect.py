@@ -1,0 +1,175 @@
+"""Has a step that was traced wait for its turn to start and to write."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server.gate.gate import Turn
+from tfdist.parameter_server.step_graph.tasks import (
+    WORKER,
+    calls_functions,
+    task_at,
+    tasks_of,
+)
+
+# What reads a variable or a table and leaves it as it is. All else may write.
+_READS = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "LookupTableFindV2",
+        "LookupTableSizeV2",
+    }
+)
+
+
+def connect(graph: Any, homes: Mapping[str, str], turn: Turn, device: str) -> None:
+    """Adds control edges: reads wait for the start, and writes for their turn.
+
+    If nobody ever waits, there are none between tasks, which would cost messages.
+
+    What a step writes before it has computed its gradients, such as a moving average, is
+    written with them. Only where something is computed from what it has written does it
+    ask for its turn before that.
+
+    Args:
+        graph: The `FuncGraph` of the step, which contains its turn.
+        homes: The device of each resource, by the name of its placeholder.
+        turn: The operations of its turn.
+        device: The device at which they are.
+    """
+    tasks = tasks_of(graph, homes)
+    touching = [op for op in graph.get_operations() if _touches_ps(op, tasks)]
+    touching = [op for op in touching if not turn.has(op)]
+    if turn.has_computed is None:
+        touching = [op for op in touching if tasks[op.name] == task_at(device)]
+    writes = [op for op in touching if _writes(graph, op)]
+    if turn.has_computed is not None:
+        ready = dict.fromkeys(_gradients(writes, tasks, turn, device))
+        _tf.add_control_inputs(turn.has_computed, ready)
+    if turn.pulled is not None and turn.pushed is not None:
+        computed = _gradients(writes, tasks, turn, device)
+        gradients = dict.fromkeys(op for op in computed if tasks[op.name] == WORKER)
+        needed = _ancestors(gradients)
+        reads = [op for op in touching if op in needed and op not in writes]
+        _tf.add_control_inputs(turn.pulled.op, reads)
+        # A busy worker could note the time only after it has computed.
+        for op in _computing(reads, tasks, turn):
+            _tf.add_control_inputs(op, [turn.pulled.op])
+        _tf.add_control_inputs(turn.pushed.op, gradients)
+    _tf.add_control_inputs(turn.has_written, writes)
+    for op in touching:
+        waits_for = turn.may_write if op in writes else turn.may_start
+        if waits_for is not None:
+            _tf.add_control_inputs(op, [waits_for])
+
+
+def _gradients(
+    writes: list[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
+) -> Iterator[tf.Operation]:
+    """Yields what has to be computed before the step asks for its turn to write."""
+    written = _descendants(writes)
+    near = (WORKER, task_at(device))
+    here = _inputs([op for op in writes if tasks[op.name] == task_at(device)])
+    ready = [op for op in here if tasks[op.name] in near]
+    if not ready:
+        ready = [op for op in _inputs(writes) if tasks[op.name] == WORKER]
+    yield from (op for op in ready if op not in written and not turn.has(op))
+
+
+def _computing(
+    reads: list[tf.Operation], tasks: Mapping[str, str], turn: Turn
+) -> list[tf.Operation]:
+    """Returns where the worker first uses what was read, but for what reads need."""
+    needed = _ancestors(reads, control=True)
+    found: list[tf.Operation] = []
+    pending, seen = list(reads), set(reads)
+    while pending:
+        for op in _tf.waiting_for(pending.pop()):
+            if op in seen or op in needed or turn.has(op):
+                continue
+            seen.add(op)
+            (found if tasks[op.name] == WORKER else pending).append(op)
+    return found
+
+
+def _touches_ps(op: tf.Operation, tasks: Mapping[str, str]) -> bool:
+    return any(
+        each.dtype == tf.resource and tasks[each.op.name] != WORKER
+        for each in op.inputs
+    )
+
+
+def _writes(graph: Any, op: tf.Operation) -> bool:
+    if not calls_functions(op):
+        return op.type not in _READS
+    library = {
+        each.signature.name: each for each in graph.as_graph_def().library.function
+    }
+    pending = _functions(op.node_def)
+    seen = set(pending)
+    while pending:
+        for node in library[pending.pop()].node_def:
+            called = _functions(node)
+            if not called and node.op not in _READS and _has_resource(graph, node):
+                return True
+            pending += [each for each in called if each not in seen]
+            seen.update(called)
+    return False
+
+
+def _functions(node: Any) -> list[str]:
+    values = node.attr.values()
+    return [
+        each.name
+        for value in values
+        for each in itertools.chain(
+            [value.func] if value.HasField("func") else [], value.list.func
+        )
+    ]
+
+
+def _has_resource(graph: Any, node: Any) -> bool:
+    definition = graph.op_def_for_type(node.op)
+    return any(
+        each.type == tf.resource.as_datatype_enum for each in definition.input_arg
+    )
+
+
+def _inputs(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
+    for op in operations:
+        for each in op.inputs:
+            if each.dtype != tf.resource and each.op.type != "Const":
+                yield each.op
+
+
+def _descendants(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
+    found: set[tf.Operation] = set()
+    pending = list(operations)
+    while pending:
+        op = pending.pop()
+        if op not in found:
+            found.add(op)
+            pending.extend(_tf.waiting_for(op))
+    return found
+
+
+def _ancestors(
+    operations: Iterable[tf.Operation], control: bool = False
+) -> set[tf.Operation]:
+    found: set[tf.Operation] = set()
+    pending = list(operations)
+    while pending:
+        op = pending.pop()
+        if op not in found:
+            found.add(op)
+            pending.extend(each.op for each in op.inputs)
+            if control:
+                pending.extend(op.control_inputs)
+    return found

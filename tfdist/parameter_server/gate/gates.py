@@ -1,0 +1,104 @@
+"""The gate of each policy, made when it is first needed."""
+
+import contextlib
+import functools
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.consistency.asynchronous import Asynchronous
+from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
+from tfdist.parameter_server.consistency.combinations import is_free
+from tfdist.parameter_server.consistency.staleness import StalenessReport
+from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.parameter_server.consistency.timeline import TimelineFile, events_of
+from tfdist.parameter_server.gate.bounded_gate import BoundedGate
+from tfdist.parameter_server.gate.gate import Gate
+from tfdist.parameter_server.gate.meter import Meter
+from tfdist.parameter_server.gate.open_gate import OpenGate
+from tfdist.parameter_server.gate.policy_gate import PolicyGate
+from tfdist.parameter_server.gate.round_gate import RoundGate
+from tfdist.parameter_server.step_graph.tasks import device_of
+
+_OURS = (Asynchronous, BoundedStaleness)
+
+
+class Gates:
+    """The gates of a strategy.
+
+    Args:
+        strategy: The `ParameterServerStrategy`.
+        timeline: The file for the times of each step, or None.
+
+    Attributes:
+        backup_workers: How many workers the rounds of the last steps do not wait for;
+            None before there are any.
+    """
+
+    def __init__(
+        self, strategy: Any, timeline: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._strategy = strategy
+        self._timeline = TimelineFile(timeline) if timeline else None
+        self._gates: dict[Any, Gate] = {}
+        self.backup_workers: int | None = None
+
+    def of(self, policy: Any) -> Gate | None:
+        """Returns where the steps of a policy report, or None if they need not."""
+        # Equal ones are the same, unless they are a user's.
+        key: Any = policy if isinstance(policy, _OURS) else id(policy)
+        if isinstance(policy, Synchronous):
+            key = Synchronous  # Rounds know their numbers themselves.
+        if key not in self._gates:
+            self._gates[key] = self._gate(policy)
+        return self._gates[key]
+
+    def _gate(self, policy: Any) -> Gate:
+        if isinstance(policy, Synchronous):
+            return RoundGate(self._meter)
+        if is_free(policy):
+            return OpenGate(self._meter)
+        num_workers = self._strategy.num_workers
+        if isinstance(policy, BoundedStaleness):
+            return BoundedGate(self._meter, num_workers, int(policy.max_staleness))
+        return PolicyGate(self._meter, num_workers, policy)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What a policy of the user has raised."""
+        errors = (getattr(gate, "error", None) for gate in self._gates.values())
+        return next((each for each in errors if each is not None), None)
+
+    @functools.cached_property
+    def _meter(self) -> Meter:
+        """On the ps with the most bytes, whose messages carry what a gate needs."""
+        sizes = self._strategy.placement_report().bytes_per_ps
+        device = device_of(f"ps:{sizes.index(max(sizes))}")
+        return Meter(
+            device, self._strategy.num_workers, records=self._timeline is not None
+        )
+
+    def report(self) -> StalenessReport | None:
+        """Returns what all gates have counted, or None if there is none."""
+        return self._meter.report() if self._gates else None
+
+    def write_timeline(self) -> None:
+        """Adds to the file what was recorded since it was written last."""
+        if self._timeline is not None and self._gates:
+            times = self._meter.take_times()
+            self._timeline.add(events_of(times, self._strategy.num_workers))
+
+    def reset(self) -> None:
+        """Forgets all steps. Call it while none is in flight."""
+        # A ps that has gone meanwhile must not hide the error that led here.
+        with contextlib.suppress(tf.errors.OpError):
+            for gate in self._gates.values():
+                gate.reset()
+
+    def leave(self, worker: int) -> None:
+        """Takes a lost worker's step out, so that nobody waits for it."""
+        # A ps that is lost too takes its gate along, and ends the program.
+        with contextlib.suppress(tf.errors.OpError):
+            for gate in self._gates.values():
+                gate.leave(worker)

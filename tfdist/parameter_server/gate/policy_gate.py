@@ -1,0 +1,160 @@
+"""A gate at which a policy in Python decides, on the chief."""
+
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.consistency.policy import Phase
+from tfdist.parameter_server.consistency.schedule import Released, Schedule
+from tfdist.parameter_server.gate.decisions import IDLE
+from tfdist.parameter_server.gate.meter import Meter
+from tfdist.parameter_server.gate.waiting_gate import TAKEN, WaitingGate
+
+_log = logging.getLogger("tfdist")
+
+# What else a step may be told in place of its ticket.
+_DROPPED, _FAILED = -2, -3
+_STOP, _LEAVE = -1, -2  # in place of a phase
+_GO_ON = 0
+_STOP_SECONDS = 5.0
+
+
+class PolicyGate(WaitingGate):
+    """Asks a policy of the user about each step.
+
+    Steps put what they ask into a queue on the ps; a thread of the chief takes it out, asks
+    the policy, and puts the answer into the line of the worker.
+
+    Cost: besides the messages of a bounded gate, two messages between the chief and the ps
+    for each time that a step starts or writes.
+
+    Args:
+        meter: Counts the staleness of each step, and how long it has waited, on the ps.
+        num_workers: The number of workers.
+        policy: The policy: see `tfdist.parameter_server.consistency.policy.Consistency`.
+
+    Attributes:
+        error: What the policy has raised.
+    """
+
+    def __init__(self, meter: Meter, num_workers: int, policy: Any) -> None:
+        super().__init__(meter, num_workers)
+        self.error: BaseException | None = None
+        self._policy = policy
+        self._schedule = Schedule(policy)
+        with tf.device(self.device):
+            self._requests = tf.queue.FIFOQueue(
+                4 * num_workers + 4, [tf.int64], [[2]], shared_name=self.name
+            )
+        next_request = tf.function(self._requests.dequeue, autograph=False)
+        self._next = next_request.get_concrete_function()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        weakref.finalize(self, _stop, self._ask_now, self._thread)
+
+    def arrive(
+        self, worker: tf.Tensor, after: Sequence[Any]
+    ) -> tuple[tf.Tensor, tf.Operation]:
+        """Adds the request to start."""
+        return tf.constant(_GO_ON, tf.int64), self._ask(worker, Phase.STARTING, after)
+
+    def computed(
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+    ) -> tf.Operation:
+        """Adds the request to write."""
+        return self._ask(worker, Phase.READY, after)
+
+    def finished(
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+    ) -> tf.Operation:
+        """Adds the message that a step has written."""
+        return self._ask(worker, IDLE, after)
+
+    def check(self, called: tf.Tensor, ticket: tf.Tensor) -> tf.Operation:
+        """Adds what ends a step that may not go on, and says why."""
+        dropped = tf.debugging.Assert(
+            tf.not_equal(called, _DROPPED),
+            [
+                "counts() of the policy of consistency has dropped a gradient. Only "
+                "tfdist.Synchronous drops gradients; have the step wait, in may_start() "
+                "or may_write()"
+            ],
+        )
+        failed = tf.debugging.Assert(
+            tf.not_equal(called, _FAILED), ["the policy of consistency raised an error"]
+        )
+        with tf.control_dependencies([dropped, failed]):
+            return super().check(called, ticket)
+
+    def _ask(self, worker: tf.Tensor, phase: int, after: Sequence[Any]) -> tf.Operation:
+        with tf.control_dependencies(after):
+            return self._requests.enqueue(tf.stack([tf.cast(phase, tf.int64), worker]))
+
+    def _ask_now(self, phase: int, worker: int) -> None:
+        with tf.device(self.device):
+            self._requests.enqueue(tf.constant([phase, worker], tf.int64))
+
+    def reset(self) -> None:
+        """Forgets all steps. Call it while none is in flight."""
+        self.clear_lines()
+        self.error = None
+        self._schedule = Schedule(self._policy)
+
+    def leave(self, worker: int) -> None:
+        """Takes a lost worker's step out, so that nobody waits for it."""
+        self._ask_now(_LEAVE, worker)
+
+    def _serve(self) -> None:
+        # The ps may be lost, or the program may be over.
+        with contextlib.suppress(tf.errors.OpError):
+            while True:
+                phase, worker = map(int, self._next().numpy())
+                if phase == _STOP:
+                    return
+                self._answer(phase, worker)
+
+    def _answer(self, phase: int, worker: int) -> None:
+        waiting = [step.worker for step in self._schedule.state.steps if _waits(step)]
+        if phase == _LEAVE and worker in waiting:
+            self._call(worker, TAKEN)
+        try:
+            released = self._after(phase, worker)
+        except Exception as error:
+            if self.error is None:
+                _log.exception("the policy %r raised an error", self._policy)
+            self.error = error
+            for each in {worker, *waiting} if phase > IDLE else waiting:
+                self._call(each, _FAILED)
+            return
+        for gradient in released.written:
+            self._meter.count(gradient.worker, gradient.staleness)
+        for each in [*released.started, *(g.worker for g in released.written)]:
+            self._call(each, _GO_ON)
+        for gradient in released.dropped:
+            self._call(gradient.worker, _DROPPED)
+
+    def _after(self, phase: int, worker: int) -> Released:
+        if phase == Phase.STARTING:
+            return self._schedule.arrive(worker)
+        if phase == Phase.READY:
+            return self._schedule.computed(worker)
+        return self._schedule.finished(worker)
+
+    def _call(self, worker: int, ticket: int) -> None:
+        with tf.device(self.device):
+            self.lines[worker].enqueue(tf.constant(ticket, tf.int64))
+
+
+def _waits(step: Any) -> bool:
+    return step.phase in (Phase.STARTING, Phase.READY)
+
+
+def _stop(ask: Any, thread: threading.Thread) -> None:
+    with contextlib.suppress(tf.errors.OpError):
+        ask(_STOP, 0)
+        thread.join(_STOP_SECONDS)

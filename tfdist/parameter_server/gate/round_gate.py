@@ -1,0 +1,106 @@
+"""Where the steps of rounds are counted; they wait in their rounds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from tfdist.parameter_server.gate.gate import Turn
+from tfdist.parameter_server.gate.meter import Meter
+
+
+class RoundGate:
+    """Counts the steps of rounds, and how long they have waited.
+
+    A step says meanwhile what it does: it `entered` its round, and its gradient was
+    `admitted` or dropped.
+
+    Args:
+        meter: Counts, on the ps.
+
+    Attributes:
+        device: The device of the ps.
+        scope: How the names of operations begin that belong to the step being traced
+            only since it is part of a round.
+        worker: The index of the worker that runs that step.
+    """
+
+    slot_specs: ClassVar[Sequence[tf.TensorSpec]] = (tf.TensorSpec([], tf.resource),)
+
+    def __init__(self, meter: Meter) -> None:
+        self.device = meter.device
+        self.scope = ""
+        self.worker: Any = None
+        self._meter = meter
+        self._entered: Any = None
+        self._is_part: Any = None
+        self._started: Any = None
+        self._arrived: Any = None
+        self._turn: Any = None
+        self._counts: Any = None
+        self._on_worker: Any = None
+
+    def slot(self) -> list[tf.Tensor]:
+        """Returns the worker's number."""
+        return self._meter.slot()
+
+    def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
+        """Says what the step being traced waits for, and whether it is part of a round.
+
+        It is not if it came too early, since a worker was lost; it will be sent again.
+        """
+        self._entered, self._is_part = entered, is_part
+        self._started = self._now([entered])
+
+    def computed(self) -> None:
+        """Says that the step being traced has computed its gradient."""
+        # TensorFlow runs what tells the time in the order in which it is traced.
+        self._on_worker = self._meter.times_on_worker(self.scope)
+
+    def admitted(self, arrived: tf.Tensor, counts: tf.Tensor) -> None:
+        """Says what tells that its gradient has arrived, and whether it counts."""
+        self._arrived, self._turn = self._now([arrived]), self._now([arrived, counts])
+        self._counts = counts
+
+    def _now(self, after: Sequence[Any]) -> tf.Tensor:
+        with (
+            tf.name_scope(self.scope),
+            tf.device(self.device),
+            tf.control_dependencies(after),
+        ):
+            return tf.timestamp()
+
+    def around(
+        self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
+    ) -> tuple[Any, Turn]:
+        """Runs a step with the operations that count it: see `Gate`."""
+        assert size == 1, "steps that write at once cannot be in different rounds"
+        (variable,) = slot
+        with tf.name_scope("turn") as self.scope, tf.device(self.device):
+            self.worker = self._meter.worker(variable)
+            asked = self._now([self._meter.after_last_step()])
+        result = step()
+        pulled, pushed = self._on_worker
+        with tf.name_scope(self.scope), tf.device(self.device):
+            with tf.control_dependencies([self._turn]):
+                has_written = tf.no_op()
+            ended = self._now([has_written])
+            one = tf.cast(self._counts, tf.int64)[tf.newaxis]
+            worker = self.worker[tf.newaxis]
+            self._meter.add_staleness(worker, tf.zeros_like(worker), one)
+            part = tf.cast(self._is_part, tf.int64)
+            self._meter.add_dropped(self.worker, part - one)
+            waited, in_all = self._started - asked, ended - asked
+            self._meter.add_seconds(self.worker, waited, in_all)
+            if pulled is not None and pushed is not None:
+                times = [asked, self._started, pulled, pushed]
+                times += [self._arrived, self._turn, ended]
+                self._meter.record(self.worker, times)
+        ops = self._entered.op, None, None, has_written
+        return result, Turn(*ops, self.scope, pulled, pushed)
+
+    def reset(self) -> None:
+        """Does nothing: rounds are begun anew."""
+
+    def leave(self, worker: int) -> None:
+        """Does nothing: rounds know of lost workers themselves."""

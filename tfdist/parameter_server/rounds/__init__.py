@@ -1,0 +1,1 @@
+"""Rounds on the ps: gradients of several workers are averaged and applied at once."""

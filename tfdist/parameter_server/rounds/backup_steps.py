@@ -1,0 +1,148 @@
+"""Deals the batches of `fit` out to the workers, where rounds end without the slowest."""
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.consistency.backup_choice import backup_workers_for
+from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
+from tfdist.parameter_server.fit.feed import Feed
+from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
+from tfdist.parameter_server.rounds.repeated_update import RepeatedUpdate
+from tfdist.parameter_server.rounds.rounds import Rounds
+from tfdist.parameter_server.rounds.steps import RoundSteps
+
+
+class BackupSteps(RoundSteps):
+    """Runs the train steps of a model in rounds of the first N gradients.
+
+    Each message has one batch, and any worker takes the next one: a slow worker holds up
+    no more than one.
+
+    Args:
+        model: The Keras model.
+        in_flight: Sends functions to the workers.
+        step: The model's step, which maps a batch to a dict of logs.
+        policy: The policy, with its numbers for the cluster.
+    """
+
+    _rounds: BackupRounds | None
+
+    def __init__(
+        self,
+        model: Any,
+        in_flight: InFlight,
+        step: Callable[[Any], Any],
+        policy: Synchronous,
+    ) -> None:
+        assert policy.replicas_to_aggregate is not None
+        super().__init__(model, in_flight, step, policy.replicas_to_aggregate)
+        self._is_auto = policy.backup_workers == AUTO
+        self._backups = 0 if self._is_auto else int(policy.backup_workers)
+        # Whether no step is under way, and the last round has ended.
+        self._is_idle = False
+        self._update: RepeatedUpdate | None = None
+
+    def on_data(self, data: Feed) -> dict[str, Any]:
+        """Sends the next batches to workers, and returns the logs of finished steps.
+
+        Raises:
+            StopIteration: If no batch is left; all rounds have finished.
+        """
+        if self._is_auto and self._is_idle:
+            self._choose()
+        self._is_idle = False
+        self._strategy.gates.backup_workers = self._backups
+        return super().on_data(data)
+
+    def _choose(self) -> None:
+        """Chooses the number of backup workers by the steps so far, between epochs."""
+        if self._rounds is None or self._rounds.durations is None:
+            return
+        started = self._batches + self._backups
+        self._backups = backup_workers_for(self._rounds.durations.recent())
+        self._batches = started - self._backups
+        self._rounds.lead.set_limits(self._batches, started)
+
+    def _new_rounds(self) -> Rounds:
+        started = self._batches + self._backups
+        return BackupRounds(self._model, self._batches, started, self._is_auto)
+
+    def _deal(self, structure: Any, rows: list[tf.Tensor], is_usual: bool) -> None:
+        self._raise_error()
+        for row in rows:
+            self._send(structure, [row], self._batch)
+            self._batch += 1
+            # The first step has been traced, with the gradients that there are.
+            if self._update is None:
+                assert self._rounds
+                self._update = RepeatedUpdate(
+                    self._rounds.update(), _ending_waits(self._rounds)
+                )
+
+    def _rounds_ended(self) -> int:
+        return 0 if self._update is None else self._update.calls
+
+    def _raise_error(self) -> None:
+        if self._update is not None:
+            self._update.raise_error()
+
+    def _recover(self) -> None:
+        self._raise_error()
+        super()._recover()
+
+    def finish(self) -> None:
+        """Ends the last round with the gradients that it has, and waits for all rounds."""
+        self._in_flight.join()
+        if self._rounds is None:
+            return
+        gradients = self._state()[1]
+        if gradients:
+            self._rounds.lead.end(gradients)
+            self._wait(gradients)
+        self._is_idle = True
+
+    def complete(self) -> None:
+        """Waits for the rounds that are full."""
+        self._recover()
+        self._wait(self._batches)
+
+    def _wait(self, gradients: int) -> None:
+        """Waits for the update of the current round, if it has so many."""
+        if self._update is None:
+            return
+
+        def rounds() -> int:
+            number, so_far = self._state()
+            return number + int(so_far >= gradients)
+
+        self._update.wait(rounds, self._in_flight.waiting(), self._check)
+
+    def _state(self) -> tuple[int, int]:
+        """Returns the number of the round, and of its gradients."""
+        assert self._rounds
+        number, gradients = self._rounds.lead.state().numpy()
+        return int(number), int(gradients)
+
+    def reset(self) -> None:
+        """Gives up what is under way, after an error."""
+        if self._update is not None:
+            self._update.close()
+            self._update = None
+        super().reset()
+
+
+def _ending_waits(rounds: BackupRounds) -> Callable[[], None]:
+    """Returns what ends the waits of steps for rounds, while these exist."""
+    reference = weakref.ref(rounds)
+
+    def end() -> None:
+        with contextlib.suppress(tf.errors.OpError):
+            if (there := reference()) is not None:
+                there.let_all_pass(True)
+
+    return end

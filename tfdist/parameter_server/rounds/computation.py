@@ -1,0 +1,140 @@
+"""The two halves of a round while they are traced: a worker's step, and the update."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server.rounds.contribution import Contribution
+from tfdist.parameter_server.rounds.errors import RoundError
+
+_MEANS = ("mean", "sum_over_batch_size")
+
+
+class UpdateComputation:
+    """The `tfdist.keras.computation.Computation` of an update.
+
+    With it, Keras takes the averages as they are, and makes no merge call, which cannot
+    be within a condition.
+    """
+
+    def gradient(
+        self,
+        tape_gradient: Callable[..., Any],
+        target: Any,
+        sources: Any,
+        output_gradients: Any,
+        unconnected: Any,
+    ) -> Any:
+        """Returns the gradient as it is."""
+        return tape_gradient(target, sources, output_gradients, unconnected)
+
+    def apply(
+        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
+    ) -> Any:
+        """Applies the averages."""
+        return keras_apply(optimizer, grads, given)
+
+    def assign(self, variable: Any, value: Any) -> Any:
+        """Returns the value as it is."""
+        return value
+
+    def assign_add(
+        self, keras_add: Callable[..., Any], variable: Any, value: Any
+    ) -> Any:
+        """Adds on the ps, as in an asynchronous step."""
+        return keras_add(variable, value)
+
+    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+        """Returns the next seed, as in an asynchronous step."""
+        return keras_next()
+
+    def mask_weights(
+        self,
+        keras_mask: Callable[..., Any],
+        sample_weight: Any,
+        mask: Any,
+        dtype: Any,
+        reduction: Any,
+    ) -> Any:
+        """Returns the weights as they are."""
+        return keras_mask(sample_weight, mask, dtype, reduction)
+
+
+class RoundComputation(UpdateComputation):
+    """The `tfdist.keras.computation.Computation` of one step.
+
+    It gives the gradients to the accumulators, in place of the optimizer.
+
+    Args:
+        examples: The number of examples in the step's batch, a scalar tensor.
+        contribute: Adds gradients, weighted by a number, for an optimizer to apply.
+
+    Attributes:
+        applies_at_once: That an optimizer of several applies all gradients in one call.
+    """
+
+    applies_at_once = True
+
+    def __init__(
+        self,
+        examples: tf.Tensor,
+        contribute: Callable[[Contribution], None],
+    ) -> None:
+        self._weight = examples
+        self._contribute = contribute
+        self._mask: Any = None
+        self.applied: list[str] = []
+
+    def apply(
+        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
+    ) -> Any:
+        """Adds the gradients to those of the other workers.
+
+        Raises:
+            RoundError: If the step has applied gradients already.
+        """
+        if self.applied:
+            raise RoundError(
+                f"the train_step applies gradients twice, by {self.applied[0]} and by "
+                f"{optimizer.name}: under tfdist.Synchronous() a step ends where its "
+                "gradients are averaged with those of the other workers, so what comes "
+                "after it would see the old weights. Compute all gradients first, and "
+                "apply them once (keras.optimizers.MultiOptimizer has an optimizer per "
+                "layer), or use consistency=tfdist.Asynchronous()"
+            )
+        self.applied.append(optimizer.name)
+        if not optimizer.built:
+            optimizer.build(list(given))
+        variables = (
+            given if given is not None else _tf.trainable_variables_of(optimizer)
+        )
+        self._contribute(
+            Contribution(optimizer, list(grads), list(variables), self._weight)
+        )
+        return None
+
+    def mask_weights(
+        self,
+        keras_mask: Callable[..., Any],
+        sample_weight: Any,
+        mask: Any,
+        dtype: Any,
+        reduction: Any,
+    ) -> Any:
+        """Weights the batch by what the mask leaves of it, as its loss is a mean of that.
+
+        Raises:
+            RoundError: If two losses have different masks.
+        """
+        if mask is not None and reduction in _MEANS:
+            if self._mask is not None and self._mask is not mask:
+                raise RoundError(
+                    "two losses have different masks, so that the batch counts "
+                    "differently in the mean of each. Use one loss with a mask, or "
+                    "consistency=tfdist.Asynchronous()"
+                )
+            self._mask = mask
+            self._weight = tf.reduce_sum(tf.cast(mask, tf.float32))
+        return keras_mask(sample_weight, mask, dtype, reduction)

@@ -1,0 +1,184 @@
+"""The ps that decides, for all of them, which gradients of a round count."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.rounds.resources import Numbers, Resource
+from tfdist.parameter_server.rounds.turnstile import Turnstile, step_of
+
+
+class FollowingTurnstile(Turnstile):
+    """The turnstile of a ps that does what the lead has decided."""
+
+    def admit_as(self, counts: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+        """Adds a gradient that counts, unless it is there already.
+
+        A lost worker may have told the lead, and not this ps.
+
+        Args:
+            counts: What the lead has decided.
+            batch: The number of its batch.
+        """
+        with tf.device(self.device):
+            counts = tf.identity(counts)
+            return step_of(self._add_if(lambda *_: counts, batch, counts)[0])
+
+
+class LeadTurnstile(Turnstile):
+    """The turnstile that decides who may join a round, and whose gradients count.
+
+    The first N gradients count that were computed from the weights of the round, and the
+    others are dropped, on every ps. A step joins the current round, if its worker has not
+    computed a gradient of it yet, and waits for the next one otherwise. It need not wait
+    if the steps under way are too few to complete the round: near the end of an epoch,
+    some workers have no batch left, and some may be lost.
+
+    Args:
+        device: The device of the ps.
+        num_workers: The number of workers.
+        enough: The number N of gradients that make an update.
+        started: How many workers start a step of a round: N and the backups.
+    """
+
+    def __init__(
+        self, device: str, num_workers: int, enough: int, started: int
+    ) -> None:
+        super().__init__(device, num_workers, enough)
+        self._limits = Numbers(device, [enough, started])
+        # The round that each worker has joined last, and whether its step is under way.
+        self._joined = Numbers(device, [-1] * num_workers)
+        self._runs = Numbers(device, [0] * num_workers)
+        self._full = Resource(
+            "FIFOQueueV2", device, component_types=[tf.int32], shapes=[[]], capacity=-1
+        )
+
+    def join(self, worker: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+        """Waits until a step may join a round.
+
+        Args:
+            worker: The index of its worker.
+            batch: The number of its batch. If that counts in the current round, because a
+                lost worker has said so, its gradient is needed and does not wait.
+
+        Returns:
+            The number of the round; -1 if `let_all_pass` has ended the wait.
+        """
+        with tf.device(self.device):
+            worker, batch = tf.identity(worker), tf.identity(batch)
+
+            def look() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
+                with tf.control_dependencies([lock]):
+                    current, so_far = tf.unstack(self._state.read())
+                    enough, started = tf.unstack(self._limits.read())
+                    joined = self._joined.read()
+                    runs = self._runs.read()
+                    place = batch % self._counted.size
+                    is_needed = (self._counted.at(place) == batch) & (
+                        self._counted_in.at(place) == current
+                    )
+                    is_open = self._is_open.read()[0]
+                here = tf.cast(joined == current, tf.int64)
+                under_way = so_far + tf.reduce_sum(here * runs)
+                is_first = (tf.gather(joined, worker) != current) & (
+                    under_way < started
+                )
+                joins = (so_far < enough) & (is_first | (under_way < enough))
+                joins |= is_needed
+                number = tf.cast(joins, tf.int64)
+                at = tf.reshape(worker, [1])[:number]
+                with tf.control_dependencies([joins, is_open]):
+                    written = [
+                        self._joined.set_at(at, tf.reshape(current, [1])[:number]),
+                        self._runs.set_at(at, tf.ones([number], tf.int64)),
+                    ]
+                with tf.control_dependencies(written):
+                    unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+                with tf.control_dependencies([unlocked]):
+                    return tf.identity(joins), tf.identity(current), is_open
+
+            def waits(
+                joins: tf.Tensor, current: tf.Tensor, is_open: tf.Tensor
+            ) -> tf.Tensor:
+                return ~joins & (is_open == 0)
+
+            def wait(
+                joins: tf.Tensor, current: tf.Tensor, is_open: tf.Tensor
+            ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                with tf.control_dependencies(self._woken(current + 1)):
+                    return look()
+
+            joins, current, _ = tf.while_loop(
+                waits, wait, look(), parallel_iterations=1
+            )
+            none = tf.constant(-1, tf.int64)
+            return tf.identity(tf.where(joins, current, none), name="entered")
+
+    def decide(
+        self, computed_in: tf.Tensor, worker: tf.Tensor, batch: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Decides whether the gradient of a step counts, and ends the step.
+
+        Args:
+            computed_in: The number of the round from whose weights it was computed, on
+                all ps, or -1.
+            worker: The index of the step's worker.
+            batch: The number of its batch.
+
+        Returns:
+            Whether it counts in the current round, and the step of what this ps adds.
+        """
+        with tf.device(self.device):
+            computed_in, worker = tf.identity(computed_in), tf.identity(worker)
+            enough = self._limits.read()[0]
+
+            def counts(current: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor:
+                return (computed_in == current) & (so_far < enough)
+
+            def end(current: tf.Tensor, now: tf.Tensor, adds: tf.Tensor) -> list[Any]:
+                is_full = tf.cast(adds & (now == enough), tf.int32)
+                count = tf.fill([is_full], tf.cast(enough, tf.int32))
+                at = tf.reshape(worker, [1])
+                stopped = self._runs.set_at(at, tf.zeros([1], tf.int64))
+                with tf.control_dependencies([stopped]):
+                    # Those that wait may have counted on this one.
+                    woken = self._wake(None, ~adds)
+                full = tf.raw_ops.QueueEnqueueManyV2(
+                    handle=self._full.handle, components=[count]
+                )
+                return [stopped, full, *woken]
+
+            adds, counted_in = self._add_if(counts, batch, computed_in, end)
+            # An update may have begun by now, but not ended: it would need this one.
+            is_of_round = (counted_in >= 0) & (counted_in == computed_in)
+            return is_of_round, step_of(adds)
+
+    def full(self) -> tf.Tensor:
+        """Waits until the round is full, or is to end; returns its number of gradients."""
+        with tf.device(self.device):
+            (count,) = tf.raw_ops.QueueDequeueV2(
+                handle=self._full.handle, component_types=[tf.int32]
+            )
+            count.set_shape([])
+            return count
+
+    def end(self, gradients: int) -> None:
+        """Ends a round with those that it has. Call it while no step is under way."""
+        with tf.device(self.device):
+            tf.raw_ops.QueueEnqueueV2(
+                handle=self._full.handle, components=[tf.constant(gradients)]
+            )
+
+    def leave(self, worker: tf.Tensor) -> None:
+        """Takes out the step of a worker, if it is the index of one: it is lost."""
+        with tf.device(self.device):
+            number = tf.cast(worker >= 0, tf.int64)
+            at = tf.reshape(worker, [1])[:number]
+            gone = self._runs.set_at(at, tf.zeros([number], tf.int64))
+            with tf.control_dependencies([gone]):
+                self._wake(None)
+
+    def set_limits(self, enough: int, started: int) -> None:
+        """Changes them. Call it while no step is under way, and the round has none."""
+        self._limits.set([enough, started])

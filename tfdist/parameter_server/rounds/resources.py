@@ -1,0 +1,114 @@
+"""Resources on a ps that are no variables of a model."""
+
+import contextlib
+import queue
+import secrets
+import threading
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+
+
+class Resource:
+    """What TensorFlow keeps on a ps under a name; it is deleted with this object.
+
+    Args:
+        kind: The operation of `tf.raw_ops` that makes it.
+        device: The device of the ps.
+        **attributes: The operation's.
+
+    Attributes:
+        handle: The tensor by which operations find it.
+        device: The device of the ps.
+    """
+
+    def __init__(self, kind: str, device: str, **attributes: Any) -> None:
+        self.device = device
+        # A ps may outlive the chief, and the next chief must not find what this one had.
+        name = f"rounds_{secrets.token_hex(8)}"
+        with tf.init_scope(), tf.device(device):
+            make = getattr(tf.raw_ops, kind)
+            self.handle = make(container="", shared_name=name, **attributes)
+        # Not at exit: the ps may be gone, and end with the job.
+        weakref.finalize(self, _destroy_later, self.handle, device).atexit = False
+
+
+def _destroy_later(handle: tf.Tensor, device: str) -> None:
+    # The garbage collector may run in any thread, at any time; a ps may not answer.
+    _unused.put((handle, device))
+    if not _deletion:
+        _deletion.append(threading.Thread(target=_destroy, daemon=True))
+        _deletion[0].start()
+
+
+def _destroy() -> None:
+    with _tf.executor_scope(_tf.new_executor()):
+        while True:
+            handle, device = _unused.get()
+            # A ps that cannot be reached has lost it anyway.
+            with contextlib.suppress(tf.errors.OpError), tf.device(device):
+                tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            del handle
+
+
+_unused: queue.SimpleQueue[tuple[tf.Tensor, str]] = queue.SimpleQueue()
+_deletion: list[threading.Thread] = []
+
+
+class Numbers(Resource):
+    """A vector of integers on a ps, unknown to placements and checkpoints.
+
+    Args:
+        device: The device of the ps.
+        values: The initial values, int64.
+    """
+
+    def __init__(self, device: str, values: Any) -> None:
+        initial = tf.constant(values, tf.int64)
+        self._shape = initial.shape
+        super().__init__("VarHandleOp", device, dtype=tf.int64, shape=initial.shape)
+        with tf.init_scope(), tf.device(device):
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=initial)
+
+    def read(self) -> tf.Tensor:
+        """Reads them."""
+        with tf.device(self.device):
+            value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.int64)
+        value.set_shape(self._shape)
+        return value
+
+    def add(self, values: Any) -> tf.Operation:
+        """Adds to all of them at the same moment."""
+        with tf.device(self.device):
+            return tf.raw_ops.AssignAddVariableOp(
+                resource=self.handle, value=tf.convert_to_tensor(values, tf.int64)
+            )
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return int(self._shape[0])
+
+    def set(self, values: Any) -> None:
+        """Sets all of them, at once."""
+        with tf.device(self.device):
+            tf.raw_ops.AssignVariableOp(
+                resource=self.handle, value=tf.constant(values, tf.int64)
+            )
+
+    def at(self, index: tf.Tensor) -> tf.Tensor:
+        """Reads one of them."""
+        with tf.device(self.device):
+            return tf.raw_ops.ResourceGather(
+                resource=self.handle, indices=index, dtype=tf.int64
+            )
+
+    def set_at(self, index: tf.Tensor, value: tf.Tensor) -> tf.Operation:
+        """Sets one of them."""
+        with tf.device(self.device):
+            return tf.raw_ops.ResourceScatterUpdate(
+                resource=self.handle, indices=index, updates=value
+            )

@@ -1,0 +1,247 @@
+"""The rounds of a model: what its workers' steps do, and the update that ends each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.computation import computing
+from tfdist.parameter_server.extended import applying_alone
+from tfdist.parameter_server.rounds.computation import (
+    RoundComputation,
+    UpdateComputation,
+)
+from tfdist.parameter_server.rounds.contribution import Contribution
+from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.parameter_server.rounds.sums import GradientSums
+from tfdist.parameter_server.rounds.turnstile import Turnstile
+from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.parameter_server.step_graph.tasks import task_at
+from tfdist.variables.partitioned import PartitionedVariable
+
+TICKET = tf.TensorSpec([2], tf.int64)
+"""What a step gets besides its batch: the numbers of its round and of its batch."""
+
+
+class Rounds:
+    """The rounds of a model under `tfdist.Synchronous()`.
+
+    Args:
+        model: The Keras model, built with its optimizer.
+        enough: How many gradients make an update.
+    """
+
+    def __init__(self, model: Any, enough: int) -> None:
+        self._strategy = model.distribute_strategy
+        self.gate = self._strategy.gate
+        self.enough = enough
+        devices = sorted({*_devices_of(model), self.gate.device})
+        self.turnstiles = {device: self._turnstile(device) for device in devices}
+        number = tf.TensorSpec([], tf.int64)
+        with self._strategy.scope():
+            self._let_all_pass = tf.function(
+                self._passing, autograph=False
+            ).get_concrete_function(number, number)
+        # A worker that is lost could hold up the first call.
+        self.let_all_pass(False)
+        self._sums: GradientSums | None = None
+        self._updates: dict[int, Any] = {}
+        self._entered: dict[str, str] = {}
+        self._complete: dict[str, str] = {}
+
+    def _turnstile(self, device: str) -> Turnstile:
+        return Turnstile(device, self._strategy.num_workers, self.enough)
+
+    def let_all_pass(self, passing: bool, lost: int = -1) -> None:
+        """Ends all waits of steps for their rounds, until it is called again.
+
+        Args:
+            passing: Whether to end them.
+            lost: The index of a worker that is lost, if one is.
+        """
+        numbers = int(passing), lost
+        self._let_all_pass(*(tf.constant(each, tf.int64) for each in numbers))
+
+    def _passing(self, passing: tf.Tensor, lost: tf.Tensor) -> None:
+        for each in self.turnstiles.values():
+            each.let_all_pass(passing)
+
+    def entered(self) -> dict[str, str]:
+        """Returns what the step traced last waits for on each ps: names of operations."""
+        return dict(self._entered)
+
+    def in_round(self, step: Callable[[Any], Any]) -> Callable[[Any, tf.Tensor], Any]:
+        """Returns a function that traces a step as a worker's part of a round.
+
+        Args:
+            step: Takes a batch, and returns a vector of float64.
+
+        Returns:
+            A function of a batch and its ticket. It returns the vector and, at its end, the
+            number of the step's round; -1 if it came before that, and so did nothing.
+        """
+
+        def run(batch: Any, ticket: tf.Tensor) -> Any:
+            with tf.name_scope(self.gate.scope):
+                entered, first, is_early = self._enter(ticket)
+            self._entered = {task_at(d): each.op.name for d, each in entered.items()}
+            here = entered[self.gate.device]
+            with tf.name_scope(self.gate.scope), tf.device(self.gate.device):
+                is_part = here >= self._first(ticket)
+            self.gate.entered(here, is_part)
+            computed_in = _same_as(first, list(entered.values()))
+
+            def contribute(contribution: Contribution) -> None:
+                self._contribute(contribution, computed_in, ticket[1])
+
+            computation = RoundComputation(_examples(batch), contribute)
+            with computing(computation):
+                result = step(batch)
+            if not computation.applied:
+                raise RoundError(
+                    "the train_step applies no gradients, and tfdist.Synchronous() "
+                    "averages those that an optimizer is to apply. Call "
+                    "self.optimizer.apply(gradients, variables), or use "
+                    "consistency=tfdist.Asynchronous()"
+                )
+            early = tf.constant(-1, tf.int64)
+            number = tf.cast(tf.where(is_early, early, first), tf.float64)
+            return tf.concat([result, [number]], axis=0)
+
+        return run
+
+    def _first(self, ticket: tf.Tensor) -> Any:
+        """Returns the first round that a step may be part of."""
+        return ticket[0]
+
+    def _enter(
+        self, ticket: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+        """Waits for the round of a step on each ps.
+
+        Returns:
+            The round there, the round that it is to be, and whether the wait was ended.
+        """
+        entered = {d: each.enter(ticket[0]) for d, each in self.turnstiles.items()}
+        is_early = tf.reduce_any(tf.stack(list(entered.values())) < ticket[0])
+        return entered, ticket[0], is_early
+
+    def _contribute(
+        self, contribution: Contribution, computed_in: tf.Tensor, batch: tf.Tensor
+    ) -> None:
+        if self._sums is None:
+            with tf.init_scope():
+                self._sums = GradientSums(list(self.turnstiles), contribution)
+        self.gate.computed()
+        given = [each for each in contribution.gradients if each is not None]
+        with tf.control_dependencies(tf.nest.flatten(given, expand_composites=True)):
+            ready = tf.identity(computed_in, name="computed")
+        with tf.name_scope(self.gate.scope):
+            with tf.device(self.gate.device):
+                arrived = tf.identity(ready, name="arrived")
+            steps, counts = self._admit(computed_in, ready, batch)
+        self.gate.admitted(arrived, counts)
+        self._sums.add(contribution, steps)
+
+    def _admit(
+        self, computed_in: tf.Tensor, ready: tf.Tensor, batch: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Decides whether the gradient of a step counts.
+
+        Args:
+            computed_in: The round from whose weights it was computed, or -1.
+            ready: The same, once it was computed.
+            batch: The number of its batch.
+
+        Returns:
+            The step of what each ps adds, and whether it counts.
+        """
+        # Each of them counts, so there is no need to wait for it.
+        steps = {
+            d: each.admit(computed_in, batch) for d, each in self.turnstiles.items()
+        }
+        with tf.device(self.gate.device):
+            return steps, steps[self.gate.device] >= 0
+
+    def update(self, rounds: int) -> Any:
+        """Returns the function of the number of gradients that ends so many rounds.
+
+        It runs on the chief, and waits there for the gradients.
+        """
+        if rounds not in self._updates:
+            graph = self._update_graph
+            with self._strategy.scope():
+                self._updates[rounds] = tf.function(
+                    lambda count: (
+                        [graph.add([count], "round") for _ in range(rounds)] and None
+                    ),
+                    autograph=False,
+                ).get_concrete_function(_COUNT)
+        return self._updates[rounds]
+
+    @property
+    def _update_graph(self) -> StepGraph:
+        if 0 not in self._updates:
+            self._updates[0] = StepGraph(
+                self._strategy,
+                self._end_round,
+                [_COUNT],
+                entered=lambda: self._complete,
+            )
+        graph: StepGraph = self._updates[0]
+        return graph
+
+    def _end_round(self, count: tf.Tensor) -> None:
+        assert self._sums
+        optimizer = self._sums.contribution.optimizer
+        variables = self._sums.contribution.variables
+        averages, complete = self._sums.averages(count)
+        self._complete = {task_at(d): each.op.name for d, each in complete.items()}
+
+        def apply() -> None:
+            with applying_alone(), computing(UpdateComputation()):
+                optimizer.apply(averages, variables)
+
+        self._strategy.run(apply)
+        graph = tf.compat.v1.get_default_graph()
+        homes = {inside.ref(): outside.device for outside, inside in graph.captures}
+        written = graph.get_operations()
+        for device, turnstile in self.turnstiles.items():
+            there = [
+                op
+                for op in written
+                if device in (homes.get(i.ref()) for i in op.inputs)
+            ]
+            with tf.control_dependencies(there):
+                turnstile.advance(count)
+
+
+_COUNT = tf.TensorSpec([], tf.int32)
+
+
+def _devices_of(model: Any) -> list[str]:
+    """Returns the ps that hold variables which a step or an update reads."""
+    metrics = {id(each) for each in model.metrics_variables}
+    every = [*model.variables, *model.optimizer.variables]
+    holders = [_tf.value_of(each) for each in every if id(each) not in metrics]
+    devices = set()
+    for each in holders:
+        whole = isinstance(each, PartitionedVariable)
+        devices |= {s.device for s in (each.shards if whole else [each])}
+    return sorted(devices)
+
+
+def _examples(batch: Any) -> tf.Tensor:
+    first = next(each for each in tf.nest.flatten(batch) if each is not None)
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    return tf.shape(first)[0] if first.shape.rank else tf.constant(1)
+
+
+def _same_as(asked: tf.Tensor, entered: list[tf.Tensor]) -> tf.Tensor:
+    """Returns the round that was entered on every ps, or -1 if it is not the same."""
+    is_same = tf.reduce_all(tf.stack(entered) == asked)
+    return tf.where(is_same, asked, tf.constant(-1, tf.int64))

@@ -1,0 +1,147 @@
+"""The gradients of all variables in a round: added up on the ps, taken as averages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server.rounds.accumulator import (
+    Accumulator,
+    DenseAccumulator,
+    RowAccumulator,
+)
+from tfdist.parameter_server.rounds.contribution import Contribution
+from tfdist.variables.partitioned import PartitionedVariable
+
+
+class GradientSums:
+    """One accumulator per variable, or per shard of one, beside it.
+
+    Args:
+        devices: The devices of all ps that take part in a round.
+        contribution: The gradients of the first step that was traced.
+    """
+
+    def __init__(self, devices: list[str], contribution: Contribution) -> None:
+        self.contribution = contribution
+        self._weights = {
+            each: DenseAccumulator(tf.TensorShape([]), tf.float32, each)
+            for each in devices
+        }
+        self._accumulators: list[list[Accumulator] | None] = [
+            None if gradient is None else _accumulators(gradient, variable)
+            for gradient, variable in _pairs(contribution)
+        ]
+
+    def add(self, contribution: Contribution, steps: Mapping[str, tf.Tensor]) -> None:
+        """Adds the gradients of a step.
+
+        Args:
+            contribution: The gradients.
+            steps: What `Turnstile.admit` says, by the device of each ps.
+        """
+        weight = tf.cast(contribution.weight, tf.float32)
+        for (gradient, variable), accumulators in zip(
+            _pairs(contribution), self._accumulators, strict=True
+        ):
+            if accumulators is None:
+                continue
+            parts = _parts(_times(gradient, weight), variable)
+            for each, part in zip(accumulators, parts, strict=True):
+                each.add(part, steps[each.device])
+        for device, accumulator in self._weights.items():
+            accumulator.add(weight, steps[device])
+
+    def averages(self, count: tf.Tensor) -> tuple[list[Any], dict[str, tf.Tensor]]:
+        """Waits for so many gradients, and returns the average for each variable.
+
+        Returns:
+            The averages, and for the device of each ps what is there once all sums are,
+            on every ps. An update must not begin before: a gradient that still counts on
+            one ps could have been computed from what is written on another.
+        """
+        weights = {d: each.take(count) for d, each in self._weights.items()}
+        variables = [variable for _, variable in _pairs(self.contribution)]
+        taken = list(weights.values())
+        averages: list[Any] = []
+        for accumulators, variable in zip(self._accumulators, variables, strict=True):
+            if accumulators is None:
+                averages.append(None)
+                continue
+            sums = [each.take(count) for each in accumulators]
+            taken += tf.nest.flatten(sums, expand_composites=True)
+            averages.append(_average(sums, accumulators, weights, variable))
+        complete = {}
+        for device, weight in weights.items():
+            with tf.device(device), tf.control_dependencies(taken):
+                complete[device] = tf.identity(weight, name="complete")
+        return averages, complete
+
+
+def _pairs(contribution: Contribution) -> list[tuple[Any, Any]]:
+    holders = [
+        _tf.value_of(each) if hasattr(each, "_value") else each
+        for each in contribution.variables
+    ]
+    return list(zip(contribution.gradients, holders, strict=True))
+
+
+def _times(gradient: Any, weight: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values * tf.cast(weight, gradient.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(weight, gradient.dtype)
+
+
+def _parts(gradient: Any, variable: Any) -> list[Any]:
+    if isinstance(variable, PartitionedVariable):
+        return variable.parts_of(gradient)
+    return [gradient]
+
+
+def _accumulators(gradient: Any, variable: Any) -> list[Accumulator]:
+    shards = _shards(variable)
+    if isinstance(gradient, tf.IndexedSlices):
+        dtype, index_dtype = gradient.values.dtype, gradient.indices.dtype
+        return [
+            RowAccumulator(each.shape[1:], dtype, index_dtype, each.device)
+            for each in shards
+        ]
+    return [
+        DenseAccumulator(each.shape, gradient.dtype, each.device) for each in shards
+    ]
+
+
+def _shards(variable: Any) -> Sequence[Any]:
+    is_whole = not isinstance(variable, PartitionedVariable)
+    return [variable] if is_whole else variable.shards
+
+
+def _average(
+    parts: list[Any],
+    accumulators: list[Accumulator],
+    weights: Mapping[str, tf.Tensor],
+    variable: Any,
+) -> Any:
+    averages = []
+    for part, accumulator, shard in zip(
+        parts, accumulators, _shards(variable), strict=True
+    ):
+        with tf.device(accumulator.device):
+            weight = weights[accumulator.device]
+            averages.append(_divided(part, weight, shard))
+    if not isinstance(variable, PartitionedVariable):
+        return averages[0]
+    if isinstance(averages[0], tf.IndexedSlices):
+        return variable.slices(averages)
+    with tf.device(variable.shards[0].device):
+        return variable.layout.join(averages)
+
+
+def _divided(total: Any, weight: tf.Tensor, variable: Any) -> Any:
+    if isinstance(total, tf.IndexedSlices):
+        values = total.values / tf.cast(weight, total.dtype)
+        shape = tf.constant(variable.shape.as_list(), tf.int64)
+        return tf.IndexedSlices(tf.cast(values, variable.dtype), total.indices, shape)
+    return tf.cast(total / tf.cast(weight, total.dtype), variable.dtype)
