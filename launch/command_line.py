@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -10,6 +11,9 @@ from typing import NoReturn
 
 from absl import flags
 
+from launch.engines.engine import EngineError
+from launch.engines.hosts import HostError
+from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
 from launch.loopback import LogDirError
 from launch.network.ports import PortError
@@ -150,6 +154,28 @@ def check_checkpoint_dir(directory: str | None) -> None:
         )
 
 
+def check_output(path: str | None, flag: str) -> None:
+    """Checks that a file can be written, if one is given.
+
+    Args:
+        path: The path of the file.
+        flag: The name of the flag that gives it.
+
+    Raises:
+        UsageError: If the file cannot be written.
+    """
+    if path is None:
+        return
+    directory = os.path.dirname(os.path.abspath(path))
+    if not path.strip() or os.path.isdir(path):
+        raise UsageError(f"--{flag}={path} is not a file: give the path of one")
+    if not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
+        raise UsageError(
+            f"--{flag}={path} cannot be written: {directory} is not a directory, or you "
+            "lack permission to write to it"
+        )
+
+
 def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
     """Runs a command; turns a user error into one message and exit status 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -167,9 +193,16 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         ClusterError,
         FaultError,
         PlatformError,
+        HostError,
+        EngineError,
+        RecordError,
     ) as error:
         print(f"{command}: error: {error}\n(see --help for the flags)", file=sys.stderr)
         sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        # Once a job has started, its signals are the job's: see `launch.foreground`.
+        print(f"{command}: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
         # The reader of the pipe, such as head, is gone. The interpreter flushes standard
         # output once more at exit, which must not fail again.
@@ -199,6 +232,8 @@ def _describe(values: flags.FlagValues) -> str:
     for name in values:
         flag = values[name]
         default = "" if flag.default in (None, "") else f" Default: {flag.default}."
-        text = textwrap.fill(flag.help + default, 80, initial_indent=" " * 6)
+        # absl says of a flag that may be repeated that it may.
+        words = flag.help.partition(";\n")[0]
+        text = textwrap.fill(words + default, 80, initial_indent=" " * 6)
         lines += [f"  --{name}", textwrap.indent(text.strip(), " " * 6)]
     return "\n".join(lines)

@@ -3,9 +3,9 @@ r"""Diagnoses a cluster in less than a minute: what is wrong, and what to do.
     python -m launch.doctor --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 \
         --chief_hosts=d:2222
 
-The cluster is given by the same flags as for launch.task, by --tf_config, by --pid, or
-by the environment variable TF_CONFIG. Without these, it is the cluster that is running on
-this machine. The exit status is 0 if everything is fine, 1 if something is wrong or
+The cluster is given by the same flags as for launch.task, by --tf_config, by --pid, by
+--job, or by the environment variable TF_CONFIG. Without these, it is the cluster that is
+running on this machine, or the job that was started from it. The exit status is 0 if everything is fine, 1 if something is wrong or
 unknown, and 2 if the flags are wrong.
 """
 
@@ -29,8 +29,11 @@ from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import STRATEGIES, Definition
 from launch.diagnose.diagnosis import each_task
 from launch.diagnose.finding import Finding, Level
+from launch.engines import record
+from launch.engines.record import Record
 from launch.network import private_network
-from tf_config import JOBS
+from launch.secure.tunnel import LOOPBACK
+from tf_config import JOBS, split_address
 from tf_config.contract import TF_CONFIG
 
 _STEPS = 4  # of a probe, each with its own --timeout
@@ -84,6 +87,7 @@ def _definition(values: flags.FlagValues) -> Definition:
         "the hosts": any(hosts.values()),
         "--tf_config": bool(values.tf_config),
         "--pid": values.pid is not None,
+        "--job": values.job is not None,
     }
     if sum(given.values()) > 1:
         names = " and ".join(name for name, is_given in given.items() if is_given)
@@ -99,6 +103,8 @@ def _definition(values: flags.FlagValues) -> Definition:
         return definition.from_text(_text(values.tf_config))
     if given["--pid"]:
         return _of_process(values.pid)
+    if given["--job"]:
+        return _of_job(record.load(values.job))
     if os.environ.get(TF_CONFIG, "").strip():
         return _of_task(os.environ)
     return _of_this_machine()
@@ -142,17 +148,52 @@ def _of_task(environ: Mapping[str, str]) -> Definition:
     return replace(defined, findings=(*defined.findings, *found))
 
 
+def _of_job(job: Record) -> Definition:
+    if not job.tf_config:
+        raise UsageError(
+            f"job {job.name} has no addresses yet: see python -m launch.jobs status "
+            f"{job.name}"
+        )
+    if job.engine == "kubernetes":
+        pod = next(iter(job.tasks.values()))[0]
+        raise UsageError(
+            f"the tasks of job {job.name} can be reached from its pods only: run "
+            f"kubectl exec {pod} -- python -m launch.doctor, with the pod that "
+            f"kubectl get pods shows for it"
+        )
+    defined = definition.from_text(job.tf_config)
+    there = [split_address(each)[0] for each in defined.addresses.values()]
+    if set(there) != {LOOPBACK}:
+        return defined
+    # Its tasks are at the same addresses on each of its hosts, and nowhere else.
+    for each in running.clusters():
+        if running.is_same_cluster(each.tf_config, job.tf_config):
+            return _of_process(each.pid)
+    hosts = list(dict.fromkeys(host for host, *_ in job.tasks.values()))
+    raise UsageError(
+        f"the tasks of job {job.name} can be reached from its hosts only "
+        f"({', '.join(hosts)}): run python -m launch.doctor on one of them"
+    )
+
+
 def _of_this_machine() -> Definition:
     found = running.clusters()
+    jobs = [each for each in record.everything() if each.is_alive]
+    if len(found) + len(jobs) > 1:
+        choices = [
+            *(f"  --pid={each.pid}  {each}" for each in found),
+            *(f"  --job={each.name}  since {each.started}" for each in jobs),
+        ]
+        raise UsageError(
+            f"{len(choices)} clusters are running here: choose one\n"
+            + "\n".join(choices)
+        )
+    if jobs:
+        return _of_job(jobs[0])
     if not found:
         raise UsageError(
             "no cluster found: TF_CONFIG is not set, and none of your processes on this "
             "machine has it. Give --tf_config, or the same flags as for launch.task"
-        )
-    if len(found) > 1:
-        choices = "\n".join(f"  --pid={each.pid}  {each}" for each in found)
-        raise UsageError(
-            f"{len(found)} clusters are running here: choose one\n{choices}"
         )
     return _of_process(found[0].pid)
 
@@ -200,6 +241,12 @@ def _define_flags() -> flags.FlagValues:
         None,
         "Process on this machine whose TF_CONFIG and network to use.",
         lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "job",
+        None,
+        "Name of a job that an engine's command has started from this machine.",
         flag_values=values,
     )
     flags.DEFINE_enum(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
 from launch.plan import SERVER, TaskPlan
-from launch.program_kind import imports_any
+from launch.script_source import import_setting, imports_any
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
@@ -84,8 +84,10 @@ def why_not(
         # A server that logs as much as the script does writes more to its log file only.
         ours.pop(LOG_LEVEL, None)
         theirs.pop(LOG_LEVEL, None)
-    different = {name for name, _ in ours.items() ^ theirs.items()}
-    return f"it has its own {', '.join(sorted(different))}" if different else ""
+    if different := {name for name, _ in ours.items() ^ theirs.items()}:
+        return f"it has its own {', '.join(sorted(different))}"
+    setting = import_setting("".join(plan.argv[1:2]))
+    return f"its script may set {setting}" if setting else ""
 
 
 def _read_early(environ: Mapping[str, str]) -> dict[str, str]:

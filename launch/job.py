@@ -7,7 +7,9 @@ from typing import Any
 
 from launch import forking
 from launch.network import reach
-from launch.plan import PlanError, TaskPlan
+from launch.plan import COORDINATOR, PlanError, TaskPlan
+from launch.secure import mode
+from launch.secure.tunnel import Tunnel
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,17 @@ class Job:
         restart_window: Seconds within which restarts are counted.
         stall_timeout: Seconds after which a stopped task counts as lost.
         fork_server: One of `launch.forking.MODES`.
+        hosts: Where the hosts reach each other; none if it runs on this machine.
+        protection: What keeps strangers away from these hosts: one of
+            `launch.secure.mode.MODES` but `auto`.
+        tunnels: What connects the hosts with TLS.
+        min_workers: How many workers the program needs; None for all.
+        may_move: Whether the job ends, to start again elsewhere, when one of the hosts
+            cannot be reached any more.
 
     Raises:
-        PlanError: If `network` or `fork_server` is unknown.
+        PlanError: If `network` or `fork_server` is unknown, or `min_workers` does not
+            fit the program.
     """
 
     kind: str
@@ -48,6 +58,11 @@ class Job:
     restart_window: float = 600.0
     stall_timeout: float = 1e9
     fork_server: str = forking.AUTO
+    hosts: tuple[str, ...] = ()
+    protection: str = mode.OFF
+    tunnels: tuple[Tunnel, ...] = ()
+    may_move: bool = False
+    min_workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.network not in reach.MODES:
@@ -61,9 +76,35 @@ class Job:
                 f"{', '.join(forking.MODES)}"
             )
 
+        if self.min_workers is None:
+            return
+        workers = sum(plan.task.job == "worker" for plan in self.plans)
+        has_ps = any(plan.task.job == "ps" for plan in self.plans)
+        if (self.kind == COORDINATOR) != has_ps:
+            raise PlanError(
+                f"min_workers={self.min_workers} needs a program that only the chief "
+                "runs, and ps; or workers that all run the script, and no ps"
+            )
+        if not 1 <= self.min_workers <= workers:
+            raise PlanError(
+                f"min_workers={self.min_workers} is not between 1 and {workers}, the "
+                "number of workers"
+            )
+
+    @property
+    def needed_workers(self) -> int:
+        """How many workers the program needs."""
+        workers = sum(plan.task.job == "worker" for plan in self.plans)
+        return workers if self.min_workers is None else self.min_workers
+
     def log_path(self, plan: TaskPlan) -> str:
         """Returns the path of a task's log file."""
         return os.path.join(self.log_dir, plan.name.replace(":", "-") + ".log")
+
+    @property
+    def closed_ports(self) -> list[int]:
+        """The ports that no task on another host may open to strangers."""
+        return [plan.port for plan in self.plans if self.protection == mode.TLS]
 
     def to_json(self) -> str:
         """Returns the job as one line of JSON; `from_json` reads it back."""
@@ -75,4 +116,6 @@ class Job:
         """Reads what `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
         plans = tuple(TaskPlan.from_dict(plan) for plan in value["plans"])
-        return cls(**{**value, "plans": plans})
+        tunnels = tuple(Tunnel.from_dict(each) for each in value["tunnels"])
+        hosts = tuple(value["hosts"])
+        return cls(**{**value, "plans": plans, "tunnels": tunnels, "hosts": hosts})

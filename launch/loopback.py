@@ -86,6 +86,7 @@ def make_job(
     environ: Mapping[str, str] = os.environ,
     gpus_per_worker: int | None = None,
     checkpoint_dir: str | None = None,
+    timeline: str | None = None,
     **limits: Any,
 ) -> Job:
     """Plans a job on this machine.
@@ -100,11 +101,13 @@ def make_job(
         gpus_per_worker: The number of GPUs per worker; None shows all GPUs to every
             task that trains.
         checkpoint_dir: Where the script keeps its checkpoints.
+        timeline: The file of when each step did what.
         **limits: Other attributes of `Job`: its timeouts, `echo`, `chatty`, `network`
             and the limits of restarts.
 
     Raises:
-        PlanError: If the kind does not fit the cluster, or there are too few GPUs.
+        PlanError: If the kind or `min_workers` does not fit the cluster, or there are
+            too few GPUs.
     """
     plans = without_proxy(plan(cluster, program, kind, server=server), environ)
     if gpus_per_worker is not None:
@@ -112,13 +115,19 @@ def make_job(
     told = {}
     if checkpoint_dir is not None:
         told[contract.CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
+    if timeline is not None:
+        told[contract.TIMELINE] = os.path.abspath(timeline)
     if "stall_timeout" in limits:
         told[contract.STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
+    kind = resolve_kind(cluster, kind)
+    # Elsewhere, a script begins with all its workers.
+    if limits.get("min_workers") is not None and kind == COORDINATOR:
+        told[contract.MIN_WORKERS] = str(limits["min_workers"])
     plans = tuple(_telling(each, told) for each in plans)
     return Job(
-        kind=resolve_kind(cluster, kind),
+        kind=kind,
         plans=tuple(share_machine(each, environ) for each in plans),
-        log_dir=log_dir or os.path.join("logs", _timestamp()),
+        log_dir=log_dir or new_log_dir(),
         **limits,
     )
 
@@ -227,5 +236,7 @@ def make_log_dir(path: str) -> None:
     )
 
 
-def _timestamp() -> str:
-    return f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}"
+def new_log_dir() -> str:
+    """Returns the path of a directory that no other job has."""
+    name = f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}"
+    return os.path.join("logs", name)

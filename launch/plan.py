@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tf_config import Cluster, Task, TFConfig, contract, proxies, split_address
@@ -29,6 +29,27 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Remote:
+    """Where a task runs that is started from another machine.
+
+    Attributes:
+        host: The host's name, as the user gave it.
+        connect: A command that runs a line of shell on the host: its last argument,
+            which follows these.
+        cwd: The task's working directory on the host.
+    """
+
+    host: str
+    connect: tuple[str, ...]
+    cwd: str
+
+    def shell_line(self, line: str) -> str:
+        """Returns a line to paste into a shell here that runs another one there."""
+        there = f"cd {shlex.quote(self.cwd)} && {line}"
+        return shlex.join([*self.connect, there])
+
+
+@dataclass(frozen=True)
 class TaskPlan:
     """What one task runs, as plain data.
 
@@ -38,6 +59,7 @@ class TaskPlan:
         argv: Its command.
         env: The variables it needs in addition to the environment it is started in.
         is_server: Whether it serves a coordinator; other tasks run the user's script.
+        remote: The host that it runs on; None on the machine that starts it.
     """
 
     task: Task
@@ -45,6 +67,7 @@ class TaskPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     is_server: bool = False
+    remote: Remote | None = None
 
     @property
     def name(self) -> str:
@@ -64,7 +87,12 @@ class TaskPlan:
     def shell_line(self) -> str:
         """Returns the task as a line to paste into a shell."""
         settings = [f"{name}={shlex.quote(self.env[name])}" for name in self.env]
-        return " ".join([*settings, shlex.join(self.argv)])
+        if self.remote is None:
+            return " ".join([*settings, shlex.join(self.argv)])
+        # The login shell of another host may not accept assignments before a command.
+        return self.remote.shell_line(
+            " ".join(["env", *settings, shlex.join(self.argv)])
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as a JSON object; `from_dict` reads it back."""
@@ -74,13 +102,16 @@ class TaskPlan:
             "argv": list(self.argv),
             "env": dict(self.env),
             "is_server": self.is_server,
+            "remote": asdict(self.remote) if self.remote else None,
         }
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TaskPlan":
         """Reads what `as_dict` wrote."""
-        task, argv = Task.parse(value["task"]), tuple(value["argv"])
-        return cls(**{**value, "task": task, "argv": argv})
+        task, argv, remote = Task.parse(value["task"]), tuple(value["argv"]), None
+        if there := value["remote"]:
+            remote = Remote(**{**there, "connect": tuple(there["connect"])})
+        return cls(**{**value, "task": task, "argv": argv, "remote": remote})
 
 
 def plan(

@@ -3,35 +3,41 @@ r"""Starts one task of a cluster on this host.
     python -m launch.task --job_name=ps --task_index=0 --chief_hosts=a:2222 \
         --ps_hosts=b:2222 --worker_hosts=c:2222,d:2222 train.py --epochs=5
 
-Run the same command on every host, each with its own --job_name and --task_index.
+Run the same command on every host, each with its own --job_name and --task_index. Or
+without those and without hosts, where SageMaker, Slurm's srun, Kubeflow's TFJob or Ray
+Train has started this process, and says in its environment which others there are:
+
+    python -m launch.task --num_ps=2 train.py --epochs=5
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from absl import flags
 
-from launch import command_line, gpus
+from launch import command_line, gpus, serving
 from launch.command_line import UsageError
 from launch.network import reach
 from launch.plan import TaskPlan, plan, without_proxy
 from launch.program_kind import kind_of_script
-from tf_config import JOBS, Cluster, Task
+from tf_config import JOBS, Cluster, ClusterError, Task, TFConfig, engines
 
 
 def main(argv: Sequence[str]) -> int:
     """Replaces this process with the task, or prints the task's command.
 
     Returns:
-        0 after a dry run; otherwise it does not return.
+        0 after a dry run, or the status of a server that an engine has started;
+        otherwise it does not return.
 
     Raises:
         UsageError: If the flags or the script are wrong.
         ClusterError: If the hosts are not a valid cluster that contains this task.
         PlanError: If the program does not fit the cluster.
     """
-    values, task_plan = _plan_task(argv)
+    values, task_plan, chief = _plan_task(argv)
     if values.dry_run:
         print(task_plan.shell_line())
     else:
@@ -40,22 +46,25 @@ def main(argv: Sequence[str]) -> int:
                 print(f"launch.task: {notice}", file=sys.stderr, flush=True)
         if task_plan.is_server:
             print(
-                f"launch.task: {task_plan.name} is serving on {task_plan.address} until it "
-                "is killed; training begins once every task is running",
+                f"launch.task: {task_plan.name} is serving on {task_plan.address} until "
+                f"{'the chief has ended' if chief else 'it is killed'}; training begins "
+                "once every task is running",
                 file=sys.stderr,
                 flush=True,
             )
         environ = {**os.environ, **task_plan.env}
+        if chief:
+            return serving.run(task_plan, environ, chief, notice=_tell)
         os.execve(task_plan.argv[0], task_plan.argv, environ)
     return 0
 
 
-def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
+def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
+    """Returns the flags, the task, and the chief's address if a server ends with it."""
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
-    hosts = {job: getattr(values, f"{job}_hosts") for job in JOBS}
-    cluster = Cluster.from_hosts(**hosts)
-    task = _task(cluster, values.job_name, values.task_index)
-    cluster.address(task)
+    is_given = _is_given(values)
+    config = _from_engine(values) if is_given else _from_flags(values)
+    cluster, task = config.cluster, config.task
     kind = kind_of_script(program.script, values.program)
     plans = without_proxy(plan(cluster, program, kind), os.environ)
     task_plan = next(each for each in plans if each.task == task)
@@ -64,7 +73,48 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan]:
     # A server does not run the script, so its host does not need a copy.
     if not task_plan.is_server:
         command_line.check_script(program.script)
-    return values, task_plan
+    has_chief = is_given and task_plan.is_server
+    return values, task_plan, cluster.address(Task("chief", 0)) if has_chief else ""
+
+
+def _is_given(values: flags.FlagValues) -> bool:
+    """Returns whether no flag says what the cluster is, so that an engine has to."""
+    names = ["job_name", "task_index", *(f"{job}_hosts" for job in JOBS)]
+    if not (said := [name for name in names if values[name].present]):
+        return True
+    for name in ("num_ps", "first_port"):
+        if values[name].present:
+            raise UsageError(
+                f"--{name} is for a cluster that an engine describes, and --{said[0]} "
+                "describes another: omit one of them"
+            )
+    return False
+
+
+def _from_engine(values: flags.FlagValues) -> TFConfig:
+    try:
+        config = engines.from_engine(os.environ, values.num_ps, values.first_port)
+    except ClusterError as error:
+        raise UsageError(
+            f"{error}. Or describe the cluster: --job_name, --task_index and the hosts"
+        ) from None
+    if config.task in config.cluster:
+        return config
+    # Engines keep an evaluator out of the cluster; nobody connects to its address.
+    evaluator = ("localhost:1",)
+    return TFConfig(replace(config.cluster, evaluator=evaluator), config.task)
+
+
+def _from_flags(values: flags.FlagValues) -> TFConfig:
+    hosts = {job: getattr(values, f"{job}_hosts") for job in JOBS}
+    cluster = Cluster.from_hosts(**hosts)
+    task = _task(cluster, values.job_name, values.task_index)
+    cluster.address(task)
+    return TFConfig(cluster, task)
+
+
+def _tell(text: str) -> None:
+    print(f"launch.task: {text}", file=sys.stderr, flush=True)
 
 
 def _misplaced(task_plan: TaskPlan) -> str:
@@ -99,6 +149,23 @@ def _define_flags() -> flags.FlagValues:
         None,
         "GPUs of this host that the task can use, as in CUDA_VISIBLE_DEVICES. By "
         "default all.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_ps",
+        None,
+        "How many of the first hosts that SageMaker or Slurm has given are parameter "
+        "servers (ps). By default none.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "first_port",
+        None,
+        "The first port on each of these hosts. By default 2222 on SageMaker, and one "
+        "that the job's id gives on Slurm.",
+        lower_bound=1,
+        upper_bound=65_535,
         flag_values=values,
     )
     command_line.define_common(values)

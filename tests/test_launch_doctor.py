@@ -16,6 +16,7 @@ from launch.diagnose.definition import STRATEGIES, from_hosts, from_text, roles
 from launch.diagnose.diagnosis import each_task
 from launch.diagnose.finding import Level
 from launch.diagnose.probe_result import Peer, ProbeOutcome, ProbeResult
+from launch.engines.record import Record
 from tf_config import Cluster, Task, TFConfig
 
 from .launch_programs import fake_servers
@@ -302,6 +303,8 @@ def test_dry_run_connects_to_nothing(run, monkeypatch):
         (["--timeout=60"], "--timeout must be > 0 and at most 14 seconds; received 60"),
         (["--pid=1", "--ps_hosts=a:1"], "the hosts and --pid each give a cluster"),
         (["--pid=0"], "pid"),
+        (["--pid=1", "--job=a"], "--pid and --job each give a cluster"),
+        (["--job=no-such-job"], "there is no job named 'no-such-job'"),
         (["--tf_config=absent.json"], "cannot read 'absent.json': No such file"),
         (["--job_name=ps"], "--task_index need the addresses of the cluster"),
         (["--strategy=mirrored"], "multi_worker, ring; received 'mirrored'"),
@@ -321,7 +324,63 @@ def test_help_lists_the_flags(run):
     assert "--tf_config" in output
 
 
-def test_clusters_that_run_here(run, monkeypatch):
+def test_the_job_that_was_started_from_here(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(running, "clusters", list)
+    text = changed(worker=["c:1", "b:1"])
+    one, other = (Record(name, "ssh", "/", text, {}, 1.0) for name in ("one", "other"))
+    with one.held():
+        for args in ([], ["--job=one"]):
+            status, output, _ = run("--dry_run", *args)
+            assert status == 1
+            assert "have the same address" in output
+        with other.held():
+            status, _, errors = run("--dry_run")
+        assert "2 clusters are running here: choose one\n  --job=one  since " in errors
+    assert "no cluster found" in run("--dry_run")[2]
+    assert run("--dry_run", "--job=one")[0] == 1
+
+
+def test_a_job_that_is_closed_to_other_machines(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(running, "clusters", list)
+    cluster = {
+        "chief": ["127.0.0.1:1"],
+        "ps": ["127.0.0.1:2"],
+        "worker": ["127.0.0.1:3"],
+    }
+    text = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    tasks = {
+        "chief": ("h1", "", ""),
+        "ps:0": ("h0", "", ""),
+        "worker:0": ("h1", "", ""),
+    }
+    with Record("one", "ssh", "/", text, tasks, 1.0).held():
+        status, _, errors = run("--dry_run", "--job=one")
+        assert status == 2
+        assert "can be reached from its hosts only (h1, h0): run python -m" in errors
+        # This machine is one of them.
+        own = json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}})
+        here = running.Running(os.getpid(), own)
+        monkeypatch.setattr(running, "clusters", lambda: [here])
+        monkeypatch.setattr(running, "environ_of", lambda pid: {"TF_CONFIG": own})
+        status, output, _ = run("--dry_run", "--job=one")
+        assert status == 0
+        assert "it is valid" in output
+
+
+def test_a_job_in_pods_is_looked_at_from_a_pod(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    text = '{"cluster": {"ps": ["mine-ps-0.mine:2222"], "chief": ["c.mine:2222"]}}'
+    tasks = {"ps:0": ("mine-ps-0", "", ""), "chief": ("c", "", "")}
+    with Record("mine", "kubernetes", "/", text, tasks, 1.0).held():
+        status, _, errors = run("--dry_run", "--job=mine")
+    assert status == 2
+    assert "kubectl exec mine-ps-0 -- python -m launch.doctor" in errors
+
+
+def test_clusters_that_run_here(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     text = '{"cluster": {"ps": ["a:1", "b:1"], "chief": ["c:1"]}}'
     found = [running.Running(11, text), running.Running(12, "{}")]
     monkeypatch.setattr(running, "clusters", lambda: found)

@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from launch.diagnose import agreement, diagnosis, probe, running
 from launch.diagnose.finding import Level
-from launch.diagnose.probe_result import ProbeOutcome
+from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 from tf_config import Task
 
 from .launch_programs import fake_servers
+from .launch_programs.launcher import wait_for
 
 TIMEOUT = 10.0  # seconds, where there is an answer
 SHORT = 0.4  # where there is none
@@ -97,6 +98,15 @@ def test_a_host_that_there_is_not():
     )
 
 
+def test_the_stunnel_of_a_job_is_not_to_be_stopped():
+    report = ProbeResult("127.0.0.1:10000", ProbeOutcome.STRANGER, "it closed")
+    ours = {"ps:0": "process 7 (/usr/bin/stunnel -fd 11)"}
+    (finding,) = diagnosis.each_task({"ps:0": report}, ours)
+    assert finding.level is Level.WRONG
+    assert "ps:0 does not behind it" in finding.found
+    assert "Leave stunnel running" in finding.advice
+
+
 def test_a_lookup_that_never_ends_and_others_beside_it(monkeypatch):
     look_up = socket.getaddrinfo
 
@@ -159,7 +169,12 @@ def without_chief(tasks):
 
 @pytest.mark.cluster
 def test_servers_of_tensorflow_tell_who_they_are(tasks):
-    reports = probe.probe_all(without_chief(tasks), TIMEOUT)
+    def published():
+        # A server listens a moment before it tells its cluster.
+        found = probe.probe_all(without_chief(tasks), TIMEOUT)
+        return found if all(each.peer.tf_config for each in found.values()) else None
+
+    reports = wait_for(published, "cluster of each server")
     for task, report in reports.items():
         assert report.peer.task == task
         assert report.peer.version == tf.__version__

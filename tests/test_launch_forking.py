@@ -120,3 +120,33 @@ def test_the_mode_decides_before_the_scripts_do():
 def test_an_unknown_mode_is_refused():
     with pytest.raises(PlanError, match="unknown fork_server 'yes'; .* auto, on, off"):
         replace(job(ENVIRON), fork_server="yes")
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("code", "variable"),
+    [
+        ("os.environ['KERAS_BACKEND'] = 'jax'", "KERAS_BACKEND"),
+        ("os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')", "TF_CPP_MIN_LOG_LEVEL"),
+        ("os.environ.update({'A': '1', 'OMP_NUM_THREADS': '1'})", "OMP_NUM_THREADS"),
+        ("os.environ.update(TF_XLA_FLAGS='')", "TF_XLA_FLAGS"),
+        ("os.environ.pop('OMP_NUM_THREADS', None)", "OMP_NUM_THREADS"),
+        ("del os.environ['XLA_FLAGS']", "XLA_FLAGS"),
+        ("os.putenv('MPLBACKEND', 'agg')", "MPLBACKEND"),
+        ("NAME = 'GRPC_VERBOSITY'\nos.environ[NAME] = '1'", "GRPC_VERBOSITY"),
+        ("import settings_beside", "KERAS_HOME"),
+        ("print(os.environ.get('KERAS_BACKEND'), os.getenv('XLA_FLAGS'))", ""),
+        ("print(os.environ['KERAS_BACKEND'])", ""),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['TF_CONFIG'] = ''", ""),
+        ("os.environ['MY_OWN'] = 'TF_ and more'", ""),
+        ("'PYTHON is fun'", ""),
+        ("this is no Python: 'KERAS_BACKEND'", ""),
+    ],
+)
+def test_a_script_that_sets_what_an_import_reads_is_spawned(tmp_path, code, variable):
+    (tmp_path / "settings_beside.py").write_text("os.environ['KERAS_HOME'] = '.'")
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    found = reasons(job(ENVIRON, script=str(script)).plans)
+    assert found.pop("chief") == (variable and f"its script may set {variable}")
+    assert set(found.values()) == {""}

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch import chaos, command_line, doctor, local, task
+from launch import chaos, command_line, doctor, foreground, local, task
 from launch.diagnose import peer, running
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import from_text
@@ -66,7 +66,8 @@ def flags_of(command, **own):
         "float": times,
     }
     found = {}
-    values = command._define_flags()
+    define = getattr(command, "define_flags", None) or command._define_flags
+    values = define()
     for name in set(values) - {"help", "dry_run"}:
         flag = values[name]
         kind = flag.flag_type()
@@ -146,7 +147,7 @@ rest = st.builds(lambda name, flags: [name, *flags], script_names, st.lists(word
 def test_launch_local(script, args):
     args = ["--dry_run", *(script if each == "SCRIPT" else each for each in args)]
     # A flag may undo the dry run.
-    with mock.patch.object(local, "_run_in_foreground", return_value=0) as started:
+    with mock.patch.object(foreground, "run", return_value=0) as started:
         status, output = check(local.main, args)
     if status == 0 and not started.called and "flags:" not in output:
         check_plans(output)

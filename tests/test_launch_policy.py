@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from launch.plan import Program, plan
 from launch.supervise.policy import (
     Verdict,
+    can_spare,
     closing,
     describe_exit,
     exit_status,
@@ -74,6 +75,25 @@ def test_ps_that_runs_the_script_is_not_waited_for():
     assert closing(plans, {**exits, PS: 0}) == []
     servers = plan(PS_CLUSTER, Program("train.py"), "coordinator")
     assert closing(servers, exits) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "given_up", "needed", "expected"),
+    [
+        ([WORKER], [], 1, True),
+        ([WORKER], [], 2, False),
+        ([WORKER], [OTHER_WORKER], 1, False),
+        ([WORKER, OTHER_WORKER], [], 1, False),
+        ([PS], [], 1, False),
+        ([WORKER, PS], [], 1, False),
+        ([CHIEF], [], 1, False),
+    ],
+)
+def test_only_workers_that_are_not_needed_are_given_up(
+    lost, given_up, needed, expected
+):
+    plans = plan(PS_CLUSTER, Program("train.py"), "coordinator")
+    assert can_spare(plans, lost, given_up, needed) is expected
 
 
 def test_leader_is_the_chief_or_else_the_first_worker_that_runs_the_script():

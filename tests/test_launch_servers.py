@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 import launch
-from launch.supervise import readiness
+from launch.supervise import listeners
 
-from .launch_programs.launcher import PROGRAMS, ROOT, Launcher, marked, wait_for
+from .launch_programs.launcher import PROGRAMS, ROOT, Launcher, marked
+from .processes import still_running
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_servers_listen_within_the_context_and_are_gone_after_it(
         for task, pid in zip(
             servers.tf_config.cluster.ps, servers.pids.values(), strict=False
         ):
-            assert readiness.process_listens(pid, int(task.rpartition(":")[2]))
+            assert listeners.process_listens(pid, int(task.rpartition(":")[2]))
     assert marked(launcher.mark) == []
     assert capfd.readouterr() == ("", "")
 
@@ -73,7 +74,7 @@ def test_server_may_be_killed_without_the_others(serve):
     with serve() as servers:
         first, *others = map(psutil.Process, servers.pids.values())
         first.kill()
-        wait_for(lambda: not first.is_running(), "end of the killed server")
+        assert still_running([first]) == []
         time.sleep(0.5)
         assert all(process.is_running() for process in others)
 
@@ -140,7 +141,7 @@ def test_real_servers_are_forked_and_look_as_spawned(tmp_path):
         family = psutil.Process(supervisor).children()
         assert {*servers.pids.values()} < {child.pid for child in family}
         os.kill(supervisor, signal.SIGKILL)
-        wait_for(lambda: not any(map(psutil.Process.is_running, family)), "end of all")
+        assert still_running(family) == []
     log = (tmp_path / "fork-server.log").read_text()
     assert re.findall(r"launch: (.*)", log) == [
         f"{name} is process {pid}, forked" for name, pid in servers.pids.items()

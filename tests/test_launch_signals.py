@@ -94,6 +94,28 @@ def test_second_signal_kills_at_once(launcher):
     assert "chief     killed by the launcher     137" in errors
 
 
+def test_a_signal_that_reaches_the_supervisor_too_counts_once(launcher):
+    script = launcher.script(
+        """
+        import signal, sys, time
+        def save(*_):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(1)
+            sys.exit(5)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(600)
+        """
+    )
+    process = launcher.start(script)
+    launcher.wait_for_log("chief")
+    (supervisor,) = psutil.Process(process.pid).children()
+    for each in (supervisor, process):
+        each.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE)
+    assert process.returncode == 5
+
+
 def test_chief_that_does_not_end_is_killed_after_the_grace_period(launcher):
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
     process = launcher.start("--grace_period=0.5", launcher.script(code))

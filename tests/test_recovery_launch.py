@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from .deadline import DEADLINE
 from .launch_programs.launcher import Launcher, marked, wait_for
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -42,7 +43,7 @@ def alive_after(launcher, name, life):
 
 
 def finish(process):
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=DEADLINE)
     return process.returncode, output, errors
 
 

@@ -22,6 +22,9 @@ CHECKPOINT_DIR = "TFDIST_CHECKPOINT_DIR"
 STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
 """Seconds that a task may be silent, or a step or a batch may take."""
 
+MIN_WORKERS = "TFDIST_MIN_WORKERS"
+"""How many workers `fit` needs to start and to go on, as a decimal number."""
+
 REPORT_FD = "LAUNCH_REPORT_FD"
 """The file descriptor, as a decimal number, that the chief writes its reports to.
 
@@ -31,6 +34,21 @@ task it calls stalled, and a program that exits with `EXIT_RESTART`, will be res
 
 PROGRESS = "LAUNCH_PROGRESS"
 """The file in which a program under `launch.chaos` records its steps and its result."""
+
+HISTORY = "TFDIST_HISTORY"
+"""The file, as an absolute path, to which `fit` appends an `EpochRecord` per epoch."""
+
+TIMELINE = "TFDIST_TIMELINE"
+"""The file, as an absolute path, to which `fit` writes when each step did what."""
+
+CONSISTENCY = "TFDIST_CONSISTENCY"
+"""The policy of a `ParameterServerStrategy` that is given none, as text.
+
+It is `ASYNCHRONOUS`; `BOUNDED`, a colon and the bound; or `SYNCHRONOUS`, alone or with a
+colon and the number of backup workers, which may be `auto`.
+"""
+
+ASYNCHRONOUS, BOUNDED, SYNCHRONOUS = "asynchronous", "bounded", "synchronous"
 
 # Exit statuses, in addition to the script's own. A shell reports a process that was
 # killed by signal n as 128 + n, and so does the launcher.
@@ -67,8 +85,12 @@ READ_LATE = frozenset(
         TF_CONFIG,
         CHECKPOINT_DIR,
         STALL_TIMEOUT,
+        MIN_WORKERS,
         REPORT_FD,
         PROGRESS,
+        HISTORY,
+        CONSISTENCY,
+        TIMELINE,
         "CUDA_VISIBLE_DEVICES",
         "TF_FORCE_GPU_ALLOW_GROWTH",
         "http_proxy",
@@ -83,6 +105,48 @@ READ_LATE = frozenset(
 A forked task may have its own values of these. Any other variable may be read while
 TensorFlow, Keras or a package that they use is imported.
 """
+
+
+def is_import_setting(name: str) -> bool:
+    """Whether TensorFlow, Keras or a package they use may read a variable on import.
+
+    A script that sets such a variable itself cannot run in a process that has imported
+    them before.
+
+    >>> [is_import_setting(name) for name in ("KERAS_BACKEND", "TF_CONFIG", "HOME")]
+    [True, False, False]
+    """
+    prefixes = (
+        *("TF_", "TF2_", "KERAS_", "XLA_", "TPU_", "GRPC_", "PROTOCOL_BUFFERS_"),
+        *("OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_", "NUMEXPR_", "NPY_", "SCIPY_"),
+        *("MPL", "ARROW_", "SKLEARN_", "AUTOGRAPH_", "LD_", "MALLOC_", "PYTHON"),
+    )
+    is_one = name.isidentifier() and name.isupper() and name.startswith(prefixes)
+    return is_one and name not in READ_LATE
+
+
+def is_policy(text: str) -> bool:
+    """Whether a text is a value of `CONSISTENCY`.
+
+    >>> [is_policy(text) for text in ("bounded:4", "bounded", "synchronous:auto", "ssp")]
+    [True, False, True, False]
+    """
+    name, colon, argument = text.partition(":")
+    if not colon:
+        return text in (ASYNCHRONOUS, SYNCHRONOUS)
+    if name == SYNCHRONOUS and argument == "auto":
+        return True
+    return name in (BOUNDED, SYNCHRONOUS) and argument.isdecimal()
+
+
+def unknown_policy(text: str) -> str:
+    """Returns the message of the error about a text that `is_policy` rejects."""
+    return (
+        f"a policy is {ASYNCHRONOUS}, {BOUNDED}:STALENESS, {SYNCHRONOUS}, "
+        f"{SYNCHRONOUS}:BACKUPS or {SYNCHRONOUS}:auto, with whole numbers from 0; "
+        f"received {text!r}"
+    )
+
 
 # What a task publishes in its TensorFlow server, where `launch.doctor` reads it.
 
@@ -146,6 +210,38 @@ class Report:
             return cls(str(value["event"]), tasks, str(value.get("why", "")))
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch of `fit`, a line of JSON in the file `HISTORY`.
+
+    Attributes:
+        epoch: Its number, from 0 in each call of `fit`.
+        began: When it began, in seconds since 1970.
+        ended: When its last step had finished, before any validation.
+        steps: How many steps it had.
+        messages: In how many messages the chief asked for them; 0 if it asks for none.
+        policy: The policy under which they ran, for a reader; '' if there is none.
+        logs: Keras's logs of the epoch, those that are numbers.
+    """
+
+    epoch: int
+    began: float
+    ended: float
+    steps: int
+    messages: int = 0
+    policy: str = ""
+    logs: Mapping[str, float] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """Returns the record as one line, with its newline."""
+        return json.dumps({**vars(self), "logs": dict(self.logs)}) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "EpochRecord":
+        """Reads a line that `to_line` wrote."""
+        return cls(**json.loads(line))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class Task:
         model: `mlp` or `cnn`.
         optimizer: `sgd` or `adam`.
         batch_size: Examples per step.
+        learning_rate: Of the optimizer.
         socket: The file descriptor of its connection with peers.py; None if it has none.
         options: What distinguishes this contender from others with the same program.
     """
@@ -43,6 +44,7 @@ class Task:
     model: str
     optimizer: str
     batch_size: int
+    learning_rate: float
     socket: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -106,5 +108,5 @@ def serve(
             train(steps)
             control.send(seconds=time.perf_counter() - started)
         else:
-            loss, accuracy = Data(task).score(predict)
-            control.send(loss=loss, accuracy=accuracy, iterations=count())
+            score = Data(task).score(predict)
+            control.send(**score._asdict(), iterations=count())

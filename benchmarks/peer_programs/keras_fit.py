@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from peer_programs.control import Control, Task
-from peer_programs.data import LEARNING_RATE, Data, initial_weights
+from peer_programs.data import Data, initial_weights
 
 
 def _strategy(task: Task) -> Any:
@@ -50,7 +50,7 @@ def _model(keras: Any, task: Task) -> Any:
     model = keras.Sequential([*_layers(keras, task.model), keras.layers.Dense(10)])
     optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
     model.compile(
-        optimizer=optimizer[task.optimizer](LEARNING_RATE[task.optimizer]),
+        optimizer=optimizer[task.optimizer](task.learning_rate),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         steps_per_execution=task.options["steps"],
     )
@@ -125,14 +125,14 @@ def main() -> None:
             data = _data(keras, task, strategy, steps)
             model.fit(**data, epochs=10**6, verbose=0, callbacks=[AtRequest(steps)])
         else:
-            loss, accuracy = Data(task).score(
+            score = Data(task).score(
                 lambda batch: model.predict(batch, batch_size=500, verbose=0)
             )
             count = int(model.optimizer.iterations)
             if task.options["library"] == "synchronous":
                 # An update is a step of every worker.
                 count *= len(task.workers)
-            control.send(loss=loss, accuracy=accuracy, iterations=count)
+            control.send(**score._asdict(), iterations=count)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from peer_programs.control import Task, serve
-from peer_programs.data import LEARNING_RATE, Data, initial_weights
+from peer_programs.data import Data, initial_weights
 
 
 def _network(model: str) -> gluon.nn.HybridSequential:
@@ -43,7 +43,7 @@ def main() -> None:
     trainer = gluon.Trainer(
         network.collect_params(),
         task.optimizer,
-        {"learning_rate": LEARNING_RATE[task.optimizer], "wd": 0.0},
+        {"learning_rate": task.learning_rate, "wd": 0.0},
         kvstore=mx.kv.create("dist_async"),
         update_on_kvstore=True,
     )

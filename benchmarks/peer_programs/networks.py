@@ -2,7 +2,8 @@
 
 import numpy as np
 import torch
-from peer_programs.data import LEARNING_RATE, initial_weights
+from peer_programs.control import Task
+from peer_programs.data import initial_weights
 from torch import nn
 
 
@@ -26,10 +27,10 @@ def network(model: str) -> nn.Sequential:
     return built
 
 
-def optimizer(name: str, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Returns a new `sgd` or `adam` for some parameters."""
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name]
-    return kind(parameters, LEARNING_RATE[name])
+def optimizer(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Returns the optimizer of a task for some parameters."""
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[task.optimizer]
+    return kind(parameters, task.learning_rate)
 
 
 def images(batch: np.ndarray) -> torch.Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle.distributed import fleet
 from peer_programs.control import Task, serve
-from peer_programs.data import LEARNING_RATE, Data, initial_weights
+from peer_programs.data import Data, initial_weights
 
 _STEPS_PER_FILE = 100
 
@@ -106,7 +106,7 @@ def main() -> None:
     if configs := task.options.get("a_sync_configs"):
         strategy.a_sync_configs = configs
     kind = {"sgd": paddle.optimizer.SGD, "adam": paddle.optimizer.Adam}[task.optimizer]
-    optimizer = kind(learning_rate=LEARNING_RATE[task.optimizer])
+    optimizer = kind(learning_rate=task.learning_rate)
     fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     if task.job == "ps":
         fleet.init_server()

@@ -34,7 +34,7 @@ class ParameterServer:
         torch.set_num_threads(1)
         self._network = networks.network(task.model)
         self._parameters = list(self._network.parameters())
-        self._optimizer = networks.optimizer(task.optimizer, self._parameters)
+        self._optimizer = networks.optimizer(task, self._parameters)
         self._updates = 0
 
     def weights(self) -> dict[str, np.ndarray]:

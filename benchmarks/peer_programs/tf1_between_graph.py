@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from peer_programs.control import Task, serve
-from peer_programs.data import LEARNING_RATE, Data, initial_weights
+from peer_programs.data import Data, initial_weights
 
 tf1 = tf.compat.v1
 
@@ -60,11 +60,10 @@ def main() -> None:
         asked = tf1.placeholder_with_default(batch, [None, *images.shape[2:]])
         logits = _logits(task.model, asked)
         loss = tf1.losses.sparse_softmax_cross_entropy(batch_labels, logits)
-        rate = LEARNING_RATE[task.optimizer]
         optimizer = {
             "sgd": tf1.train.GradientDescentOptimizer,
             "adam": tf1.train.AdamOptimizer,
-        }[task.optimizer](rate, use_locking=True)
+        }[task.optimizer](task.learning_rate, use_locking=True)
         update = optimizer.minimize(loss, step)
     session = tf1.train.MonitoredTrainingSession(
         server.target,

@@ -21,7 +21,7 @@ def main() -> None:
     )
     network = networks.network(task.model)
     model = nn.parallel.DistributedDataParallel(network)
-    optimizer = networks.optimizer(task.optimizer, list(model.parameters()))
+    optimizer = networks.optimizer(task, list(model.parameters()))
     batches = networks.batches(Data(task).batches())
     done = 0
 

@@ -34,7 +34,7 @@ class _Shard:
             each for each, ps in zip(every, owner, strict=True) if ps == task.index
         ]
         if self._parameters:
-            self._optimizer = networks.optimizer(task.optimizer, self._parameters)
+            self._optimizer = networks.optimizer(task, self._parameters)
         self._lock = threading.Lock()
         self.updates = 0
 

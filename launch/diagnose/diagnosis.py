@@ -73,6 +73,14 @@ def _no_server(task: str, report: ProbeResult, process: str) -> Finding:
     check, found, advice = _OUTCOMES[report.outcome]
     because = f" ({report.detail})" if report.detail else ""
     found = found.format(address=report.address, detail=report.detail, because=because)
+    if report.outcome == ProbeOutcome.STRANGER and "stunnel" in process:
+        return Finding(
+            Level.WRONG,
+            task,
+            check,
+            f"the job's stunnel listens on {report.address}, and {task} does not behind it",
+            "see the task's log: it is starting, or has ended. Leave stunnel running",
+        )
     if process:
         found += f"; it is {process}"
     return Finding(Level.WRONG, task, check, found, advice)

@@ -52,6 +52,11 @@ def clusters() -> list[Running]:
     return list(found.values())
 
 
+def is_same_cluster(one: str, other: str) -> bool:
+    """Returns whether two values of TF_CONFIG are those of tasks of the same cluster."""
+    return _cluster_in(one) == _cluster_in(other)
+
+
 def in_other_network(pid: int) -> bool:
     """Returns whether a process is in another network namespace."""
     try:

@@ -21,7 +21,7 @@ from launch.fault.faults import (
 )
 from launch.job import Job
 from launch.network.links import Link, Links
-from launch.supervise import readiness
+from launch.supervise import listeners
 from tf_config.contract import TF_CONFIG
 
 Tasks = dict[str, psutil.Process]
@@ -181,7 +181,7 @@ class Injector:
             return True
         [plan] = [plan for plan in self._job.plans if plan.name == name]
         process = tasks[name]
-        listens = not plan.is_server or readiness.process_listens(
+        listens = not plan.is_server or listeners.process_listens(
             process.pid, plan.port
         )
         # psutil compares creation times too, so a reused process id is a new process.

@@ -28,6 +28,11 @@ def outside(low: int, high: int) -> list[int]:
     return private if len(private) >= 1_000 else list(every)
 
 
+def at_random(count: int) -> list[int]:
+    """Returns ports for another host, whose own assignments are most likely as usual."""
+    return random.SystemRandom().sample(outside(32768, 60999), count)
+
+
 def pick(count: int) -> list[int]:
     """Picks free ports at random, so that two launchers rarely collide.
 

@@ -22,7 +22,7 @@ class ClusterWatch:
 
     Args:
         use: Decides, from what this class sees; see `launch.supervise.cluster_use`.
-        plans: Every task of the job, on this machine.
+        plans: Every task of the job.
         tasks: Their processes.
         console: Where notices go.
     """
@@ -68,6 +68,8 @@ class ClusterWatch:
             self._use.finish(self._is_used(set()))
 
     def _is_used(self, pids: Collection[int]) -> bool:
+        if any(plan.remote for plan in self._plans):
+            return True  # Nobody sees the sockets of other hosts.
         try:
             return is_used(_sockets(), self._plans, pids)
         except psutil.Error:

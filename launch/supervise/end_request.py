@@ -2,9 +2,13 @@
 
 import signal
 import socket
+import time
 from types import FrameType
 
 from launch.supervise.event_loop import EventLoop
+
+# An engine may send one signal to every process of a job, and the launcher forwards its.
+_AT_ONCE = 0.3  # seconds
 
 
 class KillNow(BaseException):
@@ -27,6 +31,7 @@ class EndRequest:
         self._loop = loop
         self._abandoned = False
         self._may_raise = True
+        self._since = 0.0
         self.signals: list[int] = []
         # The other end never writes: the socket becomes readable when it closes.
         loop.register(control, self._on_closed)
@@ -58,7 +63,11 @@ class EndRequest:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGCHLD:
             return  # It only has to wake the loop, which reaps.
-        is_urgent = signum == signal.SIGHUP or bool(self.signals)
+        now = time.monotonic()
+        is_copy = self.signals[:1] == [signum] and now - self._since < _AT_ONCE
+        is_urgent = signum == signal.SIGHUP or (bool(self.signals) and not is_copy)
+        if not self.signals:
+            self._since = now
         self.signals.append(signum)
         # An exception, since the main thread may hang in a write to a stopped terminal.
         # Raised once only: a third signal must not interrupt the teardown.

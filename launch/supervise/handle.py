@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,20 @@ class Handle:
 
     Args:
         job: What the supervisor starts.
+        keep: Files that the supervisor holds open until it ends.
 
     Raises:
         PlatformError: If this machine does not run Linux.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, keep: Sequence[int] = ()) -> None:
         check_platform()
         self._grace_period = job.grace_period
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, _ROOT, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *keep],
                 start_new_session=True,
             )
         in_main_thread = threading.current_thread() is threading.main_thread()

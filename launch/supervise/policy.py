@@ -1,22 +1,33 @@
 """When a job is over, and which tasks to restart before it is: pure decisions."""
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.plan import COORDINATOR, TaskPlan, task_name
 from tf_config import Task
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
 
+LOST = -1000
+"""The return code of a task on a host that was lost: below that of any signal."""
+
 _LONGEST_DELAY = 30.0  # seconds
+_FAILURES = 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ends: its exit status, and the reason unless it simply succeeded."""
+    """How a job ends.
+
+    Attributes:
+        status: Its exit status.
+        reason: Why, unless it simply succeeded.
+        lost_host: The host whose tasks have to run elsewhere.
+    """
 
     status: int
     reason: str = ""
+    lost_host: str = ""
 
 
 def leader(plans: Sequence[TaskPlan]) -> Task | None:
@@ -32,7 +43,10 @@ def leader(plans: Sequence[TaskPlan]) -> Task | None:
 
 
 def judge(
-    kind: str, plans: Sequence[TaskPlan], exits: Mapping[Task, int]
+    kind: str,
+    plans: Sequence[TaskPlan],
+    exits: Mapping[Task, int],
+    given_up: Collection[Task] = (),
 ) -> Verdict | None:
     """Decides whether the job is over.
 
@@ -46,6 +60,7 @@ def judge(
         plans: Every task of the job.
         exits: The return code of each task that has ended, in order of time;
             it is the negative signal number if a signal killed the task.
+        given_up: Workers whose ends do not count any more, and are not in `exits`.
 
     Returns:
         The verdict, or None while the job runs.
@@ -62,7 +77,7 @@ def judge(
             return Verdict(
                 exit_status(code) or 1, f"{task_name(task)} {describe_exit(code)}"
             )
-    if unfinished(plans, exits):
+    if unfinished(plans, exits, given_up):
         return None
     return Verdict(0)
 
@@ -98,7 +113,7 @@ def to_restart(
     again = {task for task in exits if task in servers}
     lost_ps = again & set(every_ps)
     for task, code in exits.items():
-        if code > 0 and code != EXIT_RESTART and task not in servers:
+        if is_program_error(code) and task not in servers:
             # The chief's script also fails because a ps is gone.
             if task == chief and lost_ps:
                 continue
@@ -108,6 +123,36 @@ def to_restart(
     if lost_ps or chief in again:
         again |= {chief, *every_ps}
     return tuple(plan.task for plan in plans if plan.task in again)
+
+
+def can_spare(
+    plans: Sequence[TaskPlan],
+    lost: Collection[Task],
+    given_up: Collection[Task],
+    needed_workers: int,
+) -> bool:
+    """Decides whether the job can go on without tasks that will not come back.
+
+    Args:
+        plans: Every task of the job.
+        lost: The tasks.
+        given_up: Those that it goes on without already.
+        needed_workers: How many workers it needs.
+    """
+    workers = {plan.task for plan in plans if plan.task.job == "worker"}
+    left = workers - set(lost) - set(given_up)
+    return set(lost) <= workers and len(left) >= needed_workers
+
+
+def is_program_error(code: int) -> bool:
+    """Returns whether a script failed by itself, and would fail again.
+
+    Otherwise it succeeded, was killed, was lost with its host, or asks to be restarted.
+
+    >>> [is_program_error(code) for code in (0, 1, 2, -9, LOST, EXIT_RESTART)]
+    [False, True, True, False, False, False]
+    """
+    return code > 0 and code != EXIT_RESTART
 
 
 def restart_delay(
@@ -136,10 +181,27 @@ def restart_delay(
     return min(2.0 ** (recent - 1), _LONGEST_DELAY) if recent else 0.0
 
 
-def unfinished(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
+def is_gone(failures: int, may_try_again: bool) -> bool:
+    """Returns whether to give up a host that cannot be reached.
+
+    Args:
+        failures: How many connections in a row have failed.
+        may_try_again: Whether `restart_delay` allows another one.
+
+    >>> is_gone(2, True), is_gone(3, True), is_gone(1, False), is_gone(0, False)
+    (False, True, True, False)
+    """
+    return failures >= (_FAILURES if may_try_again else 1)
+
+
+def unfinished(
+    plans: Sequence[TaskPlan],
+    exits: Mapping[Task, int],
+    given_up: Collection[Task] = (),
+) -> list[Task]:
     """Returns the tasks that an every-task program is still waiting for."""
     tasks = [plan.task for plan in plans if plan.task.job != "ps"]
-    return [task for task in tasks if task not in exits]
+    return [task for task in tasks if task not in exits and task not in given_up]
 
 
 def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
@@ -153,9 +215,13 @@ def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
 def exit_status(code: int) -> int:
     """Returns the exit status a shell reports: 128 + n for a task killed by signal n.
 
-    >>> exit_status(3), exit_status(-9)
-    (3, 137)
+    A lost task has 255, the status of ssh.
+
+    >>> exit_status(3), exit_status(-9), exit_status(LOST)
+    (3, 137, 255)
     """
+    if code == LOST:
+        return 255
     return code if code >= 0 else 128 - code
 
 
@@ -165,6 +231,8 @@ def describe_exit(code: int) -> str:
     >>> describe_exit(3), describe_exit(-9)
     ('exited with status 3', 'was killed by SIGKILL')
     """
+    if code == LOST:
+        return "was lost: its host, or the connection to it, has failed"
     if code >= 0:
         why = {
             EXIT_STALLED: ": it waited too long",

@@ -76,7 +76,8 @@ def spawn(
     env: Mapping[str, str],
     *,
     output: int,
-    inherit_stdin: bool = False,
+    errors: int | None = None,
+    stdin: int | None = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> int:
     """Starts a task in its own session; it dies with this process.
@@ -84,6 +85,14 @@ def spawn(
     The session keeps the terminal's Ctrl-C from reaching the task directly: the
     supervisor decides which tasks end, and in which order. Call it from the main
     thread, and reap with `reap`.
+
+    Args:
+        argv: Its command.
+        env: Its environment.
+        output: The file of its standard output.
+        errors: The file of its standard error; None for that of its output.
+        stdin: The file of its standard input; None for this process's own.
+        pass_fds: Other files that it gets, under the same numbers.
 
     Returns:
         The process id of the task.
@@ -94,9 +103,9 @@ def spawn(
     process = subprocess.Popen(
         argv,
         env=dict(env),
-        stdin=None if inherit_stdin else subprocess.DEVNULL,
+        stdin=stdin,
         stdout=output,
-        stderr=output,
+        stderr=output if errors is None else errors,
         start_new_session=True,
         pass_fds=pass_fds,
         preexec_fn=functools.partial(die_with_parent, os.getpid()),
@@ -120,10 +129,16 @@ def reap() -> list[Exit]:
         exits.append(Exit(pid, os.waitstatus_to_exitcode(status), cpu))
 
 
-def kill_descendants(timeout: float) -> tuple[list[Exit], list[str]]:
+def kill_descendants(
+    timeout: float, spare: Sequence[int] = ()
+) -> tuple[list[Exit], list[str]]:
     """Kills all descendants, retrying for up to `timeout` seconds.
 
     Call `adopt_orphans` first.
+
+    Args:
+        timeout: Seconds to try.
+        spare: Processes to leave alone, which have no children.
 
     Returns:
         The exits of those that ended, and descriptions of those that are still alive.
@@ -132,7 +147,8 @@ def kill_descendants(timeout: float) -> tuple[list[Exit], list[str]]:
     deadline = time.monotonic() + timeout
     while True:
         exits += reap()
-        survivors = psutil.Process().children(recursive=True)
+        found = psutil.Process().children(recursive=True)
+        survivors = [process for process in found if process.pid not in spare]
         if not survivors:
             return exits, []
         if time.monotonic() > deadline:

@@ -2,9 +2,12 @@
 
 import signal
 import time
+from collections import Counter
+from collections.abc import Collection
 
 from launch.console.console import Console
 from launch.job import Job
+from launch.plan import EVERY_TASK
 from launch.supervise import policy, readiness
 from launch.supervise.end_request import EndRequest
 from launch.supervise.event_loop import EventLoop
@@ -17,6 +20,8 @@ from tf_config.contract import Report
 
 _RECOVERY_INTERVAL = 0.2
 _MOMENT = 1.0
+# Between tries to reach the host of a worker that was given up.
+_RECONNECT_INTERVAL = 15.0
 
 
 class Restarts:
@@ -45,40 +50,68 @@ class Restarts:
         self._console = console
         self._leader = policy.leader(job.plans)
         self._has_trained = False
+        self._failures: Counter[str] = Counter()
+        self._try_again_at: dict[Task, float] = {}
+        self.given_up: set[Task] = set()
         self.recoveries: list[Recovery] = []
 
     def due(self) -> tuple[Task, ...]:
-        """Returns the tasks to restart now; none if the job is over."""
+        """Returns the tasks to restart or to give up now; none if the job is over."""
         exits = self._tasks.exits
-        if not self._job.max_restarts or self._end_request:
+        if self._end_request:
             return ()
         if self._leader and exits.get(self._leader, 0) > 0:
             # The chief's program fails when a ps dies. The ps is the cause, but its
             # exit may be seen a moment after the chief's.
             self._loop.wait(lambda: any(task.job == "ps" for task in exits), _MOMENT)
-        return policy.to_restart(self._job.kind, self._job.plans, exits)
+        if self._job.kind == EVERY_TASK:
+            failed = [task for task in exits if exits[task] != 0]
+            return tuple(task for task in failed if self._can_spare([task]))
+        again = policy.to_restart(self._job.kind, self._job.plans, exits)
+        # Without restarts, a worker may still be given up.
+        return again if self._job.max_restarts or self._worst(again) else ()
 
     def recover(self, again: tuple[Task, ...]) -> Verdict | None:
-        """Restarts tasks.
+        """Restarts tasks, or gives them up.
 
         Returns:
-            None, or the verdict on the job: there were too many restarts, or a task
-            cannot be started.
+            None, or the verdict on the job: there were too many restarts, a task cannot
+            be started, or a host that had some cannot be reached any more. Workers that
+            the job does not need are given up in place of that.
         """
-        job, now, cause = self._job, time.monotonic(), cause_of(self._tasks.exits)
+        job, now, exits = self._job, time.monotonic(), self._tasks.exits
+        if job.kind == EVERY_TASK:
+            # Nobody could join the others, which go on without it. One at a time, since
+            # they may be too few without the next.
+            first, *_ = again
+            self._give_up([first], cause_of({first: exits[first]}))
+            return None
+        cause = cause_of(exits)
         delay = policy.restart_delay(
-            [each.began for each in self.recoveries],
+            [each.began for each in self.recoveries if not self._was_in_vain(each)],
             now,
             job.max_restarts,
             job.restart_window,
         )
+        if lost := self._gone_host(delay is not None):
+            if there := self._spare(
+                [task for task in again if self._host(task) == lost]
+            ):
+                self._give_up(there, f"{lost} cannot be reached any more")
+                return None
+            why = f"{lost} cannot be reached any more: its tasks move to other hosts"
+            return Verdict(policy.exit_status(policy.LOST), why, lost)
+        if delay is None and (worker := self._worst(again)):
+            # One at a time: its restarts count no more, and may be enough for the rest.
+            self._give_up([worker], f"{cause}; not restarting it (--max_restarts)")
+            return None
         if delay is None:
-            first, *_ = self._tasks.exits.values()
+            code, *_ = exits.values()
             return Verdict(
-                policy.exit_status(first) or 1,
+                policy.exit_status(code) or 1,
                 f"{cause}; not restarting, since the job has recovered "
                 f"{job.max_restarts} times within {job.restart_window:g} s "
-                "(--max_restarts, --restart_window)",
+                f"(--max_restarts, --restart_window){self.shortage(again)}",
             )
         self.recoveries.append(Recovery(cause, again, now, set(again)))
         wait = f" in {delay:g} s" if delay else ""
@@ -92,6 +125,89 @@ class Restarts:
             return None
         return self._tasks.start([plan for plan in job.plans if plan.task in again])
 
+    def _can_spare(self, lost: Collection[Task]) -> bool:
+        job = self._job
+        return policy.can_spare(job.plans, lost, self.given_up, job.needed_workers)
+
+    def _worst(self, lost: Collection[Task]) -> Task | None:
+        """Returns the lost worker to give up, which was restarted most often, if any."""
+        workers = [task for task in lost if self._can_spare([task])]
+        return max(workers, key=lambda each: self._tasks[each].restarts, default=None)
+
+    def _spare(self, lost: Collection[Task]) -> Collection[Task]:
+        """Returns the lost tasks if the job can go on without them, or else none."""
+        return lost if self._can_spare(lost) else ()
+
+    def _give_up(self, lost: Collection[Task], why: str) -> None:
+        """Goes on without some workers, until their host can be reached again."""
+        self.given_up |= set(lost)
+        self._end([self._tasks[task] for task in lost])
+        self._forget_ends()
+        for each in self.recoveries:
+            each.waiting -= set(lost)
+        self._console.notice(
+            f"{why}: giving up {names(list(lost))}; the job goes on with "
+            f"{self._left(())} (--min_workers={self._job.min_workers})"
+        )
+
+    def _forget_ends(self) -> None:
+        """Lets no end of a worker that was given up end the job."""
+        exits = self._tasks.exits
+        for task in self.given_up & exits.keys():
+            # What has ended by itself would end again.
+            if exits.pop(task) == policy.LOST and self._job.kind != EVERY_TASK:
+                self._try_again_at[task] = time.monotonic() + _RECONNECT_INTERVAL
+
+    def _try_again(self) -> None:
+        """Starts workers whose hosts were lost, and welcomes those that are back."""
+        now = time.monotonic()
+        due = {task for task, at in self._try_again_at.items() if at <= now}
+        if due and not self._end_request:
+            for task in due:
+                del self._try_again_at[task]
+            self._tasks.start([plan for plan in self._job.plans if plan.task in due])
+        for task in [*self.given_up]:
+            if readiness.listens(self._tasks[task]):
+                self.given_up.discard(task)
+                self._console.notice(f"{task} is back: {self._left(())}")
+
+    def _left(self, lost: Collection[Task]) -> str:
+        workers = [p.task for p in self._job.plans if p.task.job == "worker"]
+        left = set(workers) - self.given_up - set(lost)
+        return f"{len(left)} of {len(workers)} workers"
+
+    def shortage(self, lost: Collection[Task]) -> str:
+        """Returns how many workers would be left, if that is why a job ends, or ''."""
+        if self._job.min_workers is None or any(t.job != "worker" for t in lost):
+            return ""
+        return f"; {self._left(lost)} would be left (--min_workers={self._job.min_workers})"
+
+    def _was_in_vain(self, recovery: Recovery) -> bool:
+        """Whether a recovery was of workers that were given up since.
+
+        These must not use up the restarts of the others.
+        """
+        return set(recovery.again) <= self.given_up
+
+    def _host(self, task: Task) -> str:
+        remote = self._tasks[task].plan.remote
+        return remote.host if remote else ""
+
+    def _gone_host(self, may_try_again: bool) -> str:
+        """Returns a host whose tasks must run elsewhere; '' if there is none."""
+        exits = self._tasks.exits
+        lost = [self._tasks[task] for task in exits if exits[task] == policy.LOST]
+        reached = {each.plan.remote.host: False for each in lost if each.plan.remote}
+        for each in lost:
+            if each.plan.remote:
+                reached[each.plan.remote.host] |= each.was_reached
+        for host, was_reached in reached.items():
+            self._failures[host] = 0 if was_reached else self._failures[host] + 1
+            is_gone = policy.is_gone(self._failures[host], may_try_again)
+            if is_gone and self._job.may_move:
+                return host
+        return ""
+
     def _end(self, tasks: list[TaskProcess]) -> None:
         for task in tasks:
             # The variables on a ps are lost to the next chief, but a script may have to
@@ -103,11 +219,13 @@ class Restarts:
     @property
     def interval(self) -> float:
         """How often to call `check`, in seconds."""
-        is_pending = any(each.waiting for each in self.recoveries)
+        is_pending = any(each.waiting for each in self.recoveries) or self.given_up
         return _RECOVERY_INTERVAL if is_pending else float("inf")
 
     def check(self) -> None:
         """Handles reports, and looks which restarted servers listen by now."""
+        self._forget_ends()
+        self._try_again()
         for reporter, report in self._tasks.take_reports():
             self._hear(reporter, report)
         for each in self.recoveries:

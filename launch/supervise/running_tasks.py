@@ -14,10 +14,12 @@ from launch.supervise.output import Output
 from launch.supervise.policy import Verdict
 from launch.supervise.starter import Starter
 from launch.supervise.task_process import TaskProcess
+from launch.supervise.tunnels import Tunnels
 from tf_config import Task
 from tf_config.contract import Report
 
 _KILL_TIMEOUT = 10.0
+_REMOTE_KILL_TIMEOUT = 5.0
 _DRAIN_TIMEOUT = 1.0
 
 
@@ -30,6 +32,7 @@ class RunningTasks:
         output: Shows the tasks' lines.
         use: Learns from the tasks' lines whether they train.
         starter: Starts their processes.
+        tunnels: Connect them; they end after the last task.
 
     Attributes:
         exits: The return code of each task that has ended and was not restarted, in
@@ -45,12 +48,14 @@ class RunningTasks:
         output: Output,
         use: ClusterUse,
         starter: Starter,
+        tunnels: Tunnels,
     ) -> None:
         self._job = job
         self._loop = loop
         self._output = output
         self._use = use
         self._starter = starter
+        self._tunnels = tunnels
         self._leader = policy.leader(job.plans)
         self._processes: dict[Task, TaskProcess] = {}
         self._reports: list[tuple[TaskProcess, Report]] = []
@@ -108,7 +113,9 @@ class RunningTasks:
 
     def check(self) -> None:
         """Records the exits of processes that have ended."""
-        self._record(processes.reap())
+        exits = processes.reap()
+        self._tunnels.record(exits)
+        self._record(exits)
 
     def end(
         self, tasks: Collection[TaskProcess], grace_period: float
@@ -121,9 +128,10 @@ class RunningTasks:
         """Kills processes, and whatever processes that have ended left behind."""
         for process in tasks:
             process.signal(signal.SIGKILL)
-        self.end(tasks, _KILL_TIMEOUT)
+        for process in self.end(tasks, _KILL_TIMEOUT):
+            process.let_go()
         kept = [process.pid for process in self.alive]
-        processes.kill_strays([*kept, *self._starter.pids])
+        processes.kill_strays([*kept, *self._starter.pids, *self._tunnels.pids])
 
     def kill_everything(self) -> list[str]:
         """Kills every descendant of this process; call `close` next.
@@ -133,6 +141,12 @@ class RunningTasks:
         """
         for process in self:
             process.told_to_end |= process.alive
+        # On other hosts, nobody else would wait for the end of what runs there.
+        remote = [process for process in self.alive if process.plan.remote]
+        for process in remote:
+            process.signal(signal.SIGKILL)
+        self.end(remote, _REMOTE_KILL_TIMEOUT)
+        self._tunnels.end(_REMOTE_KILL_TIMEOUT)
         self._killed, survivors = processes.kill_descendants(_KILL_TIMEOUT)
         return survivors
 
@@ -143,6 +157,7 @@ class RunningTasks:
         self._loop.wait(lambda: not any(map(self._loop.has, self)), _DRAIN_TIMEOUT)
         for process in self:
             self._close(process)
+        self._tunnels.close()
 
     def _record(self, exits: list[processes.Exit]) -> None:
         # Only tasks that have not been reaped: the kernel reuses the ids of the others.
@@ -150,9 +165,12 @@ class RunningTasks:
         for exit in exits:
             # Other process ids are orphans that this process has adopted.
             if process := by_pid.get(exit.pid):
-                self._read(process)  # The last lines come before the news of its end.
+                # The last lines come before the news of its end.
+                self._read(process)
+                self._read_reports(process)
                 process.ended(exit)
-                self.exits[process.plan.task] = exit.code
+                assert process.exit
+                self.exits[process.plan.task] = process.exit.code
 
     def _read(self, process: TaskProcess) -> None:
         if self._loop.has(process) and not process.read():
@@ -161,10 +179,11 @@ class RunningTasks:
         self._output.partial(process)
 
     def _read_reports(self, process: TaskProcess) -> None:
-        reports = process.read_reports()
-        if reports is None:
-            self._loop.unregister(process.reports)
+        if not self._loop.has(process.reports):
             return
+        reports, is_open = process.read_reports()
+        if not is_open:
+            self._loop.unregister(process.reports)
         self._reports += [(process, report) for report in reports]
 
     def _on_line(self, plan: TaskPlan, line: str) -> None:

@@ -1,7 +1,8 @@
-"""How a task becomes a process: forked from the fork server, or spawned."""
+"""How a task becomes a process: forked, spawned, or started on another host."""
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,6 +12,10 @@ from launch.plan import TaskPlan
 from launch.supervise import processes
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.fork_server import ForkServer
+from launch.supervise.heartbeat import Heartbeat
+from launch.supervise.remote_process import RemoteProcess, request_of
+from launch.supervise.started import LocalProcess, Started
+from tf_config import contract
 
 _LOG_NAME = "fork-server.log"
 
@@ -21,14 +26,16 @@ class Starter:
     Args:
         job: Says which tasks there are, and whether they may be forked.
         loop: Waits for the fork server.
+        heartbeat: Keeps tasks on other hosts alive.
     """
 
-    def __init__(self, job: Job, loop: EventLoop) -> None:
+    def __init__(self, job: Job, loop: EventLoop, heartbeat: Heartbeat) -> None:
         self._job = job
         self._loop = loop
         self._environment: dict[str, str] = {}
         self._server: ForkServer | None = None
         self._has_begun = False
+        self._heartbeat = heartbeat
 
     @property
     def pids(self) -> list[int]:
@@ -45,7 +52,7 @@ class Starter:
         if self._has_begun:
             return
         self._has_begun = True
-        plans = self._job.plans
+        plans = [plan for plan in self._job.plans if plan.remote is None]
         if not forking.is_wanted(self._job.fork_server, plans):
             return
         self._environment = forking.environment(plans, os.environ)
@@ -68,24 +75,50 @@ class Starter:
         env: Mapping[str, str],
         *,
         output: int,
+        reports: int,
         inherit_stdin: bool = False,
-        pass_fds: Sequence[int] = (),
-    ) -> int:
+    ) -> Started:
         """Starts a task in its own session; it dies with this process.
 
         Args:
             plan: The task.
-            env: Its environment.
+            env: Its environment: on this machine the whole of it, on another host what
+                is added there. It names `reports` if the task may report.
             output: The file of its standard output and error.
-            inherit_stdin: Whether it reads this process's standard input.
-            pass_fds: Other files that it gets, under the same numbers.
-
-        Returns:
-            Its process id.
+            reports: The file of its reports.
+            inherit_stdin: Whether it reads this process's standard input. On another
+                host, it reads nothing.
 
         Raises:
             OSError: If it cannot be started.
         """
+        if plan.remote:
+            python, *_ = plan.argv
+            request = request_of(
+                plan,
+                plan.remote,
+                env,
+                stall_timeout=self._job.stall_timeout,
+                closed=self._job.closed_ports,
+            )
+            remote = RemoteProcess(
+                plan.remote.connect, python, request, output=output, events=reports
+            )
+            self._heartbeat.add(remote)
+            return remote
+        pass_fds = [reports] if contract.REPORT_FD in env else []
+        return LocalProcess(
+            self._start_here(plan, env, output, inherit_stdin, pass_fds)
+        )
+
+    def _start_here(
+        self,
+        plan: TaskPlan,
+        env: Mapping[str, str],
+        output: int,
+        inherit_stdin: bool,
+        pass_fds: Sequence[int],
+    ) -> int:
         if self._server:
             if not self.is_ready:
                 self._loop.unregister(self._server)
@@ -105,7 +138,7 @@ class Starter:
             plan.argv,
             env,
             output=output,
-            inherit_stdin=inherit_stdin,
+            stdin=None if inherit_stdin else subprocess.DEVNULL,
             pass_fds=pass_fds,
         )
 

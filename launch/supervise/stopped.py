@@ -3,11 +3,9 @@
 import signal
 import time
 
-import psutil
-
 from launch.console.console import Console
+from launch.remote import host
 from launch.supervise.running_tasks import RunningTasks
-from launch.supervise.task_process import TaskProcess
 
 _LONGEST_INTERVAL = 5.0
 
@@ -28,7 +26,9 @@ class StoppedTasks:
         self._timeout = timeout
         self._tasks = tasks
         self._console = console
-        self._since: dict[int, float] = {}
+        # By the id of a process and its stop: one that is continued between two looks, as
+        # by a program that slows it down, is in another stop.
+        self._since: dict[tuple[int, int], float] = {}
         self._looked = 0.0
         self.interval = min(_LONGEST_INTERVAL, timeout / 4)
 
@@ -38,21 +38,13 @@ class StoppedTasks:
         if now - self._looked < self.interval:
             return
         self._looked = now
-        stopped = {task.pid: task for task in self._tasks.alive if _is_stopped(task)}
-        # Drops tasks that were continued, so that their next stop is timed from its
-        # start.
-        self._since = {pid: self._since.get(pid, now) for pid in stopped}
-        for pid, task in stopped.items():
-            if now - self._since[pid] >= self._timeout:
+        stops = ((task, host.stop_of(task.pid)) for task in self._tasks.alive)
+        stopped = {(task.pid, stop): task for task, stop in stops if stop is not None}
+        self._since = {stop: self._since.get(stop, now) for stop in stopped}
+        for stop, task in stopped.items():
+            if now - self._since[stop] >= self._timeout:
                 self._console.notice(
                     f"{task.plan.name} has been stopped (SIGSTOP) for "
                     f"{self._timeout:g} s (--stall_timeout): killing it"
                 )
                 task.signal(signal.SIGKILL)
-
-
-def _is_stopped(task: TaskProcess) -> bool:
-    try:
-        return bool(psutil.Process(task.pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

@@ -19,12 +19,14 @@ from itertools import pairwise
 from launch.console.console import Console
 from launch.job import Job
 from launch.network import reach
-from launch.plan import TaskPlan
+from launch.plan import EVERY_TASK, TaskPlan
+from launch.secure import mode
 from launch.supervise import policy, processes, readiness
 from launch.supervise.cluster_use import ClusterUse
 from launch.supervise.cluster_watch import ClusterWatch
 from launch.supervise.end_request import EndRequest, KillNow
 from launch.supervise.event_loop import EventLoop
+from launch.supervise.heartbeat import Heartbeat
 from launch.supervise.output import Output
 from launch.supervise.policy import Verdict
 from launch.supervise.recovery import names
@@ -33,8 +35,8 @@ from launch.supervise.running_tasks import RunningTasks
 from launch.supervise.starter import Starter
 from launch.supervise.stopped import StoppedTasks
 from launch.supervise.summary import Phases, row, summarize
-
-_READINESS_INTERVAL = 0.03  # seconds
+from launch.supervise.tunnels import Tunnels
+from tf_config import Task
 
 
 class Supervisor:
@@ -56,9 +58,11 @@ class Supervisor:
         self._end_request = EndRequest(control, self._loop)
         self._output = Output(job, console)
         self._use = ClusterUse(job.plans)
-        self._starter = Starter(job, self._loop)
+        heartbeat = Heartbeat()
+        self._starter = Starter(job, self._loop, heartbeat)
+        self._tunnels = Tunnels(job, self._loop, console, heartbeat)
         self._tasks = RunningTasks(
-            job, self._loop, self._output, self._use, self._starter
+            job, self._loop, self._output, self._use, self._starter, self._tunnels
         )
         self._restarts = Restarts(
             job, self._tasks, self._loop, self._end_request, console
@@ -66,9 +70,8 @@ class Supervisor:
         self._watch = ClusterWatch(self._use, job.plans, self._tasks, console)
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
-        self._loop.add_checks(
-            [self._tasks, self._restarts, stopped, self._watch, self._output]
-        )
+        self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
+        self._loop.add_checks([self._watch, self._output])
 
     def run(self) -> int:
         """Runs the job to its end, and returns its exit status."""
@@ -103,8 +106,19 @@ class Supervisor:
         self._console.notice(f"the logs are in {self._job.log_dir}")
         self._console.notice(self._output.notice)
         verdict = self._protect()
-        if servers and verdict is None:
-            verdict = self._start_tasks(servers) or self._await_listening()
+        if verdict is None:
+            self._tunnels.start()  # They get ready while the servers do.
+            verdict = self._start_tasks(servers) if servers else None
+        if verdict is None:
+            tasks, job, end = list(self._tasks), self._job, self._end_request
+            verdict = readiness.await_all(tasks, self._tunnels, self._loop, job, end)
+            if end:
+                verdict = self._ended_during_startup()
+        late = [each.plan.task for each in self._tasks if not readiness.listens(each)]
+        if late and verdict is None:
+            self._console.notice(
+                f"not waiting for {names(late)} (--min_workers={self._job.min_workers})"
+            )
         if others and verdict is None:
             verdict = self._start_tasks(others)
         if verdict is None:
@@ -114,9 +128,13 @@ class Supervisor:
 
     def _protect(self) -> Verdict | None:
         """Closes the ports before any task can open one."""
-        ports = [plan.port for plan in self._job.plans]
+        job = self._job
+        self._warning = ""
+        if job.hosts:  # The agents close the ports there.
+            self._console.notice(mode.notice(job.protection, job.hosts))
+            return None
         try:
-            protection = reach.protect(self._job.network, ports)
+            protection = reach.protect(job.network, [each.port for each in job.plans])
         except reach.NetworkError as error:
             return Verdict(1, str(error))
         self._console.notice(protection.notice)
@@ -136,22 +154,6 @@ class Supervisor:
             return self._ended_during_startup()
         return self._tasks.start(plans)
 
-    def _await_listening(self) -> Verdict | None:
-        """Waits until every server listens; returns a verdict if one does not."""
-        deadline = time.monotonic() + self._job.startup_timeout
-        missing = list(self._tasks)
-        while missing := [task for task in missing if not readiness.listens(task)]:
-            self._loop.run_once(_READINESS_INTERVAL)
-            if self._end_request:
-                return self._ended_during_startup()
-            for task in self._tasks:
-                if task.exit is not None:
-                    status = policy.exit_status(task.exit.code) or 1
-                    return Verdict(status, readiness.explain_death(task))
-            if time.monotonic() > deadline:
-                return Verdict(1, readiness.explain_silence(missing, self._job))
-        return None
-
     def _ended_during_startup(self) -> Verdict:
         return replace(self._interrupted(), reason="the job was ended during startup")
 
@@ -162,6 +164,8 @@ class Supervisor:
         self._loop.wait(self._may_be_over)
         while again := self._restarts.due():
             if verdict := self._restarts.recover(again):
+                if verdict.lost_host:
+                    self._prepare_to_move(verdict.lost_host, again)
                 return verdict
             self._loop.wait(self._may_be_over)
         if self._leader in self._tasks.exits and not self._is_over():
@@ -171,7 +175,7 @@ class Supervisor:
         if self._end_request.signals:
             self._forward(self._end_request.signals[0])
         elif not self._end_request:
-            rest = policy.unfinished(self._job.plans, self._tasks.exits)
+            rest = self._unfinished()
             return Verdict(0, f"{names(rest)} did not end in time: ending the job")
         return self._interrupted()
 
@@ -182,10 +186,14 @@ class Supervisor:
         return self._is_over() or self._leader in self._tasks.exits
 
     def _await_stragglers(self) -> None:
-        rest = policy.unfinished(self._job.plans, self._tasks.exits)
+        rest = self._unfinished()
         timeout = self._job.straggler_timeout
         self._console.notice(f"waiting up to {timeout:g} s for {names(rest)} to end")
         self._loop.wait(self._is_over, timeout)
+
+    def _unfinished(self) -> list[Task]:
+        exits, given_up = self._tasks.exits, self._restarts.given_up
+        return policy.unfinished(self._job.plans, exits, given_up)
 
     def _await_closing(self, verdict: Verdict) -> Verdict:
         """Gives every ps that runs the script of a successful job time to end."""
@@ -201,7 +209,13 @@ class Supervisor:
         return self._judge() or verdict
 
     def _judge(self) -> Verdict | None:
-        return policy.judge(self._job.kind, self._job.plans, self._tasks.exits)
+        exits, given_up = self._tasks.exits, self._restarts.given_up
+        verdict = policy.judge(self._job.kind, self._job.plans, exits, given_up)
+        if verdict and verdict.status and self._job.kind == EVERY_TASK:
+            failed = [task for task in exits if exits[task] != 0]
+            shortage = self._restarts.shortage(failed)
+            verdict = replace(verdict, reason=verdict.reason + shortage)
+        return verdict or self._tunnels.failure
 
     def _interrupted(self) -> Verdict:
         """Returns the verdict on a job that was told to end: its leader's status."""
@@ -209,6 +223,12 @@ class Supervisor:
         if code is None:
             code = -(self._end_request.signals or [signal.SIGTERM])[0]
         return Verdict(policy.exit_status(code))
+
+    def _prepare_to_move(self, host: str, lost: tuple[Task, ...]) -> None:
+        """Lets the script save, if it has not lost its variables."""
+        self._tell({"lost_host": host})
+        if all(task.job == "worker" for task in lost):
+            self._forward(signal.SIGTERM)
 
     # Ending.
 

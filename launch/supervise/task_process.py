@@ -72,12 +72,13 @@ class TaskProcess:
         self.reports, report_end = _pipe()
         told = {contract.REPORT_FD: str(report_end)} if may_report else {}
         try:
-            self._pid = starter.start(
+            self._process = starter.start(
                 plan,
-                {**environ, **plan.env, **told},
+                # Another host has its own environment.
+                {**({} if plan.remote else environ), **plan.env, **told},
                 output=write_end,
+                reports=report_end,
                 inherit_stdin=inherit_stdin,
-                pass_fds=[report_end] if may_report else [],
             )
         finally:
             # As long as this process holds a write end, the pipe does not end.
@@ -96,7 +97,17 @@ class TaskProcess:
     @property
     def pid(self) -> int:
         """The process id; once the task is reaped, the kernel may reuse it."""
-        return self._pid
+        return self._process.pid
+
+    @property
+    def listens(self) -> bool:
+        """Whether the task accepts connections on its port."""
+        return self._process.listens(self.plan.port)
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether the host that it runs on has answered."""
+        return getattr(self._process, "was_reached", True)
 
     @property
     def alive(self) -> bool:
@@ -130,31 +141,50 @@ class TaskProcess:
                 return False
         return True
 
-    def read_reports(self) -> list[Report] | None:
-        """Reads the available reports; returns None once the pipe is closed."""
-        try:
-            data = os.read(self.reports, _CHUNK)
-        except BlockingIOError:
-            return []
-        if not data:
-            return None
-        reports = map(Report.from_line, self._report_lines.feed(data))
-        return [report for report in reports if report is not None]
+    def read_reports(self) -> tuple[list[Report], bool]:
+        """Reads the available reports; returns them, and False at their end."""
+        reports: list[Report] = []
+        for _ in range(_CHUNKS_AT_ONCE):
+            try:
+                data = os.read(self.reports, _CHUNK)
+            except BlockingIOError:
+                return reports, True
+            lines = self._report_lines
+            for line in lines.feed(data) if data else lines.close():
+                heard = self._process.hear(line)
+                if isinstance(heard, Report):
+                    reports.append(heard)
+                elif heard:
+                    self._log_line(heard)
+            if not data:
+                return reports, False
+        return reports, True
+
+    def _log_line(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            self._log.write(line.encode(errors="surrogateescape") + b"\n")
+        self._on_line(line)
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the task if it is alive."""
         if self.alive:
-            os.kill(self.pid, signum)
+            self._process.signal(signum)
+
+    def let_go(self) -> None:
+        """Gives up on a task that nothing has ended."""
+        if self.alive:
+            self._process.let_go()
 
     def ended(self, exit: processes.Exit) -> None:
         """Records that the task was reaped."""
-        self.exit = exit
+        self.exit = self._process.exit(exit)
         self.wall = time.monotonic() - self._started
 
     def close(self) -> None:
         """Closes the pipes and the log file."""
         os.close(self._output)
         os.close(self.reports)
+        self._process.close()
         self._log.close()
 
     def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:

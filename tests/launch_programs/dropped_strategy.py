@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tfdist
 
-DEADLINE = 30.0  # seconds
+DEADLINE = 120.0  # seconds
 
 
 def describe(name):

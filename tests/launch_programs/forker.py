@@ -2,8 +2,9 @@
 
     python forker.py LOG < commands
 
-A command is a JSON list, the arguments of Python. The answer is a JSON list, once for the
-fork and once for the spawn: the return code and the output, or why it was not forked.
+A command is a JSON list, the arguments of Python. One that starts with `<` is the file of
+the standard input of the fork. The answer is a JSON list, once for the fork and once for
+the spawn: the return code and the output, or why it was not forked.
 """
 
 import json
@@ -21,13 +22,13 @@ def ended(pid: int, output: int) -> list:
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), data.decode()]
 
 
-def forked(server: ForkServer, argv: list[str]) -> list:
+def forked(server: ForkServer, argv: list[str], path: str) -> list:
     ours, theirs = os.pipe()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    files = {0: nothing, 1: theirs, 2: theirs}
+    stdin = os.open(path, os.O_RDONLY)
+    files = {0: stdin, 1: theirs, 2: theirs}
     answer = server.fork(argv, os.environ, files)
     os.close(theirs)
-    os.close(nothing)
+    os.close(stdin)
     if answer.problem:
         os.close(ours)
         return [None, answer.problem]
@@ -52,8 +53,11 @@ def main() -> None:
     server.hear()
     print(json.dumps([server.pid, server.problem]), flush=True)
     for line in sys.stdin:
-        argv = [sys.executable, *json.loads(line)]
-        print(json.dumps([forked(server, argv), spawned(argv)]), flush=True)
+        arguments, path = json.loads(line), os.devnull
+        if arguments and arguments[0].startswith("<"):
+            path = arguments.pop(0)[1:]
+        argv = [sys.executable, *arguments]
+        print(json.dumps([forked(server, argv, path), spawned(argv)]), flush=True)
 
 
 main()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import launch
 
+from ..deadline import DEADLINE
+
 PROGRAMS = Path(__file__).parent
 ROOT = str(Path(launch.__file__).parent.parent)
 COMMAND = (sys.executable, "-m", "launch.local")
-DEADLINE = 30.0  # seconds
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
 
@@ -47,6 +48,9 @@ class Launcher:
     `prefix` is a command that runs another one, its arguments.
     """
 
+    # A fork server would import TensorFlow for seconds, and stand-ins need none.
+    command = (*COMMAND, "--log_dir=logs", "--fork_server=off")
+
     def __init__(self, directory, prefix=()):
         self.prefix = prefix
         self.mark = f"mark-{uuid.uuid4().hex}"
@@ -60,8 +64,8 @@ class Launcher:
     ):
         environ = {**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": self.mark}
         environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
-        return subprocess.Popen(
-            [*self.prefix, *COMMAND, "--log_dir=logs", *args],
+        self.process = subprocess.Popen(
+            [*self.prefix, *self.command, *args],
             cwd=self.directory,
             env={**environ, **variables},
             stdin=subprocess.DEVNULL,
@@ -70,6 +74,7 @@ class Launcher:
             stderr=subprocess.PIPE,
             text=True,
         )
+        return self.process
 
     def run(self, *args, **variables):
         """Runs it to its end: its exit status, standard output and error."""
@@ -86,7 +91,13 @@ class Launcher:
         return path.read_bytes() if path.exists() else b""
 
     def wait_for_log(self, name, text=b"ready"):
-        wait_for(lambda: text in self.log(name), f"{text!r} in the log of {name}")
+        try:
+            wait_for(lambda: text in self.log(name), f"{text!r} in the log of {name}")
+        except AssertionError as error:
+            if self.process.poll() is None:
+                raise
+            # It has said why it ended.
+            raise AssertionError(f"{error}: {self.process.communicate()}") from None
 
     def wait_until_nothing_is_left(self):
         wait_for(lambda: not marked(self.mark), "end of the last process")

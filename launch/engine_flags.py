@@ -1,0 +1,100 @@
+"""The flags that every engine's command has, and those of several of them."""
+
+import os
+from collections.abc import Collection
+
+from absl import flags
+
+from launch import cluster_flags
+from launch.command_line import UsageError
+from launch.secure import mode
+
+LAST_PORT = 65_535
+
+
+def define(values: flags.FlagValues, connect_timeout: float, whom: str) -> None:
+    """Defines the flags of every engine, with those of a whole cluster.
+
+    Args:
+        values: Where they are defined.
+        connect_timeout: The default of the flag, in seconds.
+        whom: Who has to be there by then, such as `every host must answer`.
+    """
+    flags.DEFINE_string(
+        "name",
+        None,
+        "The job's name, for launch.jobs and for the engine. By default made from the "
+        "script's.",
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "detach",
+        False,
+        "Start the job, print its name, and return; python -m launch.jobs follows it.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "connect_timeout",
+        connect_timeout,
+        f"Seconds within which {whom}, before any task is started.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum("secure", mode.AUTO, mode.MODES, mode.HELP, flag_values=values)
+    cluster_flags.define(values)
+
+
+def define_first_port(values: flags.FlagValues) -> None:
+    """Defines the flag of engines whose hosts others use, too."""
+    flags.DEFINE_integer(
+        "first_port",
+        None,
+        "The first port of the tasks on each host, for a firewall; with TLS, the only one "
+        "that the other hosts use. By default, free ports from 10000 up.",
+        lower_bound=1,
+        upper_bound=LAST_PORT,
+        flag_values=values,
+    )
+
+
+def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
+    """Checks the values that no parser can reject by itself.
+
+    Args:
+        values: The values of the flags.
+        not_empty: The flags whose value, if there is one, is a text.
+
+    Raises:
+        UsageError: If one is out of range, or they do not fit together.
+    """
+    cluster_flags.check(values)
+    cluster_flags.check_seconds("connect_timeout", values.connect_timeout)
+    for name in not_empty:
+        value = values[name].value
+        if value is not None and (not value.strip() or "\0" in value):
+            raise UsageError(f"--{name} is empty: give a value, or omit the flag")
+
+
+def check_work_dir(path: str | None) -> None:
+    """Checks a working directory on other hosts.
+
+    Raises:
+        UsageError: If it is not absolute.
+    """
+    if path is not None and not os.path.isabs(path):
+        raise UsageError(
+            "--work_dir must be an absolute path, that of a directory where the tasks "
+            f"run; received {path!r}"
+        )
+
+
+def check_number(tasks: int, most: int) -> None:
+    """Checks how many tasks a job has.
+
+    Raises:
+        UsageError: If there are more than `most`.
+    """
+    if tasks > most:
+        raise UsageError(
+            f"{tasks} tasks are more than the {most} that a job may have: lower --num_ps "
+            "or --num_workers"
+        )

@@ -1,0 +1,58 @@
+"""Runs a job in a process of its own, which goes on when the command has returned."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from launch.engines.engine import EngineError
+
+
+def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:
+    """Starts a process that does the work, and waits until that says it has started.
+
+    Args:
+        output: The file of what the process prints.
+        work: Called there with a function that says so.
+
+    Raises:
+        EngineError: If the work fails before: its message.
+    """
+    ready, told = os.pipe()
+    if child := os.fork():
+        os.close(told)
+        with open(ready, "rb") as answer:
+            problem = answer.read().decode()
+        os.waitpid(child, 0)
+        if problem:
+            raise EngineError(problem)
+        return
+    # From here on, nothing may return into the caller's code.
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.close(ready)
+        _redirect(output)
+        with open(told, "wb", buffering=0) as answer:
+            try:
+                work(answer.close)
+            except Exception as error:
+                if answer.closed:
+                    raise
+                # Whatever it is, a job that has not started must not look like one.
+                answer.write((str(error) or type(error).__name__).encode())
+    except BaseException:
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _redirect(output: str) -> None:
+    sys.stdout.flush()
+    with open(os.devnull, "rb") as nothing, open(output, "wb") as log:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)

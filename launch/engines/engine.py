@@ -1,0 +1,96 @@
+"""What every engine can do with a job, and how a job stands."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+from launch.engines.record import Record
+
+Planned = TypeVar("Planned", contravariant=True)
+
+ENGINES = ("ssh", "slurm", "kubernetes", "ray")
+"""The modules of this package that are an `Engine`."""
+
+STARTING, RUNNING, ENDED = "starting", "running", "ended"
+
+
+class EngineError(ValueError):
+    """An engine cannot do what was asked; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a job stands.
+
+    Attributes:
+        state: `starting`, `running` or `ended`.
+        code: The exit status of a job that has ended; None if nobody recorded it.
+        reason: Why it ended, has not started yet, or runs without some tasks; '' if there
+            is nothing to say.
+        hosts: Where the engine has put tasks by now, by their names; those of the record
+            if it does not say.
+    """
+
+    state: str
+    code: int | None = None
+    reason: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.state != ENDED:
+            return f"{self.state}: {self.reason}" if self.reason else self.state
+        how = "without an exit status" if self.code is None else f"with {self.code}"
+        return f"ended {how}{f': {self.reason}' if self.reason else ''}"
+
+
+class Engine(Protocol[Planned]):
+    """The verbs. A module with these functions is one.
+
+    `Planned` is what the engine's command plans: a `launch.job.Job`, or what is submitted
+    to an engine that decides later where tasks run.
+    """
+
+    def render(self, job: Planned) -> str:
+        """Returns the job as what a person could run by hand; starts nothing."""
+        ...
+
+    def run(self, job: Planned, record: Record) -> int:
+        """Submits a job, follows it to its end, and returns its exit status.
+
+        However this process ends, the job ends with it.
+        """
+        ...
+
+    def detach(self, job: Planned, record: Record) -> None:
+        """Submits a job that goes on without this process."""
+        ...
+
+    def status(self, record: Record) -> Status:
+        """Returns how a job stands."""
+        ...
+
+    def follow(self, record: Record) -> Iterator[str]:
+        """Yields the job's output, line by line, until the job has ended."""
+        ...
+
+    def logs(self, record: Record, task: str) -> Iterator[str]:
+        """Yields the lines that a task has written so far."""
+        ...
+
+    def cancel(self, record: Record) -> None:
+        """Ends a job and waits until nothing of it is left; again does nothing."""
+        ...
+
+
+def load(name: str) -> Engine[Any]:
+    """Returns an engine.
+
+    Raises:
+        EngineError: If there is no such engine.
+    """
+    if name not in ENGINES:
+        raise EngineError(
+            f"there is no engine {name!r}; choose one of {', '.join(ENGINES)}"
+        )
+    return cast(Engine[Any], importlib.import_module(f"launch.engines.{name}"))

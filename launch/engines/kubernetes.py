@@ -1,0 +1,199 @@
+"""The engine Kubernetes: it replaces lost pods, and one of them supervises the others.
+
+The supervisor of `launch.supervise` runs in the launcher's pod: no controller of
+Kubernetes knows which tasks a lost ps takes with it. Here, the job is created, followed
+and taken away.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import FrameType
+
+from launch.engines import (
+    background,
+    kubernetes_logs,
+    kubernetes_objects,
+    kubernetes_state,
+)
+from launch.engines import kubernetes_yaml as yaml
+from launch.engines import ssh as local
+from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
+from launch.engines.kubernetes_client import KubernetesClient
+from launch.engines.kubernetes_follower import Follower, tell
+from launch.engines.kubernetes_objects import KubernetesJob
+from launch.engines.kubernetes_pods import LAUNCHER
+from launch.engines.kubernetes_removal import remove, selector
+from launch.engines.kubernetes_state import CANCELLED
+from launch.engines.record import Record
+from tf_config.contract import EXIT_USAGE
+
+_MOMENT = 0.1  # seconds
+_TEARDOWN_TIMEOUT = 60.0
+# Ends the job when the command is gone, even if it was killed.
+_GUARD = 'read -r line || exec "$@"'
+
+
+def render(job: KubernetesJob) -> str:
+    """Returns the objects as YAML, for `kubectl apply -f -`."""
+    return yaml.dump(kubernetes_objects.render(job))
+
+
+def run(job: KubernetesJob, record: Record) -> int:
+    """Submits a job, shows its output, and returns its exit status."""
+    signals: list[int] = []
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        signals.append(signum)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, note)
+    client = client_of(record)
+    with record.held():
+        _submit(job, record, client)
+        tell(record.announcement)
+        with _guarded(record):
+            follower = Follower(client, record, job)
+            for line in follower.lines(signals):
+                print(line, flush=True)
+            if not signals:
+                return follower.settle()
+            tell(f"{signal.Signals(signals[0]).name}: cancelling job {record.name}")
+            remove(client, record.name, record.grace_period)
+            record.write_end(128 + signals[0])
+            return 128 + signals[0]
+
+
+@contextlib.contextmanager
+def _guarded(record: Record) -> Iterator[None]:
+    """Ends the job if this process is killed, or ends the context by an error."""
+    guard = subprocess.Popen(
+        [*("sh", "-c", _GUARD, "sh"), sys.executable, "-m"]
+        + ["launch.jobs", "cancel", record.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert guard.stdin
+    with guard.stdin:
+        yield
+        guard.stdin.write(b"\n")
+    guard.wait()
+
+
+def detach(job: KubernetesJob, record: Record) -> None:
+    """Submits a job, and leaves a process that copies its logs here.
+
+    The job does not need that process. Without it, the logs are in the pods.
+    """
+    client = client_of(record)
+
+    def work(started: Callable[[], None]) -> None:
+        with record.held():
+            _submit(job, record, client)
+            started()
+            try:
+                follower = Follower(client, record, job)
+                for _ in follower.lines([]):
+                    pass
+                follower.settle()
+            except EngineError as error:
+                _note(record, str(error))
+            except BaseException:
+                _note(record, traceback.format_exc())
+
+    background.run(os.devnull, work)
+
+
+def _note(record: Record, text: str) -> None:
+    with open(record.output, "a") as log:
+        log.write(f"launch.kubernetes: {text}\n")
+
+
+def _submit(job: KubernetesJob, record: Record, client: KubernetesClient) -> None:
+    if client.find("NetworkPolicy", selector(job.name)):
+        raise EngineError(
+            f"a job named {job.name!r} is in the namespace {client.namespace}: choose "
+            f"another --name, or end it with python -m launch.jobs cancel {job.name}"
+        )
+    made = kubernetes_objects.render(job)
+    yaml.check_text(made)
+    try:
+        for each in made:
+            client.create(each)
+    except BaseException:
+        record.write_end(EXIT_USAGE)
+        remove(client, job.name, 0)
+        raise
+
+
+def status(record: Record) -> Status:
+    """Returns how a job stands."""
+    client = client_of(record)
+    pods = client.find("Pod", selector(record.name))
+    jobs = client.find("Job", selector(record.name))
+    if found := kubernetes_state.end(jobs, pods):
+        return Status(ENDED, found.code, found.reason)
+    if not jobs and not pods:
+        code = record.end.get("code")
+        return Status(ENDED, code, "" if code is not None else "it was deleted")
+    everyone, started = {LAUNCHER, *record.tasks}, kubernetes_state.started(pods)
+    nodes = kubernetes_state.nodes(pods)
+    if everyone <= started:
+        return Status(RUNNING, hosts=nodes)
+    causes = kubernetes_state.missing(pods, client.events(), record.name)
+    lacks = kubernetes_state.shortage(everyone, started, record.min_workers)
+    reason = "; ".join(causes)
+    return Status(STARTING if lacks else RUNNING, reason=reason, hosts=nodes)
+
+
+def follow(record: Record) -> Iterator[str]:
+    """Yields what the launcher shows; without a process that does so, copies the logs."""
+    if record.is_alive:
+        yield from local.follow(record)
+        return
+    client = client_of(record)
+    if not client.find("Pod", selector(record.name)):
+        yield from local.follow(record)
+        return
+    with record.held():
+        follower = Follower(client, record, None)
+        yield from follower.lines([])
+        follower.settle()
+
+
+def logs(record: Record, task: str) -> Iterator[str]:
+    """Yields the lines of a task's log, from its file here."""
+    return local.logs(record, task)
+
+
+def cancel(record: Record) -> None:
+    """Deletes a job, its launcher first, so that the chief can still reach the ps."""
+    client = client_of(record)
+    was_there = remove(client, record.name, record.grace_period)
+    deadline = time.monotonic() + _TEARDOWN_TIMEOUT
+    while record.is_alive and time.monotonic() < deadline:
+        time.sleep(_MOMENT)
+    if was_there and not record.end:
+        record.write_end(CANCELLED)
+
+
+def client_of(record: Record) -> KubernetesClient:
+    """Returns the namespace of a job.
+
+    Raises:
+        EngineError: If the client is not installed, or there is no such context.
+    """
+    return KubernetesClient(**record.where)
+
+
+def with_output(record: Record) -> Record:
+    """Returns a record that says where the launcher's output is."""
+    return replace(record, output=kubernetes_logs.paths(record.log_dir, [])[LAUNCHER])

@@ -1,0 +1,221 @@
+"""Kubernetes as the official client reaches it, with objects as plain data."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from launch.engines.engine import EngineError
+from launch.engines.kubernetes_yaml import MISSING
+
+KINDS = ("JobSet", "Job", "Pod", "Service", "Secret", "NetworkPolicy")
+"""What a job consists of, in the order in which it is taken away."""
+
+_TIMEOUT = 15.0  # seconds
+_READS = 2  # of an answer that does not come
+_JOBSETS = ("jobset.x-k8s.io", "v1alpha2", "jobsets")
+
+
+class KubernetesClient:
+    """The objects of one namespace.
+
+    Args:
+        context: The context of the user's kubeconfig; '' for the current one.
+        namespace: The namespace; '' for that of the context.
+        kubeconfig: The files, as in KUBECONFIG; '' for the user's.
+
+    Attributes:
+        namespace: The namespace.
+
+    Raises:
+        EngineError: If the client is not installed, or there is no such context.
+    """
+
+    def __init__(
+        self, context: str = "", namespace: str = "", kubeconfig: str = ""
+    ) -> None:
+        try:
+            import urllib3
+            from kubernetes import client, config
+        except ImportError:
+            raise EngineError(MISSING) from None
+        self._client = client
+        files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        paths = os.path.expanduser(files)
+        chosen: dict[str, Any] = {}
+        settings = client.Configuration()
+        # By default, a server that accepts a connection and is silent is asked four times.
+        settings.retries = urllib3.Retry(3, read=_READS - 1)
+        try:
+            if _is_in_pod() and not any(map(os.path.exists, paths.split(os.pathsep))):
+                config.load_incluster_config(settings)
+                with open(f"{_ACCOUNT}/namespace") as file:
+                    chosen = {"namespace": file.read().strip()}
+            else:
+                asked = {"config_file": paths, "context": context or None}
+                contexts, current = config.list_kube_config_contexts(paths)
+                named = [each for each in contexts if each["name"] == context]
+                chosen = (named[0] if named else current)["context"]
+                config.load_kube_config(**asked, client_configuration=settings)
+        except (config.ConfigException, OSError) as error:
+            raise EngineError(
+                f"there is no way to Kubernetes in {files}: {_why(error)}. Set KUBECONFIG or "
+                "--context to a cluster that kubectl reaches"
+            ) from None
+        self.namespace: str = namespace or chosen.get("namespace") or "default"
+        self._api = api = client.ApiClient(settings)
+        self._core = client.CoreV1Api(api)
+        self._batch = client.BatchV1Api(api)
+        self._network = client.NetworkingV1Api(api)
+        self._custom = client.CustomObjectsApi(api)
+
+    def version(self) -> tuple[int, int]:
+        """Returns the server's version.
+
+        Raises:
+            EngineError: If it does not answer.
+        """
+        get = self._client.VersionApi(self._api).get_code
+        found = self._ask("tell its version", partial(get, _preload_content=False))
+        return int(found["major"]), int(found["minor"].rstrip("+"))
+
+    def create(self, made: dict[str, Any]) -> None:
+        """Creates an object.
+
+        Raises:
+            EngineError: If Kubernetes refuses it.
+        """
+        kind = made["kind"]
+        if kind == "JobSet":
+            group, version, plural = _JOBSETS
+            create: Callable[..., Any] = partial(
+                self._custom.create_namespaced_custom_object,
+                *(group, version, self.namespace, plural, made),
+            )
+        else:
+            create = partial(self._verb("create", kind), self.namespace, made)
+        what = f"create the {kind} {made['metadata']['name']}"
+        if kind == "JobSet":
+            what += ", which needs its controller (jobset.sigs.k8s.io) in the cluster"
+        self._ask(what, partial(create, _preload_content=False))
+
+    def find(self, kind: str, selector: str) -> list[dict[str, Any]]:
+        """Returns the objects of a kind that have labels; none of a kind that is unknown.
+
+        Args:
+            kind: One of `KINDS`.
+            selector: The labels, such as `a=b,c=d`.
+
+        Raises:
+            EngineError: If Kubernetes does not answer.
+        """
+        if kind == "JobSet":
+            group, version, plural = _JOBSETS
+            look: Callable[..., Any] = partial(
+                self._custom.list_namespaced_custom_object,
+                *(group, version, self.namespace, plural),
+            )
+        else:
+            look = partial(self._verb("list", kind), self.namespace)
+        asked = partial(look, label_selector=selector, _preload_content=False)
+        found = self._ask(f"list each {kind}", asked, missing={"items": []})
+        items: list[dict[str, Any]] = found["items"]
+        return items
+
+    def delete(self, kind: str, name: str) -> None:
+        """Deletes an object and all that it has made; one that is gone already is fine.
+
+        Raises:
+            EngineError: If Kubernetes refuses.
+        """
+        options = {"propagation_policy": "Background", "_preload_content": False}
+        if kind == "JobSet":
+            group, version, plural = _JOBSETS
+            delete: Callable[..., Any] = partial(
+                self._custom.delete_namespaced_custom_object,
+                *(group, version, self.namespace, plural, name),
+            )
+        else:
+            delete = partial(self._verb("delete", kind), name, self.namespace)
+        self._ask(f"delete the {kind} {name}", partial(delete, **options), missing={})
+
+    def events(self) -> list[dict[str, Any]]:
+        """Returns what has happened in the namespace of late."""
+        get = partial(self._core.list_namespaced_event, self.namespace)
+        found = self._ask("list events", partial(get, _preload_content=False))
+        items: list[dict[str, Any]] = found["items"]
+        return items
+
+    def log(self, pod: str, since: int | None) -> Iterator[bytes]:
+        """Yields a pod's log as it comes, each line after the time of its writing.
+
+        Args:
+            pod: The pod's name.
+            since: Seconds into the past at which to begin; None for the beginning.
+
+        Raises:
+            EngineError: If it cannot be read.
+        """
+        asked: dict[str, Any] = {"follow": True, "timestamps": True}
+        if since is not None:
+            asked["since_seconds"] = since
+        try:
+            answer: Any = self._core.read_namespaced_pod_log(
+                pod, self.namespace, _preload_content=False, **asked
+            )
+            try:
+                yield from answer.stream(amt=64 * 1024)
+            finally:
+                answer.close()
+        except Exception as error:
+            raise EngineError(f"the log of {pod} cannot be read: {error}") from None
+
+    def _verb(self, verb: str, kind: str) -> Callable[..., Any]:
+        names = {
+            "Job": (self._batch, "job"),
+            "Pod": (self._core, "pod"),
+            "Service": (self._core, "service"),
+            "Secret": (self._core, "secret"),
+            "NetworkPolicy": (self._network, "network_policy"),
+        }
+        api, name = names[kind]
+        found: Callable[..., Any] = getattr(api, f"{verb}_namespaced_{name}")
+        return found
+
+    def _ask(
+        self,
+        what: str,
+        call: Callable[..., Any],
+        missing: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(call(_request_timeout=_TIMEOUT).data)
+        except self._client.ApiException as error:
+            if error.status == 404 and missing is not None:
+                return missing
+            raise EngineError(f"Kubernetes does not {what}: {_words(error)}") from None
+        except Exception as error:
+            # The client passes on what urllib3, ssl and json raise.
+            raise EngineError(f"Kubernetes does not {what}: {error}") from None
+        return found
+
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def _is_in_pod() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ and os.path.exists(_ACCOUNT)
+
+
+def _why(error: Exception) -> str:
+    """The client calls a file that is missing an invalid one."""
+    return str(error).removeprefix("Invalid kube-config file. ").rstrip(".")
+
+
+def _words(error: Any) -> str:
+    body = error.body or b""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {error.status}, {error.reason}"

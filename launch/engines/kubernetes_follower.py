@@ -1,0 +1,135 @@
+"""Follows a job of Kubernetes from here: its output, its logs, its start and its end."""
+
+import sys
+import time
+from collections.abc import Iterator
+
+from launch.engines import kubernetes_logs, kubernetes_state
+from launch.engines.engine import EngineError
+from launch.engines.kubernetes_client import KubernetesClient
+from launch.engines.kubernetes_logs import PodLogs
+from launch.engines.kubernetes_objects import KubernetesJob
+from launch.engines.kubernetes_pods import LAUNCHER
+from launch.engines.kubernetes_removal import remove, selector
+from launch.engines.kubernetes_state import CANCELLED, End
+from launch.engines.record import Record
+from launch.loopback import make_log_dir
+
+_TURN, _MOMENT = 1.0, 0.1  # seconds
+_LAST_WORDS = 10.0
+_SILENCE_TIMEOUT = 600.0
+_FAILED_TO_START = 1
+
+
+class Follower:
+    """Follows a job to its end, and keeps its logs.
+
+    Args:
+        client: The job's namespace.
+        record: What is known about it.
+        job: What was submitted; None for a job that was submitted before.
+    """
+
+    def __init__(
+        self, client: KubernetesClient, record: Record, job: KubernetesJob | None
+    ) -> None:
+        self._client, self._record, self._job = client, record, job
+        make_log_dir(record.log_dir)
+        self._logs = PodLogs(
+            client, kubernetes_logs.paths(record.log_dir, [*record.tasks])
+        )
+        self._is_up = job is None
+        self._lacks = "not every pod runs"
+        self._told: set[str] = set()
+        self._begun = time.monotonic()
+        self._end: End | None = None
+        self._is_late = False
+
+    def lines(self, signals: list[int]) -> Iterator[str]:
+        """Yields the launcher's lines until the job ends, or a signal is noted.
+
+        Raises:
+            EngineError: If the job cannot start; it is taken away first.
+        """
+        heard = time.monotonic()
+        while self._end is None and not signals:
+            try:
+                self._look()
+                heard = time.monotonic()
+            except EngineError as error:
+                # A job outlives a restart of the control plane.
+                if self._is_late or time.monotonic() - heard > _SILENCE_TIMEOUT:
+                    raise
+                if str(error) not in self._told:
+                    self._told.add(str(error))
+                    tell(str(error))
+            turn = time.monotonic() + _TURN
+            while self._end is None and not signals and time.monotonic() < turn:
+                yield from self._fresh()
+                time.sleep(_MOMENT)
+        if not signals:
+            # The other pods end within a moment of the launcher's.
+            deadline = time.monotonic() + _LAST_WORDS
+            while self._logs.is_reading and time.monotonic() < deadline:
+                self._logs.update(self._client.find("Pod", selector(self._record.name)))
+                time.sleep(_MOMENT)
+            yield from self._fresh()
+
+    def _look(self) -> None:
+        name = self._record.name
+        pods = self._client.find("Pod", selector(name))
+        self._logs.update(pods)
+        jobs = self._client.find("Job", selector(name))
+        self._end = kubernetes_state.end(jobs, pods)
+        if (
+            self._end is None
+            and not jobs
+            and not self._client.find("JobSet", selector(name))
+        ):
+            self._end = End(CANCELLED, "the job was deleted")
+        if self._end is not None or self._is_up or self._job is None:
+            return
+        everyone, now = {LAUNCHER, *self._record.tasks}, kubernetes_state.started(pods)
+        self._is_up = everyone <= now
+        # What has started once, the launcher looks after.
+        self._lacks = self._lacks and kubernetes_state.shortage(
+            everyone, now, self._job.min_workers
+        )
+        if not self._is_up:
+            self._complain(kubernetes_state.missing(pods, self._client.events(), name))
+
+    def _complain(self, causes: list[str]) -> None:
+        """Tells what the job waits for, and gives up after its deadline."""
+        assert self._job
+        for cause in causes:
+            if cause not in self._told:
+                self._told.add(cause)
+                tell(f"waiting for {cause}")
+        is_late = time.monotonic() - self._begun > self._job.connect_timeout
+        if is_late and self._lacks:
+            self._is_late = True
+            remove(self._client, self._record.name, self._record.grace_period)
+            self._record.write_end(_FAILED_TO_START)
+            why = "\n".join(causes) or "Kubernetes does not say why"
+            raise EngineError(
+                f"{self._lacks} after {self._job.connect_timeout:g} s "
+                f"(--connect_timeout), and the job was deleted:\n{why}"
+            )
+
+    def _fresh(self) -> Iterator[str]:
+        while not self._logs.lines.empty():
+            yield self._logs.lines.get()
+
+    def settle(self) -> int:
+        """Records the end, takes the job away, and returns its exit status."""
+        assert self._end
+        if self._end.reason:
+            tell(self._end.reason)
+        self._record.write_end(self._end.code)
+        remove(self._client, self._record.name, self._record.grace_period)
+        return self._end.code
+
+
+def tell(text: str) -> None:
+    """Tells the user about the job."""
+    print(f"launch.kubernetes: {text}", file=sys.stderr, flush=True)

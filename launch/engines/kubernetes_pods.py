@@ -1,0 +1,261 @@
+"""The pod of each task: a pure function of what the user asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from launch.engines.engine import EngineError
+from launch.remote import greeting, listener
+
+LAUNCHER = "launcher"
+"""The role of the pod that supervises the tasks in the others."""
+
+JOB_VARIABLE = "LAUNCHER_KUBERNETES_JOB"
+"""Tells the command that it runs in a pod of the job, and the job's name."""
+
+PORT = 2222
+"""The port of TensorFlow in each pod."""
+
+END_FILE = "/run/tfdist/end.json"
+"""What the launcher's pod tells of the end; Kubernetes keeps it beside the exit status."""
+
+LOG_PREFIX = "tfdist-logs-"
+"""How the launcher's pod names the directory of its logs, which goes with it."""
+
+_KEY_DIRECTORY = "/run/tfdist/key"
+_KEY = "key"
+_GRACE = 30  # seconds beyond the user's grace period
+_DAY = 86_400.0
+# They would take a task out of its pod's network, or the job's decisions away.
+_REFUSED = (
+    *("hostNetwork", "hostPID", "hostIPC", "hostname", "subdomain", "restartPolicy"),
+    *("initContainers", "ephemeralContainers", "terminationGracePeriodSeconds"),
+    *("setHostnameAsFQDN", "dnsPolicy", "hostUsers", "hostAliases", "hostnameOverride"),
+)
+_REFUSED_OF_CONTAINER = (
+    *("name", "image", "command", "args", "ports", "terminationMessagePath"),
+    *("restartPolicy", "livenessProbe", "startupProbe", "lifecycle"),
+)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a pod asks for.
+
+    Attributes:
+        cpus: A number of CPUs as Kubernetes writes it, such as `2` or `500m`.
+        memory: An amount of memory, such as `4Gi`.
+        gpus: The number of GPUs.
+    """
+
+    cpus: str = ""
+    memory: str = ""
+    gpus: int = 0
+
+    def render(self, gpu_resource: str) -> dict[str, Any]:
+        """Returns them as a container's `resources`; {} if nothing was asked for.
+
+        >>> Resources("2", "4Gi").render("nvidia.com/gpu")
+        {'requests': {'cpu': '2', 'memory': '4Gi'}, 'limits': {'memory': '4Gi'}}
+        """
+        requests, limits = {}, {}
+        if self.cpus:
+            requests["cpu"] = self.cpus
+        if self.memory:
+            requests["memory"] = limits["memory"] = self.memory
+        if self.gpus:
+            # Kubernetes takes the limit of such a resource for the request too.
+            limits[gpu_resource] = str(self.gpus)
+        found = {"requests": requests, "limits": limits}
+        return {name: value for name, value in found.items() if value}
+
+
+@dataclass(frozen=True)
+class Pods:
+    """What the pods of a job have in common, and where they differ by role.
+
+    Attributes:
+        name: The job's name.
+        image: The image of every pod.
+        command: What the launcher's pod runs.
+        python: The interpreter in the image.
+        grace_period: Seconds that a task may take to end.
+        patience: Seconds that a pod waits without a launcher.
+        work_dir: The working directory; '' for the image's own.
+        env: Variables for every pod.
+        resources: What the pods of each role ask for.
+        anti_affinity: Whether two ps must not share a node (`required`), or rather not
+            (`preferred`), or may (`off`).
+        gpu_resource: The name that Kubernetes has for GPUs.
+        ps_node_selector: The labels of nodes for ps.
+        extra: A part of a pod's `spec`, merged into every pod.
+    """
+
+    name: str
+    image: str
+    command: Sequence[str]
+    python: str = "python"
+    grace_period: float = 10.0
+    patience: float = 1800.0
+    work_dir: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, Resources] = field(default_factory=dict)
+    anti_affinity: str = "preferred"
+    gpu_resource: str = "nvidia.com/gpu"
+    ps_node_selector: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def secret(self) -> str:
+        """The name of the Secret with the job's key."""
+        return f"{self.name}-key"
+
+    def labels(self, role: str = "") -> dict[str, str]:
+        """Returns the labels of the job's objects, and of those of one role."""
+        found = {
+            "app.kubernetes.io/managed-by": "tfdist-launch",
+            "app.kubernetes.io/instance": self.name,
+        }
+        if role:
+            found["app.kubernetes.io/component"] = role
+        return found
+
+    def render(
+        self, role: str, *, index: int | None = None, hostname: str = ""
+    ) -> dict[str, Any]:
+        """Returns the template of the pods of a role.
+
+        Args:
+            role: `LAUNCHER`, or a job of the cluster.
+            index: The index of the task, if Kubernetes gives none to the pod.
+            hostname: The pod's name in the network, if Kubernetes gives none.
+        """
+        spec: dict[str, Any] = {
+            "restartPolicy": "Never",
+            "subdomain": self.name,
+            "enableServiceLinks": False,
+            # Nothing in the pods talks to Kubernetes.
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": round(min(self.grace_period, _DAY))
+            + _GRACE,
+            "containers": [self._container(role, index)],
+            "volumes": [
+                {"name": "launcher-key", "secret": {"secretName": self.secret}}
+            ],
+        }
+        if hostname:
+            spec["hostname"] = hostname
+        if role == "ps":
+            spec |= self._ps_placement()
+        merged = _merge(spec, self.extra)
+        return {"metadata": {"labels": self.labels(role)}, "spec": merged}
+
+    def _container(self, role: str, index: int | None) -> dict[str, Any]:
+        key = {greeting.KEY_FILE: f"{_KEY_DIRECTORY}/{_KEY}"}
+        if role == LAUNCHER:
+            command = self.command
+            own = {JOB_VARIABLE: self.name}
+        else:
+            command = (self.python, "-m", "launch.remote.listener")
+            own = {listener.JOB: role, listener.PATIENCE: f"{self.patience:g}"}
+            if index is not None:
+                own[listener.INDEX] = str(index)
+        env = {"PYTHONUNBUFFERED": "1", **self.env, **key, **own}
+        found: dict[str, Any] = {
+            "name": role,
+            "image": self.image,
+            "command": [_literal(each) for each in command],
+            "env": [{"name": k, "value": _literal(v)} for k, v in env.items()],
+            "terminationMessagePath": END_FILE,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [
+                {"name": "launcher-key", "mountPath": _KEY_DIRECTORY, "readOnly": True}
+            ],
+        }
+        if self.work_dir:
+            found["workingDir"] = self.work_dir
+        asked = self.resources.get(role, Resources()).render(self.gpu_resource)
+        if asked:
+            found["resources"] = asked
+        return found
+
+    def _ps_placement(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.ps_node_selector:
+            found["nodeSelector"] = dict(self.ps_node_selector)
+        term = {
+            "labelSelector": {"matchLabels": self.labels("ps")},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        if self.anti_affinity == "required":
+            rule: Any = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        else:
+            weighted = {"weight": 100, "podAffinityTerm": term}
+            rule = {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}
+        if self.anti_affinity != "off":
+            found["affinity"] = {"podAntiAffinity": rule}
+        return found
+
+
+def check_extra(extra: Any) -> Mapping[str, Any]:
+    """Returns a part of a pod's `spec` that can be merged into the pods.
+
+    Raises:
+        EngineError: If it is none, or sets what the launcher decides.
+    """
+    if not isinstance(extra, Mapping):
+        raise EngineError(
+            "a pod's spec is a mapping, such as tolerations: [...]; received "
+            f"{type(extra).__name__}"
+        )
+    containers = extra.get("containers", [{}])
+    if not (
+        isinstance(containers, Sequence)
+        and len(containers) == 1
+        and isinstance(containers[0], Mapping)
+    ):
+        raise EngineError(
+            "containers has one entry in a part of a pod's spec: what to add to the "
+            "task's own container"
+        )
+    for part, refused in (
+        (extra, _REFUSED),
+        (containers[0], _REFUSED_OF_CONTAINER),
+    ):
+        for name in part:
+            if name in refused:
+                why = (
+                    "with it, TensorFlow's port would be open on the node"
+                    if name == "hostNetwork"
+                    else "the launcher decides that"
+                )
+                raise EngineError(f"a pod cannot have {name} ({why}): omit it")
+    return extra
+
+
+def _merge(spec: Any, extra: Any) -> Any:
+    """Adds to a rendered part: mappings by key, lists at their end.
+
+    >>> _merge({"a": [1], "b": {"c": 2}}, {"a": [3], "b": {"d": 4}})
+    {'a': [1, 3], 'b': {'c': 2, 'd': 4}}
+    """
+    if isinstance(spec, Mapping) and isinstance(extra, Mapping):
+        found = dict(spec)
+        for name, value in extra.items():
+            if name == "containers":
+                found[name] = [_merge(spec[name][0], value[0])]
+            else:
+                found[name] = _merge(spec[name], value) if name in spec else value
+        return found
+    if isinstance(spec, list) and isinstance(extra, list):
+        return [*spec, *extra]
+    return extra
+
+
+def _literal(text: str) -> str:
+    """Returns a text that Kubernetes does not take for references to variables.
+
+    >>> _literal("$(HOME) costs $5")
+    '$$(HOME) costs $$5'
+    """
+    return text.replace("$", "$$")

@@ -1,0 +1,210 @@
+"""The engine Ray: an actor per task, in places that are reserved together.
+
+The supervisor of `launch.supervise` runs here, as for ssh. Each of its processes is a
+bridge to an actor, which runs the agent of `launch.remote` on its node. One more process,
+`launch.engines.ray_driver`, is the job for Ray.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launch import foreground
+from launch.engines import background, moves, ray_handle
+from launch.engines.engine import STARTING, EngineError, Status
+from launch.engines.layout import record_of
+from launch.engines.ray_handle import DriverHandle
+from launch.engines.ray_places import Places
+from launch.engines.ray_request import Request, describe
+from launch.engines.record import Record
+from launch.engines.ssh import cancel, follow, logs
+from launch.engines.ssh import status as status_here
+from launch.job import Job
+from launch.loopback import make_log_dir
+from launch.supervise import policy
+from launch.supervise.handle import Handle
+from tf_config import Task
+from tf_config.contract import EXIT_USAGE
+
+__all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]
+
+
+@dataclass(frozen=True)
+class RayJob:
+    """A job before Ray has said where its tasks run.
+
+    Attributes:
+        request: What it asks of Ray.
+        example: The job on nodes that do not exist, for a person to read.
+        plan: Plans it on the nodes that Ray has chosen, after a look at them.
+    """
+
+    request: Request
+    example: Job
+    plan: Callable[[Places], Job]
+
+
+def render(job: RayJob) -> str:
+    """Returns what Ray is asked for, and the command of each task."""
+    request = job.request
+    lines = [
+        # JSON has no line ends in it.
+        f"# Ray at {json.dumps(request.address)}, within {request.timeout:g} s: "
+        f"{describe(request.groups)}",
+        f"# runtime_env: {json.dumps(request.runtime_env)}",
+        "# examples of addresses: Ray chooses the nodes when the job starts",
+    ]
+    for plan in job.example.plans:
+        # Ray has no command that a person could run on a node; this is for a shell there.
+        there = replace(plan, remote=None)
+        lines += [f"# {plan.name} on {plan.address}", there.shell_line()]
+    return "\n".join(lines)
+
+
+def run(job: RayJob, record: Record) -> int:
+    """Runs a job to its end; however this process ends, the job ends with it."""
+    make_log_dir(record.log_dir)
+    with record.held() as lock:
+        _tell(record.announcement)
+        return _run(job, record, lock, lambda: None)
+
+
+def detach(job: RayJob, record: Record) -> None:
+    """Starts a process of its own that runs the job, and waits for its places."""
+    make_log_dir(record.log_dir)
+    output = os.path.join(record.log_dir, "launch.log")
+
+    def work(started: Callable[[], None]) -> None:
+        found = replace(record, output=output)
+        with found.held() as lock:
+            _run(job, found, lock, started)
+
+    background.run(output, work)
+
+
+def status(record: Record) -> Status:
+    """Returns how a job stands."""
+    if record.is_alive and not record.tasks:
+        return Status(STARTING, reason="Ray has not reserved what it needs yet")
+    return status_here(record)
+
+
+def _run(job: RayJob, record: Record, lock: int, started: Callable[[], None]) -> int:
+    """Runs a job, again if its tasks have to move, and records its exit status."""
+    codes = [EXIT_USAGE]
+
+    def once(log_dir: str) -> tuple[int, bool]:
+        code, has_moved, has_grown = _run_once(job, record, log_dir, lock, started)
+        codes.append(code)
+        grown.append(has_grown)
+        return code, has_moved
+
+    grown = [False]
+    try:
+        moves.run(job.example, once, _tell, is_free=lambda: grown[-1])
+    except EngineError as error:
+        # Raised before the first run, it says that nothing was started.
+        if len(codes) == 1:
+            raise
+        _tell(f"the job cannot go on elsewhere: {error}")
+    except SystemExit as end:
+        codes.append(end.code if isinstance(end.code, int) else 1)
+        raise
+    finally:
+        record.write_end(codes[-1])
+    return codes[-1]
+
+
+def _run_once(
+    job: RayJob,
+    record: Record,
+    log_dir: str,
+    lock: int,
+    started: Callable[[], None],
+) -> tuple[int, bool, bool]:
+    """Runs a job on nodes; returns its status, whether it must move, and to more nodes."""
+    log = ray_handle.log_path(record.log_dir)
+    with closing(DriverHandle(job.request, log, [lock])) as driver:
+        planned = replace(job.plan(driver.places()), log_dir=log_dir)
+        found = record_of(planned, record.name, record.engine)
+        replace(found, output=record.output).write()
+        started()
+        moved = _Moved(planned)
+        code = foreground.run(
+            planned,
+            [lock, driver.fileno()],
+            spare=[driver.pid],
+            on_start=lambda handle: driver.watch(
+                lambda event: moved.hear(handle, event)
+            ),
+            on_signal=moved.interrupt,
+        )
+    if not (code and moved.came) or moved.interrupted:
+        return code, False, False
+    # The program was told to end, which is not why.
+    return policy.exit_status(policy.LOST), True, moved.has_grown
+
+
+class _Moved:
+    """Ends the tasks of a job if one has lost its node for another, or more may run.
+
+    The addresses of all tasks are in all others, so the program starts again.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._lost: set[Task] = set()
+        self.came = False
+        self.has_grown = False
+        self.interrupted = False
+
+    def hear(self, handle: Handle, event: Mapping[str, Any]) -> None:
+        if "granted" in event and not self.came:
+            self.came = self.has_grown = True
+            _tell(
+                f"Ray has room for {event['granted']} more of the workers: the program "
+                "starts again with them, from its last checkpoint"
+            )
+            handle.signal(signal.SIGTERM)
+        elif "moved" in event and not self._can_spare(event):
+            self._move(handle, event)
+
+    def _can_spare(self, event: Mapping[str, str]) -> bool:
+        """Whether the job goes on without a task, as the supervisor decides it, too."""
+        plans = self._job.plans
+        (task,) = (plan.task for plan in plans if plan.name == event["moved"])
+        is_news = task not in self._lost
+        lost = {*self._lost, task}
+        if not policy.can_spare(plans, lost, (), self._job.needed_workers):
+            return False
+        self._lost = lost
+        if is_news and not self.came:
+            _tell(
+                f"{task} has lost its node {event['was']}: the job goes on without it "
+                f"(--min_workers={self._job.min_workers})"
+            )
+        return True
+
+    def _move(self, handle: Handle, event: Mapping[str, str]) -> None:
+        if not self.came:
+            self.came = True
+            now = event["now"]
+            found = f"has given it another, {now}" if now else "has no other like it"
+            _tell(
+                f"{event['moved']} has lost its node {event['was']}, and Ray {found}: the "
+                "program starts again, on the nodes that there are, from its last "
+                "checkpoint"
+            )
+            handle.signal(signal.SIGTERM)
+
+    def interrupt(self, signum: int) -> None:
+        self.interrupted = True
+
+
+def _tell(text: str) -> None:
+    print(f"launch.ray: {text}", file=sys.stderr, flush=True)

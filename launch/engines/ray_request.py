@@ -1,0 +1,231 @@
+"""What a job asks of Ray, and what a cluster lacks of it: pure functions."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from launch.engines.engine import EngineError
+
+STRICT_SPREAD, SPREAD, PACK = "STRICT_SPREAD", "SPREAD", "PACK"
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_GIB = 2**30
+
+Bundle = Mapping[str, float]
+"""What one task needs, by Ray's name of it: CPU, GPU, memory in bytes."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tasks that Ray places together: one placement group, with one bundle per task.
+
+    Attributes:
+        tasks: Their names.
+        bundle: What each task needs; those of `worker:*` also need `gpus`.
+        gpus: The GPUs of each worker.
+        apart: Whether each of them wants a node of its own.
+    """
+
+    tasks: tuple[str, ...]
+    bundle: Bundle
+    gpus: int = 0
+    apart: bool = False
+
+    def bundles(self) -> list[dict[str, float]]:
+        """Returns what each task needs, in the order of the tasks."""
+        return [
+            {
+                **self.bundle,
+                **(
+                    {"GPU": self.gpus}
+                    if self.gpus and task.startswith("worker")
+                    else {}
+                ),
+            }
+            for task in self.tasks
+        ]
+
+    def strategy(self, nodes: Sequence[Bundle]) -> str:
+        """Returns Ray's name of how the tasks are to be placed.
+
+        Args:
+            nodes: What each node has in all.
+        """
+        if not self.apart:
+            return PACK
+        (bundle, *_) = self.bundles()
+        enough = sum(_fits(bundle, node) for node in nodes) >= len(self.tasks)
+        return STRICT_SPREAD if enough else SPREAD
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job asks of Ray.
+
+    Attributes:
+        address: The cluster, as `ray.init` takes it.
+        groups: Its tasks. The job gets all of them or none.
+        runtime_env: What Ray prepares on each node before a task starts there.
+        timeout: Seconds within which Ray must have reserved everything.
+        later: Workers that the job can start without, each alone; any of them may be
+            the first that Ray has room for.
+        may_grow: Whether the job takes them in when it runs already.
+    """
+
+    address: str
+    groups: tuple[Group, ...]
+    runtime_env: Mapping[str, Any]
+    timeout: float
+    later: tuple[Group, ...] = ()
+    may_grow: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the request as a JSON object; `from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Request":
+        """Reads what `as_dict` wrote."""
+        both = {
+            name: tuple(Group(**{**g, "tasks": tuple(g["tasks"])}) for g in value[name])
+            for name in ("groups", "later")
+        }
+        return cls(**{**value, **both})
+
+
+def groups(tasks: Sequence[str], bundle: Bundle, gpus: int) -> tuple[Group, ...]:
+    """Returns the placement groups of a cluster.
+
+    A group has one strategy, and ps want the opposite of workers: each ps a node of its
+    own, since it sends and receives what all workers do, and the workers as few nodes as
+    possible. The chief and the evaluator go with the workers.
+
+    Args:
+        tasks: The names of all tasks.
+        bundle: What each of them needs.
+        gpus: The GPUs of each worker, in addition.
+
+    >>> for group in groups(["chief", "ps:0", "ps:1", "worker:0"], {"CPU": 1}, 1):
+    ...     print(group.tasks, group.bundles(), group.apart)
+    ('ps:0', 'ps:1') [{'CPU': 1}, {'CPU': 1}] True
+    ('chief', 'worker:0') [{'CPU': 1}, {'CPU': 1, 'GPU': 1}] False
+    """
+    every_ps = tuple(each for each in tasks if each.startswith("ps"))
+    others = tuple(each for each in tasks if each not in every_ps)
+    found = [Group(every_ps, bundle, apart=True), Group(others, bundle, gpus)]
+    return tuple(each for each in found if each.tasks)
+
+
+def without(
+    tasks: Sequence[str], min_workers: int | None, bundle: Bundle, gpus: int
+) -> tuple[list[str], tuple[Group, ...]]:
+    """Returns the tasks that a job needs, and the workers that may come later.
+
+    Args:
+        tasks: The names of all tasks.
+        min_workers: How many workers are enough; None for all.
+        bundle: What each of them needs.
+        gpus: The GPUs of each worker, in addition.
+
+    >>> needed, later = without(["ps:0", "worker:0", "worker:1"], 1, {"CPU": 1}, 0)
+    >>> needed, [group.tasks for group in later]
+    (['ps:0', 'worker:0'], [('worker:1',)])
+    """
+    workers = [each for each in tasks if each.startswith("worker")]
+    spare = workers[len(workers) if min_workers is None else min_workers :]
+    return (
+        [each for each in tasks if each not in spare],
+        tuple(Group((each,), bundle, gpus) for each in spare),
+    )
+
+
+def missing(
+    asked: Sequence[Group], nodes: Sequence[Bundle], free: Mapping[str, float]
+) -> str:
+    """Returns which of what a job asks for a cluster does not have.
+
+    Args:
+        asked: What the job asks for.
+        nodes: What each node has in all.
+        free: What is free now, on all nodes together.
+
+    >>> missing(groups(["worker:0", "worker:1"], {"CPU": 1}, 1), [{"CPU": 8}], {"CPU": 8})
+    'it needs 2 GPU, and the cluster has 0'
+    """
+    bundles = [bundle for group in asked for bundle in group.bundles()]
+    total: Counter[str] = Counter()
+    for bundle in bundles:
+        total.update(bundle)
+    found = []
+    for name, need in total.items():
+        has = sum(node.get(name, 0) for node in nodes)
+        most = max((node.get(name, 0) for node in nodes), default=0)
+        one = max(bundle.get(name, 0) for bundle in bundles)
+        if need > has:
+            found.append(
+                f"it needs {amount(name, need)}, and the cluster has "
+                f"{_number(name, has)}"
+            )
+        elif one > most:
+            found.append(
+                f"a task needs {amount(name, one)}, and no node has more than "
+                f"{_number(name, most)}"
+            )
+        elif need > free.get(name, 0):
+            found.append(
+                f"it needs {amount(name, need)}, and of the cluster's "
+                f"{_number(name, has)} only {_number(name, free.get(name, 0))} "
+                "are free"
+            )
+    return "; ".join(found) or (
+        "it needs " + describe(asked) + ", and no nodes have room for that"
+    )
+
+
+def describe(asked: Sequence[Group]) -> str:
+    """Returns what a job asks for, in words.
+
+    >>> describe(groups(["chief", "ps:0", "ps:1"], {"CPU": 2}, 0))
+    '2 x (2 CPU) on different nodes and 1 x (2 CPU)'
+    """
+    words = []
+    for group in asked:
+        kinds = Counter(
+            " and ".join(amount(name, each) for name, each in bundle.items())
+            for bundle in group.bundles()
+        )
+        apart = " on different nodes" if group.apart and len(group.tasks) > 1 else ""
+        words += [f"{count} x ({kind}){apart}" for kind, count in kinds.items()]
+    return " and ".join(words)
+
+
+def amount(name: str, value: float) -> str:
+    """Returns an amount with its name: `2 CPU`, `4 GiB of memory`."""
+    return f"{_number(name, value)}{' of' if name == 'memory' else ''} {name}"
+
+
+def _number(name: str, value: float) -> str:
+    return f"{value / _GIB:.4g} GiB" if name == "memory" else f"{value:g}"
+
+
+def memory(text: str) -> int:
+    """Reads an amount of memory, and returns its bytes.
+
+    >>> memory("4G"), memory("512M")
+    (4294967296, 536870912)
+
+    Raises:
+        EngineError: If it is none.
+    """
+    found = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", text)
+    if not found or not int(found[1]):
+        raise EngineError(
+            f"--memory={text!r} is no amount of memory: write bytes, or a number with a "
+            "unit, such as 512M or 4G"
+        )
+    return int(found[1]) << _UNITS[found[2]]
+
+
+def _fits(bundle: Bundle, node: Bundle) -> bool:
+    return all(node.get(name, 0) >= need for name, need in bundle.items())

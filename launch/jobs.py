@@ -1,0 +1,113 @@
+"""Looks at the jobs that were started from this machine, from any shell, by name.
+
+    python -m launch.jobs list
+    python -m launch.jobs status NAME
+    python -m launch.jobs follow NAME
+    python -m launch.jobs logs NAME [TASK]
+    python -m launch.jobs cancel NAME
+
+`follow` ends with the job, and has its exit status; Ctrl-C ends only the following.
+`logs` prints what every task has written, or one task, such as ps:0. `cancel` returns
+when nothing of the job is left; a job that has ended can be cancelled again.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from absl import flags
+
+from launch import command_line
+from launch.command_line import UsageError
+from launch.engines import engine, record
+from launch.engines.engine import ENDED, EngineError, Status
+from launch.engines.record import Record
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and returns its exit status.
+
+    Raises:
+        UsageError: If the command line is wrong.
+        RecordError: If there is no such job.
+        EngineError: If the job has no such task, or does not end.
+    """
+    values = flags.FlagValues()
+    command_line.define_help(values)
+    values, words = command_line.parse_flags(argv, values, __doc__ or "")
+    match words:
+        case ["list"]:
+            return _list()
+        case [verb, name] if verb in _VERBS:
+            return _VERBS[verb](record.load(name), [])
+        case ["logs", name, *tasks]:
+            return _logs(record.load(name), tasks)
+    raise UsageError(
+        f"write list, or one of {', '.join(_VERBS)} and the name of a job; received "
+        f"{' '.join(words) or 'nothing'}"
+    )
+
+
+def _list() -> int:
+    for each in record.everything():
+        try:
+            # What is known already, the engine need not be asked for.
+            status = (
+                str(Status(ENDED, each.end["code"]))
+                if "code" in each.end
+                else str(engine.load(each.engine).status(each))
+            )
+        except EngineError as error:
+            # The rest says what to do; status says it too.
+            status = f"unknown: {str(error).partition(':')[0]}"
+        print(f"{each.name}  {each.engine}  {each.started}  {status}")
+    return 0
+
+
+def _status(job: Record, _: Sequence[str]) -> int:
+    status = engine.load(job.engine).status(job)
+    print(f"{job.name} on {job.engine} since {job.started}: {status}")
+    for name, (host, address, log) in job.tasks.items():
+        print(f"  {name}  on {status.hosts.get(name, host)}  {address}  {log}")
+    return 0
+
+
+def _follow(job: Record, _: Sequence[str]) -> int:
+    chosen = engine.load(job.engine)
+    try:
+        for line in chosen.follow(job):
+            print(line, flush=True)
+    except KeyboardInterrupt:
+        print(f"launch.jobs: job {job.name} goes on", file=sys.stderr)
+        return 0
+    code = chosen.status(job).code
+    return 1 if code is None else code
+
+
+def _logs(job: Record, tasks: Sequence[str]) -> int:
+    chosen = engine.load(job.engine)
+    names = tasks or list(job.tasks)
+    width = max(map(len, names)) + 2
+    for name in names:
+        # One task's log is printed as it is, for other programs.
+        prefix = "" if len(names) == 1 else f"[{name}]".ljust(width) + " "
+        for line in chosen.logs(job, name):
+            print(f"{prefix}{line}")
+    return 0
+
+
+def _cancel(job: Record, _: Sequence[str]) -> int:
+    chosen = engine.load(job.engine)
+    chosen.cancel(job)
+    print(f"{job.name}: {chosen.status(job)}")
+    return 0
+
+
+_VERBS: Mapping[str, Callable[[Record, Sequence[str]], int]] = {
+    "status": _status,
+    "follow": _follow,
+    "logs": _logs,
+    "cancel": _cancel,
+}
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.jobs")

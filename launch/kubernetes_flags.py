@@ -1,0 +1,195 @@
+"""The flags of `launch.kubernetes`, and what their values mean."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from launch import engine_flags, env_flag
+from launch.command_line import UsageError
+from launch.engines import kubernetes_fields
+from launch.engines import kubernetes_yaml as yaml
+from launch.engines.engine import EngineError
+from launch.engines.kubernetes_pods import (
+    JOB_VARIABLE,
+    LAUNCHER,
+    Resources,
+    check_extra,
+)
+from launch.secure import mode
+
+_ANTI_AFFINITY = ("required", "preferred", "off")
+_ROLES = ("ps", "worker", "chief")
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_QUANTITY = r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|m)?"
+# A pod that takes the place of another may have to fetch its image first.
+_STARTUP_TIMEOUT = 300.0  # seconds
+_LAUNCHER_CPUS, _LAUNCHER_MIB, _CONNECTION_MIB = "250m", 256, 32
+
+
+def check(values: flags.FlagValues) -> None:
+    """Checks the values that no parser can reject by itself.
+
+    Raises:
+        UsageError: If one is wrong, or they do not fit together.
+    """
+    engine_flags.check(values, ["checkpoint_dir", "log_dir", "python"])
+    if values.image is None:
+        raise UsageError(
+            "--image is missing: give an image with the script, tfdist and TensorFlow"
+        )
+    if JOB_VARIABLE in os.environ:
+        return
+    if not values.image.strip() or re.search(r"\s", values.image):
+        raise UsageError(
+            f"--image must name an image, without spaces; received {values.image!r}"
+        )
+    engine_flags.check_work_dir(values.work_dir)
+    if values.namespace and not re.fullmatch(_LABEL, values.namespace):
+        raise UsageError(
+            f"--namespace={values.namespace!r}: a namespace has 1 to 63 lower-case "
+            "letters, digits and hyphens, with a letter or digit at both ends"
+        )
+    for role in _ROLES:
+        for what in ("cpus", "memory"):
+            name = f"{what}_per_{role}"
+            value = values[name].value
+            if value is not None and not re.fullmatch(_QUANTITY, value):
+                raise UsageError(
+                    f"--{name} is a number, with a unit if need be: 2, 500m or 4Gi; "
+                    f"received {value!r}"
+                )
+    if values.jobset and values.one_job_per_task:
+        raise UsageError("--jobset and --one_job_per_task exclude each other")
+
+
+def labels(words: Sequence[str]) -> dict[str, str]:
+    """Returns labels of nodes.
+
+    Raises:
+        UsageError: If one is malformed.
+    """
+    found = {}
+    for each in words:
+        label, has_value, value = each.partition("=")
+        is_label = re.fullmatch(r"([a-z0-9.-]+/)?[A-Za-z0-9][\w.-]*", label)
+        if not (is_label and has_value):
+            raise UsageError(
+                f"--ps_node_selector={each!r}: write LABEL=VALUE, a label of the nodes; "
+                "LABEL= is one without a value"
+            )
+        found[label] = value
+    return found
+
+
+def resources(
+    values: flags.FlagValues, counts: Mapping[str, int]
+) -> dict[str, Resources]:
+    """Returns what the pods of each role ask for.
+
+    Args:
+        values: The flags.
+        counts: How many tasks there are of each job.
+    """
+    found = {
+        role: Resources(
+            values[f"cpus_per_{role}"].value or "",
+            values[f"memory_per_{role}"].value or "",
+            values.gpus_per_worker if role == "worker" else 0,
+        )
+        for role in _ROLES
+    }
+    memory = _LAUNCHER_MIB + _CONNECTION_MIB * sum(counts.values())
+    found[LAUNCHER] = Resources(_LAUNCHER_CPUS, f"{memory}Mi")
+    return {**found, "evaluator": found["chief"]}
+
+
+def protection(values: flags.FlagValues) -> str:
+    """Returns what keeps strangers out, in addition to a NetworkPolicy's firewall."""
+    resolved = mode.resolve(values.secure)
+    return mode.TLS if resolved == mode.TLS else mode.POLICY
+
+
+def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
+    """Returns the user's part of every pod.
+
+    Raises:
+        UsageError: If the file cannot be read, or has a field that no pod has.
+        EngineError: If it sets what the launcher decides.
+    """
+    if values.pod_spec is None:
+        return {}
+    try:
+        with open(values.pod_spec, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--pod_spec={values.pod_spec!r}: {error}") from None
+    extra = check_extra(yaml.load(text, values.pod_spec) or {})
+    try:
+        kubernetes_fields.check(extra)
+    except EngineError as error:
+        raise UsageError(f"--pod_spec={values.pod_spec}: {error}") from None
+    return extra
+
+
+def define() -> flags.FlagValues:
+    """Returns all flags of the command."""
+    values = flags.FlagValues()
+    for name, default, text in (
+        ("image", None, "The image of every pod."),
+        ("namespace", None, "The namespace; by default that of the context."),
+        ("context", None, "The context of the kubeconfig; by default the current one."),
+        ("python", "python", "The Python interpreter in the image."),
+        ("work_dir", None, "The working directory; by default that of the image."),
+        ("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs."),
+        (
+            "pod_spec",
+            None,
+            "YAML file with a part of a pod's spec that every pod gets: tolerations, "
+            "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
+            "entry, what its container gets: volumeMounts, envFrom.",
+        ),
+    ):
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    for role in _ROLES:
+        who = "the chief, and of the evaluator" if role == "chief" else f"each {role}"
+        flags.DEFINE_string(
+            f"cpus_per_{role}", None, f"CPUs of {who}: 2 or 500m.", flag_values=values
+        )
+        flags.DEFINE_string(
+            f"memory_per_{role}", None, f"Memory of {who}: 4Gi.", flag_values=values
+        )
+    flags.DEFINE_integer(
+        "gpus_per_worker", 0, "GPUs of each worker.", lower_bound=0, flag_values=values
+    )
+    flags.DEFINE_enum(
+        "anti_affinity",
+        "preferred",
+        _ANTI_AFFINITY,
+        "Whether ps must be on different nodes (required), or rather so (preferred).",
+        flag_values=values,
+    )
+    for name, text in (
+        (
+            "ps_node_selector",
+            "LABEL=VALUE of the nodes for ps, such as those with the best network "
+            "links. Repeat the flag for more.",
+        ),
+    ):
+        flags.DEFINE_multi_string(name, [], text, flag_values=values)
+    for name, asked, text in (
+        ("jobset", False, "Create a JobSet, whose controller must be installed."),
+        (
+            "one_job_per_task",
+            None,
+            "Create one Job per task, as versions of Kubernetes before 1.31 need it; by "
+            "default found out from the server.",
+        ),
+    ):
+        flags.DEFINE_boolean(name, asked, text, flag_values=values)
+    env_flag.define(values)
+    engine_flags.define(values, 300.0, "every pod must run")
+    values.set_default("startup_timeout", _STARTUP_TIMEOUT)
+    return values

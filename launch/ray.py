@@ -1,0 +1,258 @@
+"""Runs a cluster on the nodes of a Ray cluster.
+
+    python -m launch.ray --address=auto --num_ps=2 --num_workers=4 train.py --epochs=5
+
+Ray reserves what all tasks need, or nothing: each ps a node of its own where there are
+enough, the workers as few nodes as possible. The current directory is shipped to the
+nodes. They need the same Python environment, and the data. The job ends, and lost tasks
+are restarted, as with launch.local. Flags after the script belong to the script.
+
+In Python, `launch.ray.Executor` runs functions on workers, as Horovod's RayExecutor does.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from absl import flags
+
+from launch import cluster_flags, command_line, engine_flags, env_flag
+from launch.command_line import UsageError
+from launch.engines import ray as engine
+from launch.engines import ray_handle, ray_places, ray_request, ray_shipping, record
+from launch.engines.layout import Surroundings, job_on_hosts
+from launch.engines.look import look_at_hosts
+from launch.engines.ray import RayJob
+from launch.engines.ray_executor import Executor
+from launch.engines.ray_outcome import WorkerError, WorkerLostError
+from launch.engines.ray_places import Places
+from launch.engines.ray_request import Request
+from launch.engines.record import Record
+from launch.job import Job
+from launch.plan import Program, task_name
+from launch.program_kind import kind_of_script
+from launch.secure import mode
+from launch.supervise.processes import check_platform
+from tf_config import JOBS, Task
+
+__all__ = ["Executor", "WorkerError", "WorkerLostError", "main"]
+
+_MOST_TASKS = 10_000
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and returns the job's exit status.
+
+    Raises:
+        UsageError: If the flags are wrong.
+        EngineError: If Ray cannot give what the job needs, or a node cannot run its
+            tasks.
+        RecordError: If the job's name is wrong, or another job has it.
+        PlanError: If the program does not fit the cluster.
+        PlatformError: If this machine does not run Linux.
+    """
+    values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
+    check_platform()
+    _check(values)
+    name = record.name_of(values.name, program.script)
+    kind = kind_of_script(program.script, values.program)
+    if values.work_dir is None:
+        program = ray_shipping.as_shipped(program)
+    job = _job(values, name, program, kind)
+    if values.dry_run:
+        print(engine.render(job))
+        return 0
+    if values.work_dir is None:
+        command_line.check_script(program.script)
+    ray_handle.check_installed()
+    record.tidy()
+    kept = Record(
+        name=name,
+        engine="ray",
+        log_dir=os.path.abspath(job.example.log_dir),
+        tf_config="",
+        tasks={},
+        grace_period=values.grace_period,
+    )
+    if values.detach:
+        engine.detach(job, kept)
+        print(name)
+        return 0
+    return engine.run(job, kept)
+
+
+def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> RayJob:
+    tasks = _tasks(values, kind)
+    log_dir = values.log_dir or os.path.join("logs", name)
+    env = env_flag.parse(values.env)
+    protection = mode.resolve(values.secure)
+    plan = partial(
+        job_on_hosts,
+        program=program,
+        kind=kind,
+        protection=protection,
+        log_dir=log_dir,
+        checkpoint_dir=values.checkpoint_dir,
+        **cluster_flags.limits(values),
+    )
+
+    def surroundings(tasks: Sequence[Task], places: Places) -> Surroundings:
+        return Surroundings(
+            python=values.python or ray_places.python(places),
+            # What is shipped is in the directory where Ray starts its processes.
+            cwd=values.work_dir or ".",
+            env=env,
+            connect=ray_places.connections(tasks, places),
+        )
+
+    def plan_on(places: Places) -> Job:
+        present = [task for task in tasks if task_name(task) in places]
+        if len(present) < len(tasks):
+            _tell(_few(values, tasks, present))
+        layout = ray_places.layout(present, places)
+        there = surroundings(present, places)
+        example = plan(
+            layout=layout,
+            ports=layout.example_ports(None, protection),
+            ends=layout.example_ends(None),
+            there=there,
+        )
+        found = look_at_hosts(
+            layout,
+            example,
+            there,
+            program.script,
+            first_port=values.first_port,
+            timeout=values.connect_timeout,
+        )
+        job = plan(
+            layout=layout,
+            ports=found.ports,
+            ends=found.ends,
+            there=there.with_extra(found.proxies),
+        )
+        return ray_places.with_actors(job, places)
+
+    places = ray_places.examples(tasks, values.python or "python")
+    layout = ray_places.layout(tasks, places)
+    ports = layout.example_ports(values.first_port, protection)
+    if (last := max(each[-1] for each in ports.values())) > engine_flags.LAST_PORT:
+        raise UsageError(
+            f"--first_port={values.first_port} leaves too few ports for a node's tasks: "
+            f"they would go up to {last}, and the last port is {engine_flags.LAST_PORT}"
+        )
+    example = plan(
+        layout=layout,
+        ports=ports,
+        ends=layout.example_ends(values.first_port),
+        there=surroundings(tasks, places),
+    )
+    return RayJob(_request(values, tasks, log_dir), example, plan_on)
+
+
+def _tasks(values: flags.FlagValues, kind: str) -> list[Task]:
+    counts = cluster_flags.counts(values, kind)
+    engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
+    return [Task(job, i) for job in JOBS for i in range(counts[job])]
+
+
+def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> Request:
+    bundle: dict[str, float] = {"CPU": values.cpus_per_task}
+    if values.memory is not None:
+        bundle["memory"] = ray_request.memory(values.memory)
+    names = [task_name(task) for task in tasks]
+    gpus = values.gpus_per_worker
+    needed, later = ray_request.without(names, values.min_workers, bundle, gpus)
+    return Request(
+        address=values.address,
+        groups=ray_request.groups(needed, bundle, gpus),
+        runtime_env=ray_shipping.runtime_env(
+            values.runtime_env,
+            values.work_dir,
+            [log_dir, *filter(None, [values.checkpoint_dir])],
+        ),
+        timeout=values.timeout,
+        later=later,
+        # Without a checkpoint, it would begin again.
+        may_grow=bool(later) and values.checkpoint_dir is not None,
+    )
+
+
+def _few(
+    values: flags.FlagValues, tasks: Sequence[Task], present: Sequence[Task]
+) -> str:
+    """Returns what becomes of the workers that Ray has no room for."""
+    left_out = len(tasks) - len(present)
+    then = (
+        "when there is room for more, the program starts again with them, from its last "
+        "checkpoint"
+        if values.checkpoint_dir is not None
+        else "others can come only with --checkpoint_dir, since the program has to start "
+        "again for them"
+    )
+    return (
+        f"asked for {values.num_workers} workers, and Ray has room for "
+        f"{values.num_workers - left_out}: starting with these "
+        f"(--min_workers={values.min_workers}); {then}"
+    )
+
+
+def _check(values: flags.FlagValues) -> None:
+    engine_flags.check(values, ["checkpoint_dir", "log_dir", "address", "python"])
+    cluster_flags.check_seconds("timeout", values.timeout)
+    engine_flags.check_work_dir(values.work_dir)
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name, default, text in (
+        (
+            "address",
+            "auto",
+            "The Ray cluster: host:port, or auto for the one that this machine is in.",
+        ),
+        ("memory", None, "The memory to reserve for each task, such as 4G."),
+        (
+            "runtime_env",
+            None,
+            "What Ray prepares on the nodes, as a JSON object or the name of a file "
+            "with one.",
+        ),
+        (
+            "work_dir",
+            None,
+            "A directory of every node in which the tasks run. By default, the current "
+            "directory is shipped.",
+        ),
+        (
+            "python",
+            None,
+            "The Python interpreter on every node. By default that of Ray.",
+        ),
+    ):
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    for name, least, text in (
+        ("cpus_per_task", 1, "How many CPUs to reserve for each task."),
+        ("gpus_per_worker", 0, "How many GPUs to reserve for each worker."),
+    ):
+        flags.DEFINE_integer(name, least, text, lower_bound=least, flag_values=values)
+    flags.DEFINE_float(
+        "timeout",
+        300.0,
+        "Seconds within which Ray must have reserved what all tasks need, or those that "
+        "--min_workers leaves.",
+        flag_values=values,
+    )
+    env_flag.define(values)
+    engine_flags.define(values, 60.0, "every node must answer")
+    engine_flags.define_first_port(values)
+    return values
+
+
+def _tell(text: str) -> None:
+    print(f"launch.ray: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.ray")

@@ -1,0 +1,1 @@
+"""What runs on the hosts of a job, and how it gets there."""

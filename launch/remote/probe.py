@@ -1,0 +1,134 @@
+"""Looks at a host before a job starts, and prints what it found as a line of JSON.
+
+It is sent to the host as source, as `agent.py` is. Standard input brings what to look for: `python`, `env` and `cwd` of the tasks,
+the `script` (None if no task of this host runs it), `packages` and `modules`, candidates
+for `ports`, the `addresses` of all hosts, and whether to look for what `--secure` needs:
+`is_closed` (its ports are to be closed to other hosts).
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from typing import Any
+
+from launch.network import loopback_only
+
+_TIMEOUT = 60  # seconds; the launcher's own deadline is usually earlier.
+
+# Asked of the interpreter of the tasks, in their environment: PYTHONPATH counts.
+_VERSIONS = """
+import importlib.metadata, importlib.util, json, platform, sys
+packages, modules = json.loads(sys.argv[1])
+def version(names):
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+found = {names[0]: version(names) for names in packages}
+lacks = [name for name in modules if importlib.util.find_spec(name) is None]
+print(json.dumps([platform.python_version(), found, lacks]))
+"""
+
+
+def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the host has, and `problems` that no comparison could show."""
+    problems, cwd = [], asked["cwd"]
+    found: dict[str, Any] = {"python": "", "versions": {}, "lacks": []}
+    if not os.path.isdir(cwd):
+        problems.append(f"has no directory {cwd}")
+    elif script := asked["script"]:
+        path = os.path.join(cwd, script)
+        if not os.path.isfile(path):
+            problems.append(f"has no script {path}")
+        elif not os.access(path, os.R_OK):
+            problems.append(f"cannot read {path}")
+    if not problems:
+        try:
+            names = "python", "versions", "lacks"
+            found = dict(zip(names, _versions(asked), strict=True))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            problems.append(f"cannot run {asked['python']}: {error}")
+    for address in asked["addresses"]:
+        try:
+            socket.getaddrinfo(address, None)
+        except (OSError, UnicodeError):
+            problems.append(f"does not know the host {address}")
+    return {
+        **found,
+        "problems": problems,
+        "ports": [port for port in asked["ports"] if _is_free(port)],
+        "ephemeral": _ephemeral(),
+        "proxies": {
+            k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")
+        },
+        "is_root": os.geteuid() == 0,
+        "secure": _secure() if asked["is_closed"] else {},
+    }
+
+
+def _secure() -> dict[str, Any]:
+    path = os.pathsep.join(
+        [os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/bin"]
+    )
+    stunnel, version = shutil.which("stunnel", path=path) or "", ""
+    if stunnel:
+        done = subprocess.run([stunnel, "-version"], capture_output=True, text=True)
+        found = re.search(r"^(?:\[.\] )?stunnel (\d+\.\d+)", done.stderr, re.MULTILINE)
+        version = found[1] if found else ""
+    return {
+        "stunnel": stunnel,
+        "version": version,
+        "open": loopback_only.why_not(),
+        "has_ipv6": os.path.exists("/proc/net/if_inet6"),
+    }
+
+
+def _versions(asked: dict[str, Any]) -> list[Any]:
+    python = shutil.which(asked["python"]) or asked["python"]
+    wanted = json.dumps([asked["packages"], asked["modules"]])
+    done = subprocess.run(
+        [python, "-c", _VERSIONS, wanted],
+        env={**os.environ, **asked["env"]},
+        cwd=asked["cwd"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise ValueError(done.stderr.strip().splitlines()[-1:] or done.returncode)
+    answer: list[Any] = json.loads(done.stdout)
+    return answer
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _ephemeral() -> list[int]:
+    """Returns the ports that the kernel assigns to outgoing connections: first, last."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            return [int(each) for each in re.findall(r"\d+", file.read())]
+    except OSError:
+        return [0, 0]
+
+
+def main() -> None:
+    """Reads what to look for, and prints what was found."""
+    signal.alarm(_TIMEOUT)
+    with open(0, "rb") as asked:
+        print(json.dumps(look(json.loads(asked.readline()))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Runs a cluster on the nodes of a Slurm cluster.
+
+    python -m launch.slurm --num_ps=2 --num_workers=4 --time=60 train.py --epochs=5
+
+Submits one batch job and shows its output; --dry_run prints its script. Within an
+allocation, as of salloc, the same command uses its nodes. The ps run on different nodes
+where there are enough. Every node needs the script, the data, the log directory and the
+same Python environment at the same paths. The job ends, and lost tasks are restarted, as
+with launch.local. If Slurm takes the nodes (preemption, the end of --time), the job goes
+back into its queue. Flags after the script belong to the script.
+"""
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from absl import flags
+
+from launch import cluster_flags, command_line, engine_flags
+from launch.command_line import UsageError
+from launch.engines import record, slurm, slurm_allocation, slurm_script
+from launch.engines.assign import assign
+from launch.engines.hosts import Host
+from launch.engines.layout import Layout, Surroundings, job_on_hosts, record_of
+from launch.engines.look import look_at_hosts
+from launch.engines.record import Record
+from launch.engines.slurm_allocation import JOB_ID, Node
+from launch.engines.slurm_script import JOB_VARIABLE, Batch
+from launch.job import Job
+from launch.plan import Program
+from launch.program_kind import kind_of_script
+from launch.secure import mode
+from launch.supervise.processes import check_platform
+from tf_config import JOBS, Task
+
+_FORMS = {
+    "time": (
+        r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE",
+        "minutes, hours:minutes:seconds or days-hours:minutes:seconds",
+    ),
+    "mem": (r"\d+[KMGT]?", "a number with K, M, G or T, such as 16G"),
+}
+_OPTIONS = ("partition", "time", "account", "qos", "constraint", "mem")
+_TEARDOWN = 30  # seconds that ending the job takes beyond its grace period
+_HERE = re.compile(r"--?(no)?(dry_run|detach)(=.*)?", re.DOTALL)  # Not in the script.
+_MOST_TASKS = 100_000
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and returns the job's exit status.
+
+    Raises:
+        UsageError: If the flags are wrong.
+        EngineError: If Slurm refuses the job, or a node cannot run its tasks.
+        RecordError: If the job's name is wrong, or another job has it.
+        PlanError: If the program does not fit the cluster.
+        PlatformError: If this machine does not run Linux.
+    """
+    values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
+    check_platform()
+    _check(values)
+    kind = kind_of_script(program.script, values.program)
+    counts = _counts(values, kind)
+    if os.environ.get(JOB_ID) and not values.dry_run:
+        return _run_here(values, program, kind, counts)
+    name = record.name_of(values.name, program.script)
+    batch = _batch(values, argv, program, name, counts)
+    if values.dry_run:
+        print(slurm.render(batch), end="")
+        return 0
+    command_line.check_script(program.script)
+    slurm.render(batch)
+    record.tidy()
+    kept = Record(
+        name=name,
+        engine="slurm",
+        log_dir=os.path.dirname(batch.output),
+        tf_config="",
+        tasks={},
+        grace_period=values.grace_period,
+        output=batch.output,
+    )
+    if values.detach:
+        slurm.detach(batch, kept)
+        print(name)
+        return 0
+    return slurm.run(batch, kept)
+
+
+def _batch(
+    values: flags.FlagValues,
+    argv: Sequence[str],
+    program: Program,
+    name: str,
+    counts: dict[str, int],
+) -> Batch:
+    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
+    ours = [f"--name={name}", f"--log_dir={log_dir}"]
+    own = argv[1 : len(argv) - len(program.flags) - 1]
+    own = [each for each in own if not _HERE.fullmatch(each)]
+    asked = {each: values[each].value for each in _OPTIONS if values[each].value}
+    if values.cpus_per_task is not None:
+        asked["cpus-per-task"] = values.cpus_per_task
+    return Batch(
+        name=name,
+        parts=slurm_script.parts(
+            counts, values.nodes, values.gpus_per_worker, values.min_workers
+        ),
+        # The user's flags come later, and win; so a default may be given before.
+        command=[
+            *(sys.executable, "-m", "launch.slurm", *ours, *own),
+            *(program.script, *program.flags),
+        ],
+        cwd=os.getcwd(),
+        output=os.path.join(log_dir, slurm.OUTPUT),
+        warning=round(values.grace_period) + _TEARDOWN,
+        options=asked,
+        extra=values.sbatch,
+        may_lose_nodes=values.min_workers is not None,
+    )
+
+
+def _run_here(
+    values: flags.FlagValues, program: Program, kind: str, counts: dict[str, int]
+) -> int:
+    """Runs the job on the nodes of the allocation that this process is in."""
+    job_id = os.environ[JOB_ID]
+    is_batch = JOB_VARIABLE in os.environ
+    if values.detach and not is_batch:
+        raise UsageError(
+            f"--detach submits a job, and this is within job {job_id} of Slurm: omit it"
+        )
+    parts = slurm_allocation.parts(os.environ)
+    nodes = [node for part in parts for node in part]
+    if values.min_workers is not None:
+        counts = slurm_allocation.with_room(counts, values.min_workers, os.environ)
+        if (granted := counts["worker"]) < values.num_workers:
+            slurm.tell(
+                f"asked for {values.num_workers} workers; the allocation has room for "
+                f"{granted}, and a job of Slurm does not grow: starting with these "
+                f"(--min_workers={values.min_workers})"
+            )
+    layout = _layout(parts, counts)
+    protection = mode.resolve(values.secure)
+    there = Surroundings(
+        python=sys.executable,
+        cwd=os.getcwd(),
+        env={},
+        connect=[node.connect() for node in nodes],
+    )
+    plan = partial(
+        job_on_hosts,
+        layout=layout,
+        program=program,
+        kind=kind,
+        protection=protection,
+        log_dir=values.log_dir,
+        checkpoint_dir=values.checkpoint_dir,
+        **cluster_flags.limits(values),
+    )
+    example = plan(
+        ports=layout.example_ports(None, protection),
+        ends=layout.example_ends(None),
+        there=there,
+    )
+
+    if not is_batch:
+        print(
+            f"launch.slurm: using the nodes of job {job_id} as they are; launch.jobs does "
+            "not know this job: the end of this command, or scancel, ends it",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def prepare() -> tuple[Job, Record]:
+        found = look_at_hosts(
+            layout,
+            example,
+            there,
+            program.script,
+            first_port=None,
+            timeout=values.connect_timeout,
+        )
+        job = plan(
+            ports=found.ports, ends=found.ends, there=there.with_extra(found.proxies)
+        )
+        if values.gpus_per_worker:
+            job = _with_gpus(job, nodes, layout, values.gpus_per_worker)
+        name = os.environ.get(JOB_VARIABLE) or f"slurm-{job_id}"
+        return job, replace(record_of(job, name, "slurm"), job_id=job_id)
+
+    return slurm.run_in_allocation(job_id, nodes[0], prepare)
+
+
+def _layout(parts: Sequence[Sequence[Node]], counts: dict[str, int]) -> Layout:
+    """Lays the workers out on the first part, and everything else on the others."""
+    nodes = [node for part in parts for node in part]
+    tasks = [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
+    if len(parts) == 1:
+        where = assign(tasks, [0.0] * len(nodes))
+    else:
+        first = len(parts[0])
+        workers = [each for each in tasks if each.job == "worker"]
+        others = [each for each in tasks if each.job != "worker"]
+        where = assign(workers, [0.0] * first)
+        placed = assign(others, [0.0] * (len(nodes) - first))
+        where |= {task: first + host for task, host in placed.items()}
+    names = [node.name for node in nodes]
+    return Layout([Host(name) for name in names], names, where)
+
+
+def _with_gpus(job: Job, nodes: Sequence[Node], layout: Layout, gpus: int) -> Job:
+    """Shows each worker its own among the GPUs of its node."""
+    seen: Counter[int] = Counter()
+    plans = []
+    for plan in job.plans:
+        if plan.task.job == "worker" and plan.remote:
+            host = layout.where[plan.task]
+            mine = slurm_allocation.visible_gpus(seen[host], gpus)
+            seen[host] += 1
+            remote = replace(plan.remote, connect=nodes[host].connect(mine))
+            plan = replace(plan, remote=remote)
+        plans.append(plan)
+    return replace(job, plans=tuple(plans))
+
+
+def _counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
+    counts = cluster_flags.counts(values, kind)
+    engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
+    return counts
+
+
+def _check(values: flags.FlagValues) -> None:
+    engine_flags.check(values, ["checkpoint_dir", "log_dir"])
+    for name in _OPTIONS:
+        value = values[name].value
+        if value is not None and not re.fullmatch(r"[\w.,:@%+*&|()\[\]-]+", value):
+            raise UsageError(
+                f"--{name}={value!r} cannot be asked of Slurm: write it without spaces "
+                "and quotes"
+            )
+    for name, (form, words) in _FORMS.items():
+        value = values[name].value
+        if value is not None and not re.fullmatch(form, value):
+            raise UsageError(f"--{name}={value!r}: write {words}")
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name, text in (
+        ("partition", "The partition of Slurm; its default one if omitted."),
+        ("time", "The time limit, as Slurm writes it: minutes, or hours:minutes:0."),
+        ("account", "The account that is charged."),
+        ("qos", "The quality of service."),
+        ("constraint", "Features that every node must have."),
+        ("mem", "The memory that the job needs of each node, such as 16G."),
+    ):
+        flags.DEFINE_string(name, None, text, flag_values=values)
+    for name, number, least, text in (
+        (
+            "nodes",
+            None,
+            1,
+            "How many nodes to ask for. By default as many as there are workers, or ps "
+            "if these are more. With --gpus_per_worker, the nodes of the workers; ps "
+            "and chief have others.",
+        ),
+        ("cpus_per_task", None, 1, "How many CPUs to ask for each task."),
+        ("gpus_per_worker", 0, 0, "How many GPUs to ask for each worker."),
+    ):
+        flags.DEFINE_integer(name, number, text, lower_bound=least, flag_values=values)
+    flags.DEFINE_multi_string(
+        "sbatch",
+        [],
+        "One more option of sbatch: --sbatch=--exclusive. Repeat the flag for more.",
+        flag_values=values,
+    )
+    engine_flags.define(values, 60.0, "every node must answer")
+    return values
+
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.slurm")

@@ -1,0 +1,227 @@
+"""Runs a cluster on hosts that ssh can reach.
+
+    python -m launch.ssh --hosts=h0,h1,h2 --num_ps=2 --num_workers=2 train.py --epochs=5
+
+Every task is started through an ssh connection of its own, with the user's keys, agent
+and configuration, and ends with it. The ps run on different hosts. Every host needs the
+script, the data and the same Python environment at the same paths. The job ends, and
+lost tasks are restarted, as with launch.local. Flags after the script belong to the
+script.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from absl import flags
+
+from launch import cluster_flags, command_line, engine_flags, env_flag
+from launch.command_line import UsageError
+from launch.engines import hosts as host_lists
+from launch.engines import record, ssh, ssh_connection
+from launch.engines.engine import EngineError
+from launch.engines.hosts import Host
+from launch.engines.layout import Layout, Surroundings, job_on_hosts, record_of
+from launch.engines.look import look_at_hosts
+from launch.engines.ssh import SshJob
+from launch.job import Job
+from launch.plan import Program
+from launch.program_kind import kind_of_script
+from launch.secure import mode
+from launch.supervise.processes import check_platform
+
+_MOST_TASKS = 1000  # of a host
+_WITHOUT_TLS = """\
+# what each task runs; python -m launch.ssh also closes TensorFlow's ports and connects the
+# hosts with stunnel. Started by hand, these servers would be open to everyone, and could
+# not reach each other: --secure=private --dry_run prints a cluster to start by hand"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and returns the job's exit status.
+
+    Raises:
+        UsageError: If the flags are wrong.
+        HostError: If the list of hosts is wrong.
+        EngineError: If a host cannot run its tasks.
+        RecordError: If the job's name is wrong, or another job has it.
+        PlanError: If the program does not fit the cluster.
+        ClusterError: If an address is malformed.
+        PlatformError: If this machine does not run Linux.
+    """
+    values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
+    check_platform()
+    _check(values)
+    name = record.name_of(values.name, program.script)
+    hosts = _hosts(values)
+    kind = kind_of_script(program.script, values.program)
+    plan = partial(_plan, values, program, kind)
+
+    def without(lost: Collection[str]) -> Job:
+        rest = [each for each in hosts if each.name not in lost]
+        if not rest:
+            raise EngineError("no host is left")
+        return plan(rest)
+
+    if values.dry_run:
+        text = ssh.render(plan(hosts, look=False))
+        if values.first_port is None:
+            print("# examples of ports: each host chooses its own when the job starts")
+        if mode.resolve(values.secure) == mode.TLS:
+            print(_WITHOUT_TLS)
+        print(text)
+        return 0
+    job = SshJob(plan(hosts), without)
+    kept = record_of(job.first, name, "ssh")
+    record.tidy()
+    if values.detach:
+        ssh.detach(job, kept)
+        print(name)
+        return 0
+    return ssh.run(job, kept)
+
+
+def _plan(
+    values: flags.FlagValues,
+    program: Program,
+    kind: str,
+    hosts: Sequence[Host],
+    *,
+    look: bool = True,
+) -> Job:
+    """Plans the job, with ports that are examples unless somebody looks at the hosts."""
+    protection = mode.resolve(values.secure)
+    layout = _layout(values, hosts, kind, protection)
+    there = _surroundings(values, hosts)
+    plan = partial(
+        job_on_hosts,
+        layout=layout,
+        program=program,
+        kind=kind,
+        protection=protection,
+        log_dir=values.log_dir,
+        checkpoint_dir=values.checkpoint_dir,
+        **cluster_flags.limits(values),
+    )
+    example = plan(
+        ports=layout.example_ports(values.first_port, protection),
+        ends=layout.example_ends(values.first_port),
+        there=there,
+    )
+    if not look:
+        return example
+    found = look_at_hosts(
+        layout,
+        example,
+        there,
+        program.script,
+        first_port=values.first_port,
+        timeout=values.connect_timeout,
+    )
+    return plan(
+        ports=found.ports, ends=found.ends, there=there.with_extra(found.proxies)
+    )
+
+
+def _check(values: flags.FlagValues) -> None:
+    engine_flags.check(values, ["checkpoint_dir"])
+    for name in ("python", "work_dir"):
+        value = getattr(values, name)
+        if not value.strip() or "\0" in value:
+            raise UsageError(f"--{name} must name a path; received {value!r}")
+    if not os.path.isabs(values.work_dir):
+        raise UsageError(
+            f"--work_dir must be an absolute path, since a login begins in a directory "
+            f"of its own; received {values.work_dir!r}"
+        )
+    try:
+        words = shlex.split(values.ssh)
+    except ValueError as error:
+        raise UsageError(f"--ssh={values.ssh!r} is no command: {error}") from None
+    if not words:
+        raise UsageError("--ssh is empty: give a command, such as ssh -p 2200")
+
+
+def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
+    if (values.hosts is None) == (values.hostfile is None):
+        raise UsageError(
+            "say on which hosts the tasks run: --hosts=h0,h1 or --hostfile=FILE, "
+            + ("one of them" if values.hosts is None else "and not both")
+        )
+    if values.hosts is not None:
+        return host_lists.parse_list(values.hosts)
+    try:
+        with open(values.hostfile, encoding="utf-8") as file:
+            return host_lists.parse_file(file.read(), values.hostfile)
+    except (OSError, ValueError) as error:
+        if isinstance(error, host_lists.HostError):
+            raise
+        why = (
+            error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        )
+        raise UsageError(f"--hostfile={values.hostfile!r}: {why}") from None
+
+
+def _layout(
+    values: flags.FlagValues, hosts: Sequence[Host], kind: str, protection: str
+) -> Layout:
+    counts = cluster_flags.counts(values, kind)
+    most = _MOST_TASKS * len(hosts)
+    if (total := sum(counts.values())) > most:
+        raise UsageError(
+            f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
+            "lower --num_ps or --num_workers, or add hosts"
+        )
+    layout = Layout.of(hosts, ssh_connection.addresses(values.ssh, hosts), counts)
+    ports = layout.example_ports(values.first_port, protection)
+    last = max(each[-1] for each in ports.values())
+    if last > engine_flags.LAST_PORT:
+        raise UsageError(
+            f"--first_port={values.first_port} leaves too few ports for a host's tasks: "
+            f"the last port is {engine_flags.LAST_PORT}"
+        )
+    return layout
+
+
+def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundings:
+    connect = ssh_connection.connect
+    return Surroundings(
+        python=values.python,
+        cwd=values.work_dir,
+        env=env_flag.parse(values.env),
+        connect=[
+            connect(values.ssh, each.name, values.connect_timeout) for each in hosts
+        ],
+    )
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name, default, text in (
+        ("hosts", None, "Hosts as ssh knows them: h0,h1,user@h2."),
+        (
+            "hostfile",
+            None,
+            "File with one host per line, and after it, if needed, address=HOST, where "
+            "the other hosts reach it, and link=GBIT_S, the bandwidth of its network "
+            "link: the ps run where that is best. # begins a comment.",
+        ),
+        (
+            "ssh",
+            "ssh",
+            "The ssh command, with options of yours: --ssh='ssh -p 2200'.",
+        ),
+        ("python", sys.executable, "The Python interpreter on every host."),
+        ("work_dir", os.getcwd(), "The working directory of the tasks on every host."),
+    ):
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    env_flag.define(values)
+    engine_flags.define_first_port(values)
+    engine_flags.define(values, 20.0, "every host must answer")
+    return values
+
+
+if __name__ == "__main__":
+    command_line.run(main, "launch.ssh")

@@ -1,0 +1,702 @@
+"""What `launch.kubernetes` decides, without a cluster; see also test_kubernetes_nodes.py."""
+
+import json
+import os
+import re
+import socket
+import sys
+import threading
+from base64 import b64decode
+from unittest import mock
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from launch import kubernetes
+from launch.command_line import UsageError
+from launch.engines import kubernetes as engine
+from launch.engines import (
+    kubernetes_client,
+    kubernetes_fields,
+    kubernetes_launcher,
+    kubernetes_objects,
+    kubernetes_pods,
+    kubernetes_state,
+)
+from launch.engines import kubernetes_yaml as to_yaml
+from launch.engines.engine import EngineError
+from launch.engines.kubernetes_client import KubernetesClient
+from launch.engines.kubernetes_objects import INDEXED, JOBSET, PLAIN, KubernetesJob
+from launch.engines.kubernetes_pods import LAUNCHER, Pods, Resources
+from launch.engines.kubernetes_state import End
+from launch.plan import Program
+from launch.remote import greeting
+from launch.secure import mode
+from tf_config import Task
+
+from .kubernetes_kubelet import expand
+from .kubernetes_schemas import KINDS, problems
+from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, words
+
+yaml = pytest.importorskip("yaml", reason="pip install 'tfdist[kubernetes]'")
+pytest.importorskip("kubernetes", reason="pip install 'tfdist[kubernetes]'")
+
+FORMS = (INDEXED, PLAIN, JOBSET)
+KEY = "00112233"
+counts = st.fixed_dictionaries(
+    {"ps": st.integers(0, 4), "worker": st.integers(1, 4), "chief": st.integers(0, 1)}
+)
+ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+SNARE = st.sampled_from(
+    [
+        *("$(HOME)", "$$(HOME)", "$$$", "`id`", "a b", "'", '"', "\n", "\r\n", "\\"),
+        *("#", "- a", "a: b", "", "y", "no", "null", "~", "1e3", "0o7", "0x1", "1_0"),
+        *(
+            "---",
+            "...",
+            "{{x}}",
+            "*a",
+            "&a",
+            "!!int 1",
+            "<<",
+            "\u2028",
+            "\ufeff",
+            "\x85",
+        ),
+        *("1:30", "=", "%j", "\t", "é", "\U0001f600", "2001-01-01", ".inf", "0b1"),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch, tmp_path):
+    """Not within a pod, and with jobs of its own."""
+    monkeypatch.delenv(kubernetes_pods.JOB_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    monkeypatch.chdir(tmp_path)
+
+
+def a_job(form=INDEXED, counts=None, **changed):
+    pods = Pods(
+        **{"name": "mine", "image": "image:1", "command": ["python"], **changed},
+    )
+    counts = {"chief": 1, "ps": 2, "worker": 2} if counts is None else counts
+    return KubernetesJob(pods, counts, form, KEY)
+
+
+def pod_specs(objects):
+    """The `spec` of each template, by its role."""
+    found = {}
+    for each in objects:
+        if each["kind"] == "JobSet":
+            jobs = [one["template"]["spec"] for one in each["spec"]["replicatedJobs"]]
+        else:
+            jobs = [each["spec"]] if each["kind"] == "Job" else []
+        for one in jobs:
+            template = one["template"]
+            role = template["metadata"]["labels"]["app.kubernetes.io/component"]
+            found.setdefault(role, template["spec"])
+    return found
+
+
+# The objects.
+
+
+@given(
+    counts, st.sampled_from(FORMS), st.sampled_from(["required", "preferred", "off"])
+)
+def test_every_field_is_one_of_the_published_schemas(counts, form, anti_affinity):
+    job = a_job(
+        form,
+        counts,
+        anti_affinity=anti_affinity,
+        env={"A": "b"},
+        work_dir="/x",
+        resources={"worker": Resources("2", "4Gi", 1)},
+        ps_node_selector={"link": "25g"},
+    )
+    for each in kubernetes_objects.render(job):
+        assert problems(each, KINDS[each["kind"]], each["kind"]) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (("podFailurePolicies", {}), "V1JobSpec has no podFailurePolicies"),
+        (("completions", "2"), "'2' is no"),
+        (("podFailurePolicy", {}), "V1PodFailurePolicy needs rules"),
+    ],
+)
+def test_a_wrong_field_is_noticed(damage, problem):
+    *_, launcher = kubernetes_objects.render(a_job())
+    launcher["spec"][damage[0]] = damage[1]
+    (found,) = problems(launcher, KINDS["Job"])
+    assert problem in found
+
+
+@given(counts, st.sampled_from(FORMS))
+def test_every_task_has_the_name_that_the_others_know(counts, form):
+    objects = kubernetes_objects.render(a_job(form, counts))
+    at = kubernetes_launcher.layout("mine", counts, form)
+    # The rules by which Kubernetes and JobSet name pods.
+    if form == JOBSET:
+        (jobset,) = [each for each in objects if each["kind"] == "JobSet"]
+        names = [
+            f"mine-{one['name']}-{i}-{j}"
+            for one in jobset["spec"]["replicatedJobs"]
+            for i in range(one["replicas"])
+            for j in range(one["template"]["spec"]["completions"])
+        ]
+    elif form == INDEXED:
+        names = [
+            f"{each['metadata']['name']}-{i}"
+            for each in objects
+            if each["kind"] == "Job"
+            for i in range(each["spec"]["completions"])
+        ]
+    else:
+        jobs = [each["spec"]["template"] for each in objects if each["kind"] == "Job"]
+        names = [each["spec"].get("hostname") for each in jobs]
+    names = [each for each in names if each and LAUNCHER not in each]
+    assert sorted(names) == sorted(host.name for host in at.hosts)
+    assert all(address.endswith(".mine") for address in at.addresses)
+
+
+def test_an_index_is_that_of_the_engine():
+    def pod(**metadata):
+        labels = {"app.kubernetes.io/component": "ps"}
+        return {"metadata": {"name": "a-9", "labels": labels, **metadata}}
+
+    rank = {"batch.kubernetes.io/job-completion-index": "10"}
+    assert kubernetes_objects.task_of(pod(annotations=rank)) == "ps:10"
+    assert (
+        kubernetes_objects.task_of(pod(annotations={"tfdist-launch/index": "2"}))
+        == "ps:2"
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_the_secret_has_the_key(form):
+    for each in kubernetes_objects.render(a_job(form)):
+        text = json.dumps(each)
+        if each["kind"] == "Secret":
+            assert b64decode(each["data"]["key"]).decode() == KEY
+        else:
+            assert KEY not in text
+            assert each["kind"] != "NetworkPolicy" or "hostNetwork" not in text
+
+
+def test_a_disruption_is_retried_and_an_error_is_not():
+    for form in (INDEXED, JOBSET):
+        objects = kubernetes_objects.render(a_job(form))
+        jobs = [each["spec"] for each in objects if each["kind"] == "Job"]
+        for each in objects:
+            if each["kind"] == "JobSet":
+                jobs = [
+                    one["template"]["spec"] for one in each["spec"]["replicatedJobs"]
+                ]
+        for job in jobs:
+            rules = job["podFailurePolicy"]["rules"]
+            name = job["template"]["spec"]["containers"][0]["name"]
+            assert action(rules, name, 7) == "FailJob"
+            assert action(rules, name, 143) == "Count"
+            assert action(rules, name, 1, disrupted=True) == "Ignore"
+            assert job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def action(rules, container, code, disrupted=False):
+    """What Kubernetes does with a pod that failed: the first rule that matches."""
+    for rule in rules:
+        for pattern in rule.get("onPodConditions", ()):
+            if disrupted and pattern["type"] == "DisruptionTarget":
+                return rule["action"]
+        if (codes := rule.get("onExitCodes")) and codes["containerName"] == container:
+            is_in = code in codes["values"]
+            if is_in == (codes["operator"] == "In"):
+                return rule["action"]
+    return "Count"
+
+
+def test_only_pods_of_the_job_get_in():
+    objects = kubernetes_objects.render(a_job())
+    (policy,) = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    pods = {
+        role: Pods("mine", "", ()).labels(role) for role in ("ps", "worker", LAUNCHER)
+    }
+    strangers = [{}, Pods("other", "", ()).labels("ps"), {"app": "mine"}]
+    strangers.append({"app.kubernetes.io/instance": "mine"})
+    for to in pods.values():
+        for source in pods.values():
+            assert lets_in(policy, to, source, same_namespace=True)
+            assert not lets_in(policy, to, source, same_namespace=False)
+        for source in strangers:
+            assert not lets_in(policy, to, source, same_namespace=True)
+
+
+def lets_in(policy, to, source, same_namespace):
+    """Evaluates the rules that a NetworkPolicy has for what comes into a pod."""
+
+    def selects(selector, labels):
+        assert selector.keys() <= {"matchLabels"}
+        return selector["matchLabels"].items() <= labels.items()
+
+    spec = policy["spec"]
+    assert "Ingress" in spec["policyTypes"]
+    if not selects(spec["podSelector"], to):
+        return True
+    for rule in spec["ingress"]:
+        for peer in rule["from"]:
+            # Without a namespaceSelector, the policy's own namespace is meant.
+            assert peer.keys() == {"podSelector"}
+            if same_namespace and selects(peer["podSelector"], source):
+                return True
+    return False
+
+
+def test_ps_and_their_nodes():
+    specs = pod_specs(
+        kubernetes_objects.render(a_job(ps_node_selector={"link": "25g"}))
+    )
+    (rule,) = specs["ps"]["affinity"]["podAntiAffinity"].values()
+    assert rule[0]["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert specs["ps"]["nodeSelector"] == {"link": "25g"}
+    assert "affinity" not in specs["worker"]
+    assert "nodeSelector" not in specs["worker"]
+    specs = pod_specs(kubernetes_objects.render(a_job(anti_affinity="off")))
+    assert "affinity" not in specs["ps"]
+
+
+@settings(max_examples=200)
+@given(st.lists(ODD | SNARE, min_size=1, max_size=4), ODD | SNARE)
+@example(["$(HOME)"], "$(HOME)")
+def test_yaml_carries_everything_through_kubernetes(args, value):
+    job = a_job(command=["python", *args], env={"A": value})
+    objects = kubernetes_objects.render(job)
+    text = to_yaml.dump(objects)
+    assert list(yaml.safe_load_all(text)) == objects
+    assert text.isascii()
+    # Whatever else reads it: no string is without quotes.
+    for node in strings(yaml.compose_all(text)):
+        assert node.style == '"', node
+    container = pod_specs(objects)[LAUNCHER]["containers"][0]
+    env = {"HOME": "expanded"}
+    assert [expand(each, env) for each in container["command"]] == ["python", *args]
+    (given,) = [each["value"] for each in container["env"] if each["name"] == "A"]
+    assert expand(given, env) == value
+
+
+def strings(nodes):
+    for node in nodes:
+        if isinstance(node, yaml.MappingNode):
+            yield from strings(value for _, value in node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            yield from strings(node.value)
+        elif node.tag == "tag:yaml.org,2002:str":
+            yield node
+
+
+@pytest.mark.parametrize("key", ["y", "no", "null", "1e3", "~", "a b", "é"])
+def test_a_key_that_readers_would_change_has_quotes(key):
+    text = to_yaml.dump([{"nodeSelector": {key: "x"}}])
+    assert list(yaml.safe_load_all(text)) == [{"nodeSelector": {key: "x"}}]
+    assert re.search(r'^  "', text, re.M)
+
+
+# The user's part of a pod.
+
+
+def test_a_part_of_a_pod_is_merged():
+    extra = {
+        "tolerations": [{"operator": "Exists"}],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "containers": [{"volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+    }
+    checked = kubernetes_pods.check_extra(extra)
+    specs = pod_specs(kubernetes_objects.render(a_job(extra=checked)))
+    for role, spec in specs.items():
+        assert [each["name"] for each in spec["volumes"]] == ["launcher-key", "data"]
+        (container,) = spec["containers"]
+        assert container["name"] == role
+        assert [each["mountPath"] for each in container["volumeMounts"]][1] == "/data"
+        assert spec["tolerations"] == extra["tolerations"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hostNetwork: true", "a pod cannot have hostNetwork (with it, TensorFlow's"),
+        ("hostNetwork: false", "a pod cannot have hostNetwork"),
+        ("hostPID: true", "a pod cannot have hostPID (the launcher decides that)"),
+        ("restartPolicy: Always", "cannot have restartPolicy"),
+        ("[1]", "a pod's spec is a mapping"),
+        ("a: [", "pod.yaml is no YAML"),
+        ("containers: [{command: [sh]}]", "a pod cannot have command"),
+        ("containers: [{}, {}]", "containers has one entry"),
+        ("containers: 3", "containers has one entry"),
+        (
+            "toleration: []",
+            "--pod_spec=pod.yaml: Kubernetes has no field toleration (did you mean "
+            "tolerations?): the spec of a pod has activeDeadlineSeconds, affinity, ",
+        ),
+        (
+            "containers: [{volumeMount: []}]",
+            "no field containers[0].volumeMount (did you mean volumeMounts?): "
+            "containers[0] has args, command, ",
+        ),
+        ("tolerations: [{kee: x}]", "no field tolerations[0].kee (did you mean key?)"),
+        ("tolerations: x", "tolerations is a list; received 'x'"),
+        ("affinity: x", "affinity is a mapping; received 'x'"),
+    ],
+)
+def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
+    (tmp_path / "pod.yaml").write_text(text)
+    command = ["launch.kubernetes", "--dry_run", "--image=x", "--pod_spec=pod.yaml"]
+    with pytest.raises((EngineError, UsageError), match=re.escape(message)):
+        kubernetes.main([*command, "train.py"])
+
+
+def test_a_part_of_a_pod_with_known_fields():
+    kubernetes_fields.check(
+        {
+            "tolerations": [{"key": "training", "operator": "Exists"}],
+            "nodeSelector": {"link": "25g"},
+            "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "b"}}],
+            "containers": [
+                {
+                    "volumeMounts": [{"name": "a", "mountPath": "/a"}],
+                    "resources": {"limits": {"memory": "4Gi"}},
+                }
+            ],
+        }
+    )
+
+
+# The command.
+
+
+def test_a_dry_run_prints_objects(capsys):
+    command = ["launch.kubernetes", "--dry_run", "--image=x", "--name=mine"]
+    flags = ["--num_ps=3", "--cpus_per_ps=2", "--memory_per_worker=4Gi"]
+    flags += ["--gpus_per_worker=1", "--namespace=there", "--max_restarts=7"]
+    flags += ["--min_workers=1"]
+    with mock.patch.object(engine, "client_of") as client:
+        assert kubernetes.main([*command, *flags, "train.py", "a b", "--dry_run"]) == 0
+    assert not client.called
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert {each["metadata"]["namespace"] for each in objects} == {"there"}
+    assert [each["kind"] for each in objects[:3]] == [
+        "Secret",
+        "NetworkPolicy",
+        "Service",
+    ]
+    ps = next(each for each in objects if each["metadata"]["name"] == "mine-ps")
+    assert ps["spec"]["completions"] == ps["spec"]["parallelism"] == 3
+    specs = pod_specs(objects)
+    requests = specs["ps"]["containers"][0]["resources"]["requests"]
+    assert requests == {"cpu": "2"}
+    limits = specs["worker"]["containers"][0]["resources"]["limits"]
+    assert limits == {"memory": "4Gi", "nvidia.com/gpu": "1"}
+    command = specs[LAUNCHER]["containers"][0]["command"]
+    assert "--min_workers=1" in command
+    assert command[-3:] == [
+        "train.py",
+        "a b",
+        "--dry_run",
+    ]
+    by_name = {each["metadata"]["name"]: each for each in objects}
+    assert by_name["mine-launcher"]["spec"]["backoffLimit"] == 7
+    # The pods that the job can do without come last.
+    assert list(by_name)[-1] == "mine-worker"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_launcher_in_its_pod_plans_the_same(form, monkeypatch):
+    flags = {JOBSET: ["--jobset"], PLAIN: ["--one_job_per_task"]}.get(form, [])
+    flags += [
+        "--image=x",
+        "--num_ps=3",
+        "--noevaluator",
+        "--stall_timeout=7",
+        "--chatty",
+    ]
+    values, program = kubernetes.command_line.parse(
+        ["x", *flags, "train.py", "--num_ps=9"], kubernetes._define_flags(), ""
+    )
+    counts = kubernetes._counts(values, "auto")
+    job = kubernetes._job(values, program, "auto", "mine", counts, form)
+    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
+    with mock.patch.object(kubernetes_launcher, "run", return_value=5) as run:
+        assert kubernetes.main(job.pods.command[2:]) == 5
+    (at, told, kind), options = run.call_args
+    assert at == kubernetes_launcher.layout("mine", counts, form)
+    assert told == Program("train.py", ("--num_ps=9",))
+    assert (kind, options["form"], options["stall_timeout"]) == ("auto", form, 7.0)
+    assert options["chatty"]
+    assert options["protection"] == mode.TLS
+
+
+@pytest.mark.parametrize(
+    ("asked", "protection"),
+    [
+        ("auto", mode.TLS),
+        ("tls", mode.TLS),
+        ("private", mode.POLICY),
+        ("off", mode.POLICY),
+    ],
+)
+def test_what_keeps_strangers_out(asked, protection, monkeypatch):
+    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
+    with mock.patch.object(kubernetes_launcher, "run", return_value=0) as run:
+        kubernetes.main(["x", f"--secure={asked}", "--image=", "train.py"])
+    assert run.call_args.kwargs["protection"] == protection
+    flags = ["x", "--dry_run", "--image=x", f"--secure={asked}", "train.py"]
+    values, program = kubernetes.command_line.parse(
+        flags, kubernetes._define_flags(), ""
+    )
+    counts = kubernetes._counts(values, "auto")
+    job = kubernetes._job(values, program, "auto", "mine", counts, INDEXED)
+    assert f"--secure={asked}" in job.pods.command
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--image="], "--image must name an image, without spaces; received ''"),
+        (["--image=a b"], "--image must name an image"),
+        (["--work_dir=a"], "--work_dir must be an absolute path"),
+        (["--namespace=A_B"], "--namespace='A_B': a namespace has 1 to 63 lower-case"),
+        (["--memory_per_ps=lots"], "--memory_per_ps is a number, with a unit"),
+        (["--cpus_per_worker=-1"], "--cpus_per_worker is a number"),
+        (["--anti_affinity=always"], "--anti_affinity is one of required, preferred"),
+        (["--env=a b=c"], "write NAME=VALUE"),
+        (["--env=ABSENT_VARIABLE"], "there is no variable ABSENT_VARIABLE here"),
+        (["--ps_node_selector=$(id)"], "write LABEL=VALUE"),
+        (["--ps_node_selector=foo"], "--ps_node_selector='foo': write LABEL=VALUE"),
+        (["--env=TF_CONFIG={}"], "the launcher tells each task in TF_CONFIG"),
+        (["--jobset", "--one_job_per_task"], "exclude each other"),
+        (["--num_workers=20000"], "are more than the 10000"),
+        (["--log_dir="], "--log_dir is empty"),
+        (["--connect_timeout=nan"], "--connect_timeout must be > 0"),
+        (["--pod_spec=absent"], "--pod_spec='absent'"),
+        (["--name=9lives"], "needs a job's name to begin with a letter"),
+        ([f"--name={'a' * 52}", "--num_workers=2000"], "choose a shorter --name"),
+    ],
+)
+def test_wrong_flags(flags, message):
+    with pytest.raises((UsageError, EngineError), match=re.escape(message)):
+        kubernetes.main(["x", "--dry_run", "--image=x", "--name=a", *flags, "train.py"])
+
+
+def test_without_an_image():
+    with pytest.raises(UsageError, match="--image is missing: give an image with"):
+        kubernetes.main(["launch.kubernetes", "--dry_run", "train.py"])
+
+
+kubernetes_flags = flags_of(
+    kubernetes,
+    image=st.just("image") | words,
+    env=st.just("A=b") | words,
+    ps_node_selector=st.just("a/b=c") | words,
+    gpus_per_worker=st.integers(0, 4) | numbers,
+    pod_spec=st.just("absent"),
+    namespace=st.just("there") | words,
+    **{
+        f"{what}_per_{role}": st.sampled_from(["2", "500m", "4Gi"]) | words
+        for what in ("cpus", "memory")
+        for role in ("ps", "worker", "chief")
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(command_lines(kubernetes_flags, rest))
+def test_whatever_the_flags_say(args):
+    with mock.patch.object(
+        kubernetes, "KubernetesClient", side_effect=EngineError("no")
+    ):
+        status, output = check(kubernetes.main, ["--dry_run", "--image=i", *args])
+    if status == 0 and "flags:" not in output:
+        for each in yaml.safe_load_all(output):
+            assert problems(each, KINDS[each["kind"]]) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"), [("yaml", ["--dry_run"]), ("kubernetes", [])]
+)
+def test_without_the_packages(module, flags):
+    with (
+        mock.patch.dict(sys.modules, {module: None}),
+        pytest.raises(EngineError, match=r"pip install 'tfdist\[kubernetes\]'"),
+    ):
+        kubernetes.main(["launch.kubernetes", "--image=x", *flags, "train.py"])
+
+
+def test_without_a_cluster(tmp_path):
+    with pytest.raises(EngineError, match="there is no way to Kubernetes in .*absent"):
+        KubernetesClient()
+    (tmp_path / "config").write_text("contexts: []")
+    with pytest.raises(EngineError, match="there is no way to Kubernetes"):
+        KubernetesClient(kubeconfig=str(tmp_path / "config"))
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: silent
+clusters: [{name: silent, cluster: {server: "http://127.0.0.1:%d"}}]
+contexts: [{name: silent, context: {cluster: silent, user: me}}]
+users: [{name: me, user: {}}]
+"""
+
+
+def test_a_server_that_never_answers_is_not_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(kubernetes_client, "_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "config").write_text(KUBECONFIG % silent.getsockname()[1])
+        client = KubernetesClient(kubeconfig=str(tmp_path / "config"))
+        with pytest.raises(EngineError, match="does not tell its version: .*timed out"):
+            client.version()
+        silent.setblocking(False)
+        for _ in range(2):
+            silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+# What Kubernetes says.
+
+
+def a_pod(role, state=None, phase="Running", index="0", conditions=()):
+    annotations = {"tfdist-launch/index": index}
+    labels = {"app.kubernetes.io/component": role}
+    status = {"phase": phase, "conditions": list(conditions)}
+    if state:
+        status["containerStatuses"] = [{"state": state}]
+    return {
+        "metadata": {"labels": labels, "annotations": annotations},
+        "status": status,
+    }
+
+
+def ended(code, message=""):
+    return {"terminated": {"exitCode": code, "message": message, "reason": "Error"}}
+
+
+def test_how_a_job_ended():
+    end = kubernetes_state.end
+    assert end([], [a_pod("chief", ended(3, '{"code": 3}'))]) is None
+    assert end([], [a_pod(LAUNCHER, {"running": {}})]) is None
+    # An eviction leaves no message, and Kubernetes starts another launcher.
+    assert end([], [a_pod(LAUNCHER, ended(143))]) is None
+    assert end([], [a_pod(LAUNCHER, ended(0, '{"code": 3}'))]) == End(3)
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    job = {"metadata": {"name": "mine-ps"}, "status": {"conditions": [failed]}}
+    assert "given up on mine-ps (BackoffLimitExceeded" in end([job], []).reason
+    assert end([job], [a_pod(LAUNCHER, ended(0, '{"code": 0}'))]) == End(0)
+
+
+@given(st.text() | st.sampled_from(["[]", "{}", '{"code": null}', '{"code": "x"}']))
+def test_whatever_a_pod_tells_at_its_end(message):
+    assert kubernetes_state.end([], [a_pod(LAUNCHER, ended(1, message))]) is None
+
+
+def test_what_a_job_waits_for():
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    starting = {"waiting": {"reason": "ContainerCreating"}}
+    pods = [
+        a_pod("ps", phase="Pending", conditions=[unscheduled]),
+        a_pod("ps", phase="Pending", index="1", conditions=[unscheduled]),
+        a_pod("worker", waiting),
+        a_pod("chief", starting),
+        a_pod(LAUNCHER, {"running": {"startedAt": "now"}}),
+    ]
+    event = {"reason": "FailedCreate", "message": "exceeded quota"}
+    event["involvedObject"] = {"name": "mine-worker-1"}
+    other = {**event, "involvedObject": {"name": "others-1"}}
+    assert kubernetes_state.missing(pods, [event, other], "mine") == [
+        "ps:0, ps:1: no node for it: 0/3 nodes",
+        "worker:0: ErrImagePull: no such image",
+        "mine-worker-1: exceeded quota",
+    ]
+    assert kubernetes_state.started(pods) == {LAUNCHER}
+    failed = [a_pod("ps", ended(1, "No module named launch\n"), "Failed")]
+    assert kubernetes_state.missing(failed, [], "mine") == [
+        "ps:0: its program ends with 1: No module named launch"
+    ]
+    assert kubernetes_state.started(failed) == set()
+
+
+FIVE = [LAUNCHER, "chief", "ps:0", "worker:0", "worker:1"]
+
+
+@pytest.mark.parametrize(
+    ("started", "min_workers", "lacks"),
+    [
+        (FIVE, None, ""),
+        (FIVE[:4], None, "not every pod runs"),
+        (FIVE[:4], 1, ""),
+        (FIVE[:4], 2, "1 of 2 workers run, and 2 are needed (--min_workers),"),
+        (FIVE[:3], 1, "0 of 2 workers run, and 1 is needed (--min_workers),"),
+        (FIVE[1:], 1, "there is no running pod of launcher"),
+        (FIVE[3:], 1, "there is no running pod of chief, launcher, ps:0"),
+    ],
+)
+def test_what_a_job_lacks_to_start(started, min_workers, lacks):
+    assert kubernetes_state.shortage(FIVE, started, min_workers) == lacks
+
+
+# The greeting.
+
+
+def meet(key, other, task="ps:0", meant="ps:0"):
+    """What each side of a greeting ends with: the wish, or its error."""
+    ours, theirs = socket.socketpair()
+    found = {}
+
+    def answer():
+        try:
+            found["server"] = greeting.answer(theirs, other, task)
+        except OSError as error:
+            found["server"] = error
+            theirs.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        greeting.call(ours, key, meant, {"for": "process"})
+    except OSError as error:
+        found["caller"] = error
+    ours.close()
+    thread.join()
+    theirs.close()
+    return found
+
+
+def test_a_launcher_is_known_by_its_key():
+    assert meet(b"a", b"a") == {"server": {"for": "process"}}
+    strangers = meet(b"a", b"b")
+    assert "does not know the key" in str(strangers["server"])
+    assert isinstance(strangers["caller"], greeting.StrangerError)
+    # The address of a pod may belong to the pod of another task by now.
+    moved = meet(b"a", b"a", task="ps:1", meant="ps:0")
+    assert "whoever answers is not ps:0" in str(moved["caller"])
+    assert isinstance(moved["server"], greeting.StrangerError)
+
+
+@given(st.binary(max_size=64))
+def test_whatever_a_stranger_sends(data):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(data)
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(greeting.StrangerError):
+            greeting.answer(theirs, b"key", "ps:0")
+
+
+def test_the_rank_of_a_pod(monkeypatch):
+    at = kubernetes_launcher.layout("mine", {"ps": 11, "worker": 1}, INDEXED)
+    assert at.hosts[at.where[Task("ps", 10)]].name == "mine-ps-10"
+    assert os.environ.get("JOB_COMPLETION_INDEX") is None

@@ -1,0 +1,396 @@
+"""`launch.ssh` with a stand-in for ssh, on this machine; see also test_ssh_hosts.py."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launch import foreground, ssh
+from launch.command_line import UsageError
+from launch.engines import ssh as engine
+from launch.engines import ssh_connection
+from launch.engines.hosts import Host
+from launch.plan import Remote, TaskPlan
+from tf_config import Task
+
+from .launch_programs.launcher import (
+    DEADLINE,
+    PROGRAMS,
+    SLEEP,
+    Launcher,
+    marked,
+    wait_for,
+)
+from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, words
+
+
+class SshLauncher(Launcher):
+    """Runs `python -m launch.ssh`, with jobs of its own."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.hosts = {}
+        (directory / "bin").mkdir()
+        program = directory / "bin" / "ssh.py"
+        program.write_text((PROGRAMS / "ssh.py").read_text())
+        self.ssh = f"{sys.executable} -I {program}"
+        self.command = (
+            *(sys.executable, "-m", "launch.ssh", f"--ssh={self.ssh}"),
+            *("--hosts=h0,h1,h2", "--log_dir=logs", "--env=TEST_MARK"),
+            # The stand-in has one set of ports for all hosts.
+            "--secure=off",
+        )
+
+    def start(self, *args, **options):
+        (self.directory / "bin" / "hosts.json").write_text(json.dumps(self.hosts))
+        state = str(self.directory / "state")
+        return super().start(*args, **{"XDG_STATE_HOME": state, **options})
+
+    def jobs(self, *args):
+        environ = {**os.environ, "XDG_STATE_HOME": str(self.directory / "state")}
+        return subprocess.run(
+            [sys.executable, "-m", "launch.jobs", *args],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=2 * DEADLINE,
+        )
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    with SshLauncher(tmp_path) as launcher:
+        yield launcher
+
+
+@pytest.mark.slow
+def test_the_tasks_run_on_their_hosts(launcher):
+    script = launcher.script(
+        "import os, sys; sum(range(10**7)); print(os.environ['HOST'], sys.argv[1:])"
+    )
+    status, output, errors = launcher.run(script, "a b", "$(id)\n")
+    assert status == 0, errors
+    assert "[chief]    h1 ['a b', '$(id)\\n']" in output
+    assert "hello from ps:1" in output
+    assert (
+        "WARNING: the ports are open (--secure=off): anyone who can reach 10.0.0.0, "
+        "10.0.0.1, 10.0.0.2 can run code there" in errors
+    )
+    assert re.search(r"chief +finished +0 +[\d.]+ +0\.[0-9]*[1-9]", errors), errors
+    launcher.wait_until_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("host", "special", "message"),
+    [
+        ("h1", {"refuse": "Permission denied (publickey)."}, "h1 cannot be reached"),
+        ("h2", {"hang": True}, "h2 did not answer within 5 s (--connect_timeout)"),
+        ("h1", {"env": {"PYTHONPATH": "other"}}, "h1 has tensorflow 1.2.3, but h0 has"),
+        ("h0", {"env": {"PYTHONPATH": "broken"}}, "h0 cannot run "),
+    ],
+)
+def test_a_host_that_cannot_take_part_is_named_before_anything_starts(
+    launcher, host, special, message
+):
+    info = launcher.directory / "other" / "tensorflow-1.2.3.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: tensorflow\nVersion: 1.2.3\n")
+    (launcher.directory / "broken").mkdir()
+    (launcher.directory / "broken" / "sitecustomize.py").write_text("raise SystemExit")
+    launcher.hosts[host] = special
+    script = launcher.script("print('never')")
+    timeout = "--connect_timeout=5" if "hang" in special else "--connect_timeout=30"
+    status, output, errors = launcher.run(timeout, script)
+    assert status == 2
+    assert "nothing was started:" in errors
+    assert message in errors
+    assert special.get("refuse", "") in errors
+    assert [
+        line.split()[0]
+        for line in errors.splitlines()
+        if " has " in line or " cannot " in line
+    ] in ([host], [])
+    assert output == ""
+    assert not (launcher.directory / "logs").exists()
+
+
+def without_programs(launcher):
+    """A directory in which no program is found but a shell."""
+    path = launcher.directory / "bare"
+    path.mkdir()
+    (path / "sh").symlink_to("/bin/sh")
+    return str(path)
+
+
+@pytest.mark.slow
+def test_a_host_without_stunnel_is_named_with_what_to_install(launcher):
+    launcher.hosts["h1"] = {"env": {"PATH": without_programs(launcher)}}
+    script = launcher.script("print('never')")
+    status, output, errors = launcher.run("--secure=auto", script)
+    assert (status, output) == (2, "")
+    assert "nothing was started:\n" in errors
+    assert "\nh1 has no stunnel: apt-get install stunnel4" in errors
+    assert "--secure=private does without it on a network" in errors
+    assert "--secure=off lets everyone who can reach the hosts" in errors
+    assert not (launcher.directory / "logs").exists()
+
+
+@pytest.mark.slow
+def test_one_host_needs_no_tunnel_and_its_ports_are_closed(launcher):
+    launcher.hosts["h0"] = {"env": {"PATH": without_programs(launcher)}}
+    code = """
+        import json, os, socket
+        cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+        print(sorted({each.partition(":")[0] for job in cluster.values() for each in job}))
+        own = socket.create_server(("", int(cluster["chief"][0].partition(":")[2])))
+        print(own.getsockname()[0], socket.create_server(("", 0)).getsockname()[0])
+        """
+    status, output, errors = launcher.run(
+        "--secure=tls", "--hosts=h0", launcher.script(code)
+    )
+    assert status == 0, errors
+    assert "[chief]    ['127.0.0.1']\n" in output
+    # Ports that are not the job's are left alone.
+    assert "[chief]    127.0.0.1 0.0.0.0\n" in output
+    assert "the ports are closed to other machines\n" in errors
+
+
+@pytest.mark.slow
+def test_only_hosts_that_run_the_script_need_it(launcher):
+    status, _, errors = launcher.run("absent.py")
+    assert status == 2
+    assert f"h1 has no script {launcher.directory / 'absent.py'}" in errors
+    assert "h0 has" not in errors
+    status, _, errors = launcher.run("--work_dir=/nowhere", "absent.py")
+    assert errors.count("has no directory /nowhere") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["worker:1", "ps:0", "chief:0"])
+def test_a_lost_task_is_restarted(launcher, task):
+    script = launcher.script(
+        """
+        import os, sys, time
+        print(*["again"] if os.path.exists("begun") else ["ready"], flush=True)
+        if os.path.exists("begun"):
+            while not os.path.exists("over"):
+                time.sleep(0.05)
+            sys.exit()
+        open("begun", "w").close()
+        while not os.path.exists("over"):
+            time.sleep(0.05)
+        """
+    )
+    process = launcher.start(script)
+    launcher.wait_for_log("chief")
+    job, _, index = task.partition(":")
+    wanted = f'"task":{{"type":"{job}","index":{index}}}'.encode()
+
+    def pids():
+        found = []
+        for pid in marked(launcher.mark):
+            # One that has just ended may still be in the list.
+            with contextlib.suppress(OSError):
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                if wanted in environ.replace(b" ", b""):
+                    found.append(pid)
+        return found
+
+    (victim,) = pids()
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: len(pids()) == 1 and pids() != [victim], "the next process")
+    if job != "worker":
+        launcher.wait_for_log("chief", b"again")
+    (launcher.directory / "over").touch()
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors
+    name = "chief" if job == "chief" else task
+    assert f"{name} was killed by SIGKILL: restarting" in errors
+
+
+@pytest.mark.slow
+def test_an_error_of_the_script_ends_the_job(launcher):
+    status, _, errors = launcher.run(launcher.script("import sys; sys.exit(137)"))
+    assert status == 137
+    assert "chief exited with status 137" in errors
+    assert "restarting" not in errors
+
+
+@pytest.mark.slow
+def test_a_job_in_the_background(launcher):
+    done = launcher.start("--detach", "--name=mine", launcher.script(SLEEP))
+    output, errors = done.communicate(timeout=DEADLINE)
+    assert (done.returncode, output) == (0, "mine\n"), errors
+    launcher.wait_for_log("chief")
+    status = launcher.jobs("status", "mine").stdout
+    assert re.match(
+        r"mine on ssh since \S+: running\n  chief  on h1  10\.0\.0\.1:", status
+    )
+    assert launcher.jobs("logs", "mine", "chief").stdout == "ready\n"
+    assert "[ps:1]     hello from ps:1" in launcher.jobs("logs", "mine").stdout
+    again = launcher.run("--name=mine", launcher.script(SLEEP))
+    assert again[0] == 2
+    assert "a job named 'mine' is running" in again[2]
+    followers = [["follow", "mine"], ["cancel", "mine"]]
+    environ = {**os.environ, "XDG_STATE_HOME": str(launcher.directory / "state")}
+    follow, cancel = (
+        subprocess.Popen(
+            [sys.executable, "-m", "launch.jobs", *each],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in followers
+    )
+    assert cancel.communicate(timeout=2 * DEADLINE)[0] == "mine: ended with 143\n"
+    assert "SIGTERM: forwarded to chief" in follow.communicate(timeout=DEADLINE)[0]
+    assert follow.returncode == 143
+    assert marked(launcher.mark) == []
+    assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
+
+
+# What a person pastes.
+
+
+ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+SNARE = st.sampled_from(
+    ["$(touch pwned)", "`id`", "a b", "'", '"', "\n", "\\", "!x", "#", "-n", ""]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(ODD | SNARE, min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("ABC"), ODD | SNARE, max_size=2),
+)
+def test_a_rendered_line_carries_everything_through_two_shells(
+    tmp_path_factory, args, env
+):
+    directory = tmp_path_factory.mktemp("a b' $x")
+    seen = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
+    plan = TaskPlan(
+        Task("chief", 0),
+        "h:1",
+        (sys.executable, "-c", seen, *args),
+        env,
+        # Instead of ssh: the login shell of the host runs the last argument.
+        remote=Remote("h0", ("sh", "-c"), str(directory)),
+    )
+    done = subprocess.run(
+        ["sh", "-c", plan.shell_line()], capture_output=True, timeout=DEADLINE
+    )
+    argv, environ, cwd = json.loads(done.stdout)
+    assert (argv, cwd) == (args, str(directory))
+    assert {name: environ[name] for name in env} == env
+    assert not (directory / "pwned").exists()
+
+
+def test_a_dry_run_starts_nothing_and_groups_by_host(capsys):
+    with mock.patch.object(ssh_connection, "address", lambda _, host: host.name):
+        command = ["launch.ssh", "--dry_run", "--hosts=h0,h1,h2", "--first_port=7000"]
+        command += ["--secure=private", "--work_dir=/data"]
+        assert ssh.main([*command, "train.py", "a b"]) == 0
+    output = capsys.readouterr().out
+    assert re.findall(r"^# (\S+)$", output, re.M) == ["h1", "h0", "h2"]
+    (chief,) = re.findall(r"# chief on h1:7000\n(.*)", output)
+    words = shlex.split(chief)
+    assert (words[0], words[-3:-1]) == ("ssh", ["--", "h1"])
+    assert words[-1].startswith("cd /data && env TF_CONFIG=")
+    assert words[-1].endswith(" train.py 'a b'")
+
+
+def test_the_users_options_come_first():
+    line = ssh_connection.connect("ssh -p 22 -oConnectTimeout=99", "h0", 7.4)
+    assert line[:4] == ("ssh", "-p", "22", "-oConnectTimeout=99")
+    assert "-oConnectTimeout=7" in line
+    assert line[-2:] == ("--", "h0")
+
+
+def test_an_alias_of_the_users_configuration(tmp_path):
+    config = tmp_path / "config"
+    config.write_text("Host gpu\n  HostName 10.1.2.3\n")
+    command = f"ssh -F {config}"
+    assert ssh_connection.address(command, Host("gpu")) == "10.1.2.3"
+    assert ssh_connection.address(command, Host("me@h0")) == "h0"
+    assert ssh_connection.address(command, Host("gpu", "10.0.0.9")) == "10.0.0.9"
+    assert ssh_connection.address("no-such-ssh", Host("me@h0")) == "h0"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--hosts=h0,h1 or --hostfile=FILE, one of them"),
+        (["--hosts=a", "--hostfile=b"], "and not both"),
+        (["--hostfile=absent"], "--hostfile='absent': "),
+        (["--hosts=a", "--work_dir=here"], "--work_dir must be an absolute path"),
+        (["--hosts=a", "--ssh="], "--ssh is empty"),
+        (["--hosts=a", "--ssh='"], "No closing quotation"),
+        (["--hosts=a", "--python="], "--python must name a path"),
+        (["--hosts=a", "--env=1X=2"], "--env='1X=2': write NAME=VALUE"),
+        (["--hosts=a", "--env=NO_SUCH_VARIABLE"], "there is no variable"),
+        (
+            ["--hosts=a", "--env=TF_CONFIG={}"],
+            "--env='TF_CONFIG={}': the launcher tells each task in TF_CONFIG",
+        ),
+        (["--hosts=a", "--checkpoint_dir="], "--checkpoint_dir is empty"),
+        (
+            ["--hosts=a", "--first_port=65533", "--secure=off"],
+            "leaves too few ports",
+        ),
+        (["--hosts=a", "--num_workers=5000"], "tasks are too many for 1 hosts"),
+        (["--hosts=a", "--connect_timeout=0"], "--connect_timeout must be > 0"),
+    ],
+)
+def test_wrong_flags(flags, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        ssh.main(["launch.ssh", *flags, "train.py"])
+
+
+def test_two_names_of_one_machine():
+    hosts = [Host("h0"), Host("me@h0")]
+    with pytest.raises(engine.EngineError, match="h0 and me@h0 have the same address"):
+        ssh_connection.addresses("no-such-ssh", hosts)
+
+
+def test_a_loopback_address_is_no_address_for_other_hosts():
+    with pytest.raises(engine.EngineError, match="localhost has the address localhost"):
+        ssh_connection.addresses("no-such-ssh", [Host("localhost"), Host("h1")])
+
+
+ssh_flags = flags_of(
+    ssh,
+    hosts=st.sampled_from(["h0", "h0,h1", "root@h0,h1"]) | words,
+    hostfile=st.just("HOSTFILE") | words,
+    ssh=st.sampled_from(["ssh", "ssh -p 22"]) | words,
+    work_dir=st.just("/data") | words,
+    env=st.sampled_from(["A=1", "A=", "PATH"]) | words,
+    first_port=st.integers(1, 65535) | numbers,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(command_lines(ssh_flags, rest))
+def test_whatever_the_flags_say(tmp_path_factory, args):
+    hostfile = tmp_path_factory.mktemp("hosts") / "hosts.txt"
+    hostfile.write_text("h0 link=10\nh1\n")
+    args = [each.replace("HOSTFILE", str(hostfile)) for each in args]
+    with (
+        mock.patch.object(ssh_connection, "address", return_value="10.0.0.7"),
+        mock.patch.object(ssh, "look_at_hosts", side_effect=engine.EngineError("no")),
+        mock.patch.object(foreground, "run") as started,
+    ):
+        status, output = check(ssh.main, ["--dry_run", *args])
+    assert not started.called
+    if status == 0 and "flags:" not in output:
+        assert output.startswith("# ")
