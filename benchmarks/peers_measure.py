@@ -90,9 +90,17 @@ def learn(contender: Contender, plan: Plan, index: int) -> Learnt:
     found = contender.evaluate()
     rich.print(
         f"{plan.workload}: {contender.name} has loss {found['loss']:.4f} and accuracy "
-        f"{found['accuracy']:.3f} after {steps} steps"
+        f"{found['accuracy']:.3f} after {steps} steps, and loss "
+        f"{found['training_loss']:.4f} on what it was trained on"
     )
-    return Learnt(contender.name, index, steps, found["loss"], found["accuracy"])
+    return Learnt(
+        contender.name,
+        index,
+        steps,
+        found["loss"],
+        found["accuracy"],
+        found["training_loss"],
+    )
 
 
 def warm_up(contender: Contender, plan: Plan) -> int:

@@ -40,13 +40,14 @@ def cells(measured: Measured) -> list[list[str]]:
             f"{' / '.join(JOBS)}",
             "kB per step",
             "loss",
+            "training loss",
             "updates lost",
             f"rate / {base}",
             f"CPU / {base}",
         ]
     ]
     for name in (each for each in measured.contenders if each in names):
-        loss, lost = measured.loss(name), measured.lost(name)
+        lost = measured.lost(name)
         ratio = measured.ratio(name, base, rate)
         used = measured.ratio(name, base, cpu)
         rows.append(
@@ -56,13 +57,18 @@ def cells(measured: Measured) -> list[list[str]]:
                 f"{measured.spread(name, cpu).median:.2f}",
                 " / ".join(f"{each:.2f}" for each in _cpu_by_job(measured, name)),
                 f"{measured.spread(name, lambda r: r.kilobytes).median:,.0f}",
-                "-" if loss is None else f"{loss:.4f}",
+                _known(measured.loss(name)),
+                _known(measured.training_loss(name)),
                 "not counted" if lost is None else str(lost),
                 str(ratio),
                 f"{used.median:.2f}",
             ]
         )
     return rows
+
+
+def _known(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.4f}"
 
 
 def _cpu_by_job(measured: Measured, name: str) -> list[float]:

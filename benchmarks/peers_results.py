@@ -69,6 +69,7 @@ class Learnt:
         steps: The steps of all workers together.
         loss: On images that nobody trained on.
         accuracy: On the same.
+        training_loss: On the images that all trained on; None if not recorded.
     """
 
     contender: str
@@ -76,6 +77,7 @@ class Learnt:
     steps: int
     loss: float
     accuracy: float
+    training_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,11 @@ class Measured:
     def loss(self, contender: str) -> float | None:
         """Returns the median of the losses of a contender."""
         return _median(x.loss for x in self.learnt if x.contender == contender)
+
+    def training_loss(self, contender: str) -> float | None:
+        """Returns the median of its losses on what it was trained on; None if unknown."""
+        of = [x.training_loss for x in self.learnt if x.contender == contender]
+        return _median(x for x in of if x is not None)
 
     def lost(self, contender: str) -> int | None:
         """Returns the steps of a contender that its servers did not count."""

@@ -64,6 +64,7 @@ class Job:
         model: `mlp` or `cnn`.
         optimizer: `sgd` or `adam`.
         batch_size: Examples per step.
+        learning_rate: Of the optimizer.
     """
 
     num_ps: int
@@ -72,6 +73,7 @@ class Job:
     model: str
     optimizer: str
     batch_size: int
+    learning_rate: float
 
     def task(self, job: str, index: int, **options: Any) -> Task:
         """Returns the task of a process. Ports are free: each contender has a network."""
@@ -86,6 +88,7 @@ class Job:
             self.model,
             self.optimizer,
             self.batch_size,
+            self.learning_rate,
             options=options,
         )
 
@@ -100,15 +103,17 @@ def processes(name: str, job: Job) -> list[Process]:
     Raises:
         SetupError: If there is no such contender, or its environment is missing.
     """
-    system, _, tree = name.partition("@")
+    system, at, tree = name.partition("@")
     if system not in SYSTEMS:
         raise SetupError(
             f"unknown contender {system!r}; choose from {', '.join(SYSTEMS)}"
         )
     if "-every" in system and not merges(Path(tree) if tree else ROOT):
         raise SetupError(f"{name}: this tfdist has no `Every`")
-    if tree and not (Path(tree) / "tfdist").is_dir():
-        raise SetupError(f"{name}: {tree} is not a directory that contains tfdist")
+    if at and not (tree and (Path(tree) / "tfdist").is_dir()):
+        raise SetupError(
+            f"{name}: {tree or 'nothing'} is not a directory that contains tfdist"
+        )
     every = SYSTEMS[system](job)
     missing = [each.argv[0] for each in every if not Path(each.argv[0]).exists()]
     if missing:

@@ -73,28 +73,35 @@ def seconds_after(role: str, fork_server: str) -> float:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], directory: str) -> Iterator[Iterator[str]]:
+def running(
+    command: Sequence[str], directory: str, tree: Path = ROOT
+) -> Iterator[Iterator[str]]:
     """Runs a job of the launcher, and ends it at once after the block.
 
+    Args:
+        command: The command.
+        directory: Where it runs.
+        tree: Where its packages are.
+
     Yields:
-        What the launcher says.
+        What the launcher and its tasks say.
     """
     with subprocess.Popen(
         command,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tree), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     ) as job:
-        assert job.stderr
+        assert job.stdout
         try:
-            yield iter(job.stderr)
+            yield iter(job.stdout)
         finally:
             for _ in range(2):  # The second signal ends it without a grace period.
                 job.send_signal(signal.SIGTERM)
                 time.sleep(0.1)
-            job.stderr.read()
+            job.stdout.read()
             job.wait(TIMEOUT)
 
 

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, settings
 
 import launch
 
-from . import own_process
+from . import failures_at_once, own_process, sweeps
+from .deadline import PROGRAM_DEADLINE
+from .processes import still_running
 
 # TensorFlow reads it when it is imported. It complains of each remote value that the
 # chief still has when the servers end.
@@ -30,16 +32,25 @@ settings.register_profile(
 )
 settings.load_profile("busy")
 
-PROGRAM_TIMEOUT = 250.0  # seconds
 # TensorFlow takes a minute to import on a machine that is very busy.
 PATIENT = {"startup_timeout": 200.0}  # seconds
 PROGRAMS = Path(__file__).parent / "programs"
 
+PS_STRATEGY = "ParameterServerStrategy"
 STRATEGIES = {
-    "parameter_server": "ParameterServerStrategy",
+    "parameter_server": PS_STRATEGY,
+    "bounded": PS_STRATEGY,
+    "rounds": PS_STRATEGY,
     "multi_worker": "MultiWorkerMirroredStrategy",
     "ring": "RingStrategy",
 }
+
+POLICIES = {
+    "bounded": ("BoundedStaleness", {"max_staleness": 2}),
+    # Of one batch each, so that there are as many updates as batches.
+    "rounds": ("Synchronous", {"replicas_to_aggregate": 1}),
+}
+"""The policies of consistency under which tests of features train on ps."""
 
 # Tests with one of these fixtures start processes.
 MARKED_BY_FIXTURE = {
@@ -52,6 +63,7 @@ MARKERS = (
     "the table of features; see tests/feature_table.py",
     "own_process: the tests of this file run in a second pytest; see own_process.py",
     "parameter_server: a test that means nothing without ps",
+    "steps_write: a test of what workers' steps write, which in rounds the updates do",
     "sets_own_value(pattern, why): steps of this test may set variables of such names "
     "to a value computed from their own",
 )
@@ -64,11 +76,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="parameter_server",
         help="what the tests of features train under (default: %(default)s)",
     )
+    parser.addoption(
+        "--all-engines",
+        action="store_true",
+        help="fail where an engine is not installed, in place of skipping its tests",
+    )
     parser.addoption(own_process.OPTION, type=int, help="used by tests/own_process.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    sweeps.apply(config, items)
     for item in items:
         for marker, fixtures in MARKED_BY_FIXTURE.items():
             if fixtures & set(getattr(item, "fixturenames", ())):
@@ -77,12 +97,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    report = yield
+    if (
+        report.skipped
+        and item.config.getoption("all_engines")
+        and item.get_closest_marker("engine")
+    ):
+        report.outcome = "failed"
+        report.longrepr = f"--all-engines does not skip: {report.longrepr[-1]}"
+    return report
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     # Of TensorFlow's own tensors, under NumPy 2.
     config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
     own_process.register(config)
+    failures_at_once.register(config)
 
 
 @pytest.fixture(scope="session")
@@ -90,13 +124,14 @@ def servers(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[launch.Servers]:
     log_dir = str(tmp_path_factory.mktemp("servers"))
-    num_ps = 2 if pytestconfig.getoption("strategy") == "parameter_server" else 0
+    is_on_ps = STRATEGIES[pytestconfig.getoption("strategy")] == PS_STRATEGY
+    num_ps = 2 if is_on_ps else 0
     with launch.servers(
         num_ps=num_ps, num_workers=2, log_dir=log_dir, **PATIENT
     ) as servers:
         processes = [psutil.Process(pid) for pid in servers.pids.values()]
         yield servers
-    assert [process for process in processes if process.is_running()] == []
+    assert still_running(processes) == []
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +145,10 @@ def strategy(request: pytest.FixtureRequest):
     servers = request.getfixturevalue("servers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", servers.tf_config.to_json())
-        return make()
+        if name not in POLICIES:
+            return make()
+        policy, arguments = POLICIES[name]
+        return make(consistency=getattr(tfdist, policy)(**arguments))
 
 
 @pytest.fixture(scope="session")
@@ -146,5 +184,5 @@ def _run(
         input=input,
         text=True,
         capture_output=True,
-        timeout=PROGRAM_TIMEOUT,
+        timeout=PROGRAM_DEADLINE,
     )

@@ -1,4 +1,4 @@
-"""Run the feature tests under a synchronous strategy.
+"""Run the feature tests under a synchronous strategy, or a policy of consistency.
 
     python tests/feature_jobs.py multi_worker [TEST...]     # all, unless told
 
@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 FEATURES = ROOT / "tests" / "features"
 PROGRAM = FEATURES / "in_step.py"
-WORKERS = {"multi_worker": 2, "ring": 1}
+WORKERS = {"multi_worker": 2, "ring": 1, "bounded": 1, "rounds": 1}
 """The strategies, and how many processes run the tests under each."""
 # Seconds: each test has a deadline of its own.
 JOB_TIMEOUT = 1200.0

@@ -12,9 +12,10 @@ A row says what holds under each strategy. Unless told, that is the same under a
     @pytest.mark.feature(name, "no", why, synchronous="yes")  # where workers keep step
     @pytest.mark.feature(name, multi_worker=("no", why), ring="yes")
     @pytest.mark.feature(name, "-", synchronous="yes")
+    @pytest.mark.feature(name, rounds=("no", why))  # tfdist.Synchronous()
 
-`-` is of no meaning under a strategy, as is a test, or a module, that is marked as
-`parameter_server` under the others.
+`-` is of no meaning under a strategy. So is a test, or a module, that is marked as
+`parameter_server` under the others, or as `steps_write` in rounds.
 """
 
 import ast
@@ -47,16 +48,22 @@ PARTS = (
 WORKS = {"yes": "yes", "approximate": "approximately", "no": "no", "-": "–"}
 STRATEGIES = {
     "parameter_server": "Parameter servers",
+    "bounded": "Ps, bounded",
+    "rounds": "Ps, in rounds",
     "multi_worker": "Multi-worker",
     "ring": "Ring",
 }
+ON_PS = ("parameter_server", "bounded", "rounds")
 COLUMNS = ("Feature", *STRATEGIES.values(), "Test")
 HEADINGS = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
 INTRODUCTION = """# Features
 
 What works under `ParameterServerStrategy`, with two ps and two workers, and under
-`MultiWorkerMirroredStrategy` and `RingStrategy`, with two workers. Each row is a test
-that runs under every strategy to which it applies (– means that it does not apply).
+`MultiWorkerMirroredStrategy` and `RingStrategy`, with two workers. Parameter servers have
+a column for each policy: asynchronous, `BoundedStaleness(2)` (Ps, bounded) and
+`Synchronous(replicas_to_aggregate=1)` (Ps, in rounds), whose results can be compared with
+those of the others. Each row is a test that runs under every strategy and policy to which
+it applies (– means that it does not apply).
 Under the synchronous strategies, the test compares logs and weights with those of Keras
 in a single process. Unsupported features raise an error that gives the reason.
 
@@ -140,9 +147,9 @@ def read(path: Path) -> Part:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    alone = "pytestmark" in lists and _is_of_ps(lists["pytestmark"])
+    of_all = _marks(lists["pytestmark"]) if "pytestmark" in lists else set()
     rows = [
-        _row(f"{path.name}::{name}", marker, alone or _is_of_ps(*node.decorator_list))
+        _row(f"{path.name}::{name}", marker, of_all | _marks(*node.decorator_list))
         for node in module.body
         if isinstance(node, ast.FunctionDef)
         for name, marker in _marked(node, lists)
@@ -151,15 +158,18 @@ def read(path: Path) -> Part:
     return Part(title, tuple(rows))
 
 
-def _row(test: str, marker: ast.Call, is_of_ps: bool) -> Row:
+def _row(test: str, marker: ast.Call, marks: set[str]) -> Row:
     name, *of_all = (ast.literal_eval(argument) for argument in marker.args)
     told = {keyword.arg: ast.literal_eval(keyword.value) for keyword in marker.keywords}
     unknown = set(told) - {"synchronous", *STRATEGIES}
     if unknown:
         raise ValueError(f"{test}: no strategy {', '.join(map(str, unknown))}")
-    others = "-" if is_of_ps else told.pop("synchronous", of_all)
-    statuses = dict.fromkeys(STRATEGIES, others)
-    statuses |= {"parameter_server": of_all, **told}
+    others = told.pop("synchronous", of_all)
+    statuses = dict.fromkeys(STRATEGIES, "-" if "parameter_server" in marks else others)
+    statuses |= dict.fromkeys(ON_PS, of_all)
+    if "steps_write" in marks:
+        statuses["rounds"] = "-"
+    statuses |= told
     return Row(name, test, {name: _cell(each) for name, each in statuses.items()})
 
 
@@ -167,11 +177,10 @@ def _cell(status: str | Sequence[str]) -> Cell:
     return Cell(status) if isinstance(status, str) else Cell(*status)
 
 
-def _is_of_ps(*nodes: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "parameter_server"
-        for node in nodes
-    )
+def _marks(*nodes: ast.AST) -> set[str]:
+    """Returns the names of markers without arguments, in a list or alone."""
+    every = [e for n in nodes for e in (n.elts if isinstance(n, ast.List) else [n])]
+    return {each.attr for each in every if isinstance(each, ast.Attribute)}
 
 
 def _marked(

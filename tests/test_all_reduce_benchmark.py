@@ -13,6 +13,8 @@ import psutil
 import pytest
 import tensorflow as tf
 
+from .processes import still_running
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "all_reduce.py")]
@@ -257,7 +259,7 @@ def test_nothing_is_left_when_it_is_interrupted(signum):
     assert f"tfd{program.pid}" in names_on_this_machine()
     program.send_signal(signum)
     program.communicate(timeout=DEADLINE)
-    assert not [each for each in running if each.is_running()]
+    assert still_running(running) == []
     assert f"tfd{program.pid}" not in names_on_this_machine()
 
 

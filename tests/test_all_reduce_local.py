@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .deadline import PROGRAM_DEADLINE
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -46,7 +48,7 @@ def test_a_case_is_measured(benchmark):
         [sys.executable, benchmark.__file__, f"--case={case}", "--seconds=0"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout.splitlines()[-1])

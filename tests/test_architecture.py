@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .deadline import PROGRAM_DEADLINE
+
 ROOTS = {
     name: Path(importlib.util.find_spec(name).origin).parent
     for name in ("tf_config", "launch", "tfdist")
@@ -91,7 +93,7 @@ def run(program: str, **env: str) -> str:
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -152,16 +154,21 @@ def test_the_public_names():
     assert tfdist.__all__ == sorted(tfdist.__all__)
     assert set(tfdist.__all__) == {
         "AllReduce",
+        "Asynchronous",
         "AsynchronousTrainingError",
+        "BestFit",
+        "BoundedStaleness",
         "CheckpointDirError",
         "CheckpointMismatchError",
         "ClusterSuggestion",
+        "ConsistencySchedule",
         "Embedding",
         "EmbeddingBag",
         "Every",
         "FixedShardsPartitioner",
         "GreedyLoadBalancing",
         "IndivisibleLossError",
+        "LocalUpdateStrategy",
         "LookupBytes",
         "LookupBytesCounter",
         "MaxSizePartitioner",
@@ -187,9 +194,11 @@ def test_the_public_names():
         "RoundRobin",
         "ScopeError",
         "Shard",
+        "StalenessReport",
         "StalledError",
         "StartupTimeoutError",
         "SyncReplicasOptimizer",
+        "Synchronous",
         "SynchronousTrainingError",
         "TargetSizePartitioner",
         "UnequalDataError",

@@ -16,6 +16,8 @@ import rich.console
 from launch.supervise.recovery import Recovery
 from tf_config import Task
 
+from .deadline import DEADLINE
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "benchmarks" / "fit_throughput.py"
 
@@ -158,7 +160,7 @@ def test_plot_is_a_picture(results, repeats, tmp_path):
     ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(flag, message):
-    result = run(flag, timeout=60)
+    result = run(flag, timeout=DEADLINE)
     assert result.returncode == 1
     assert message in result.stderr
 
@@ -207,7 +209,7 @@ def test_the_numbers_in_the_readme_and_docs_are_the_recorded_ones():
         [sys.executable, str(script), "--check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ from launch import chaos
 from launch.chaos import Fault, FaultError, Schedule
 from launch.command_line import UsageError
 
+from .deadline import DEADLINE
 from .launch_programs.launcher import PROGRAMS
 
 # It keeps a checkpoint of each step, and ends once every fault is over.
@@ -73,7 +74,7 @@ def test_a_job_recovers_from_each_fault_and_the_outcome_tells(job):
 
 def test_a_doubled_step_is_seen(job, monkeypatch):
     monkeypatch.setenv("DOUBLED", "1")
-    outcome = chaos.run(job(1), Schedule(()), deadline=60)
+    outcome = chaos.run(job(1), Schedule(()), deadline=DEADLINE)
     assert names(outcome.invariants) == ["no step is lost"]
 
 
@@ -87,14 +88,16 @@ def test_a_job_that_is_late_is_ended_and_leaves_nothing(job):
 
 def test_a_job_that_may_not_recover_says_why(job):
     schedule = Schedule((Fault("kill", "ps:0", 1),))
-    outcome = chaos.run(job(1000, max_restarts=0), schedule, deadline=60)
+    outcome = chaos.run(job(1000, max_restarts=0), schedule, deadline=DEADLINE)
     assert names(outcome.invariants) == ["it ends"]
     assert outcome.ending.reason == "ps:0 was killed by SIGKILL"
 
 
 def test_checks_of_the_callers_count(job):
     broken = chaos.Invariant("the model is right", False, "it is not")
-    outcome = chaos.run(job(1), Schedule(()), checks=[lambda: broken], deadline=60)
+    outcome = chaos.run(
+        job(1), Schedule(()), checks=[lambda: broken], deadline=DEADLINE
+    )
     assert names(outcome.invariants) == ["the model is right"]
 
 

@@ -21,6 +21,8 @@ from tfdist.checkpoint.store import (
     numbers,
 )
 
+from .deadline import DEADLINE
+
 
 def write(store: CheckpointStore, text: str = "content") -> None:
     with store.writing() as path:
@@ -116,7 +118,7 @@ with CheckpointStore(sys.argv[1]).writing() as path:
     os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", program, str(store.directory)]
-    assert subprocess.run(command, timeout=60).returncode == -9
+    assert subprocess.run(command, timeout=DEADLINE).returncode == -9
     assert any(name.startswith(".unfinished") for name in os.listdir(store.directory))
     with CheckpointStore(store.directory) as again:
         assert newest(again) == name_of(0)

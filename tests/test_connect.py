@@ -9,9 +9,8 @@ from tfdist import ParameterServerStrategy, StartupTimeoutError
 from tfdist.cluster.servers import wait_for_servers
 
 from .addresses import free_addresses
+from .deadline import DEADLINE
 from .launch_programs.fake_server import FakeServer
-
-DEADLINE = 60.0  # seconds
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def test_returns_once_every_server_answers(server):
     start = threading.Timer(0.6, lambda: servers.append(FakeServer(port)))
     start.start()
     began = time.monotonic()
-    wait_for_servers(cluster, timeout=30)
+    wait_for_servers(cluster, timeout=DEADLINE)
     assert servers, "it did not wait for the worker"
     assert time.monotonic() - began < 30
     servers[0].close()

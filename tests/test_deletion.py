@@ -13,7 +13,7 @@ from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.worker_input import WorkerInput
 from tfdist.synchronous.fit.input import ShardedIterator
 
-DEADLINE = 30.0  # seconds
+from .deadline import DEADLINE
 
 
 class Slow:

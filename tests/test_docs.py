@@ -26,7 +26,17 @@ from documents import PAGES, ROOT  # noqa: E402
 
 PACKAGES = ("tfdist", "launch", "tf_config")
 FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks", "docs")
-COMMANDS = {"launch.local", "launch.task", "launch.chaos", "launch.doctor"}
+COMMANDS = {
+    "launch.local",
+    "launch.ssh",
+    "launch.slurm",
+    "launch.kubernetes",
+    "launch.ray",
+    "launch.task",
+    "launch.chaos",
+    "launch.doctor",
+    "launch.speedup",
+}
 each_page = pytest.mark.parametrize(
     "page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix()
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .deadline import PROGRAM_DEADLINE
+
 TOYS = Path(__file__).parent / "toy_strategies"
 EPOCHS = 8
 TRUTH = [1.0, -2.0, 3.0, 0.5, 0.0]
@@ -24,7 +26,7 @@ def train(name, directory, *flags):
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     found = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]

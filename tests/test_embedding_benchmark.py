@@ -16,6 +16,8 @@ from tfdist.embedding.aggregated_lookup import (
 )
 from tfdist.embedding.routing import shard_sizes
 
+from .deadline import DEADLINE
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = ROOT / "tests" / "programs"
@@ -156,8 +158,8 @@ def test_hosts_reach_each_other_and_are_counted(benchmark):
         server = subprocess.Popen(hosts.command("b", [sys.executable, "-c", SERVE]))
         before = hosts.bytes("b")[0]
         client = [sys.executable, PROGRAMS / "send_bytes.py", hosts.address("b")]
-        subprocess.run(hosts.command("a", client), check=True, timeout=60)
-        server.wait(timeout=60)
+        subprocess.run(hosts.command("a", client), check=True, timeout=DEADLINE)
+        server.wait(timeout=DEADLINE)
         assert hosts.bytes("b")[0] - before >= 50_000
 
 
@@ -182,7 +184,7 @@ def test_hosts_of_a_process_that_was_killed_are_removed(benchmark):
         "with netns.network(['a']): os.kill(os.getpid(), 9)"
     )
     killed = subprocess.Popen([sys.executable, "-c", program, str(BENCHMARKS)])
-    assert killed.wait(timeout=60) == -9
+    assert killed.wait(timeout=DEADLINE) == -9
     assert f"tfd{killed.pid}" in names_on_this_machine()
     with benchmark("netns").network(["b"]):
         assert f"tfd{killed.pid}" not in names_on_this_machine()
@@ -201,7 +203,7 @@ def test_making_hosts_without_the_privilege_is_an_error(benchmark):
         [*powerless, sys.executable, "-c", program, str(BENCHMARKS)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert "Network namespaces are for root" in done.stdout, done.stderr
 

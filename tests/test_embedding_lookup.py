@@ -146,7 +146,7 @@ REPEATS = Case([[], [1, 1, 7, 1], [], [7, 2]], [1.0, 2.0, 0.5, 3.0, 1.0, 4.0], 9
 @given(case=cases())
 @example(case=Case([[], []], None, 5, 2))
 @example(case=REPEATS)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_eager_lookup_is_tensorflows(case, aggregate):
     assert_like_stock(case, aggregate=aggregate)
 
@@ -155,7 +155,7 @@ def test_eager_lookup_is_tensorflows(case, aggregate):
 @ROUTES
 @given(case=cases())
 @example(case=REPEATS)
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_traced_lookup_is_tensorflows(case, aggregate):
     assert_like_stock(case, run=tf.function, aggregate=aggregate)
 
@@ -267,7 +267,7 @@ def test_gradient_of_clipping_is_tensorflows(max_norm, seed):
 
 
 @given(case=cases())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_each_shard_takes_the_route_that_moves_less(case):
     totals = {}
     for aggregate in (True, False, None):

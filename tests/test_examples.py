@@ -15,6 +15,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from .deadline import PROGRAM_DEADLINE
+
 pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("mlxtend")
 
@@ -223,7 +225,7 @@ def test_mirrored_says_that_cpu_devices_stand_in(data_dir: Path) -> None:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PROGRAM_DEADLINE,
     )
     assert script.returncode == 0, script.stderr
     assert "4 logical CPU devices stand in for GPUs" in script.stdout

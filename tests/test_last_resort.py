@@ -9,7 +9,7 @@ import pytest
 from tf_config.contract import EXIT_STALLED
 from tfdist.liveness.last_resort import LastResort
 
-DEADLINE = 30.0  # seconds
+from .deadline import DEADLINE
 
 
 @pytest.fixture

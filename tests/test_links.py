@@ -12,7 +12,7 @@ import launch
 from launch.loopback import make_job
 from launch.network.links import HOST, Link, Links, through_links
 
-DEADLINE = 30.0  # seconds
+from .deadline import DEADLINE
 
 
 def ports(plans):

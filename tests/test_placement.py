@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist import GreedyLoadBalancing, RoundRobin, VariableSpec, byte_size_load_fn
+from tfdist import (
+    BestFit,
+    GreedyLoadBalancing,
+    RoundRobin,
+    VariableSpec,
+    byte_size_load_fn,
+)
 from tfdist.placement.placement import (
     check_placement,
     ps_for,
@@ -50,11 +56,36 @@ def test_greedy_balances_the_load_that_it_is_given():
 @given(
     sizes=st.lists(st.integers(0, 10_000), min_size=1, max_size=60),
     num_ps=st.integers(1, 9),
+    greedy=st.sampled_from([GreedyLoadBalancing, BestFit]),
 )
-def test_greedy_keeps_grahams_bound(sizes, num_ps):
-    fullest = max(loads(GreedyLoadBalancing(), sizes, num_ps))
+def test_greedy_keeps_grahams_bound(sizes, num_ps, greedy):
+    fullest = max(loads(greedy(), sizes, num_ps))
     lower_bound = max(math.ceil(sum(sizes) / num_ps), max(sizes))
     assert fullest <= (2 - 1 / num_ps) * lower_bound
+
+
+def test_best_fit_gathers_what_is_small():
+    sizes = [803, 1, 10, 0]
+    assert loads(GreedyLoadBalancing(), sizes, 4) == [803, 1, 10, 0]
+    assert loads(BestFit(), sizes, 4) == [803, 11, 0, 0]
+
+
+def test_best_fit_prefers_the_fullest_ps_with_room():
+    placement = BestFit()
+    placed = [placement.place(variable(size), 3) for size in (10, 7, 4, 3, 5, 2, 9)]
+    # Loads: 10 0 0 | 10 7 0 | 10 7 4 (no room on 1) | 10 10 4 | 10 10 9 | 10 10 11 | full
+    assert placed == [0, 1, 2, 1, 2, 2, 0]
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))
+def test_on_two_ps_best_fit_is_greedy(sizes):
+    assert loads(BestFit(), sizes, 2) == loads(GreedyLoadBalancing(), sizes, 2)
+
+
+def test_best_fit_spreads_shards():
+    placement = BestFit()
+    assert placement.place(variable(1_000), 3) == 0
+    assert placement.place_shards(shards(4, 4, 3), 3) == [1, 2, 0]
 
 
 def test_greedy_evens_out_what_round_robin_does_not():

@@ -68,7 +68,7 @@ def test_a_function_is_planned_shown_and_saved(command, tmp_path, where):
         (("a:b", "--num_ps=2", "--target=0.9"), "target is an imbalance above 1"),
         (("a:b", "--num_ps=2", "--lookups=x"), "--lookups is PATTERN=ROWS"),
         (("a:b", "--num_ps=2", "--json=no/p.json"), "there is no directory"),
-        (("a:b", "--num_ps=2", "--plot=x.foo"), "drawn as a PNG file"),
+        (("a:b", "--num_ps=2", "--plot=x.foo"), "pictures are PNG files"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(

@@ -354,7 +354,7 @@ def test_a_plan_is_drawn(tmp_path):
 
 def test_a_plan_is_drawn_as_png_alone(tmp_path):
     for name in ("x.foo", "x.svg", "plan"):
-        with pytest.raises(ValueError, match=rf"drawn as a PNG file.*{name}"):
+        with pytest.raises(ValueError, match=rf"pictures are PNG files.*{name}"):
             plan_variables(of_sizes([1000, 10]), 3).plot(tmp_path / name)
     assert [*tmp_path.iterdir()] == []
 

@@ -14,6 +14,8 @@ import pytest
 
 import tfdist
 
+from .deadline import PROGRAM_DEADLINE
+
 ROOT = Path(tfdist.__file__).parent
 # Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
 PURE = {
@@ -29,6 +31,8 @@ PURE = {
     "checkpoint": ["attributes", "plain", "store"],
     "cluster": ["health", "servers", "startup"],
     "embedding": ["cost"],
+    "federated": ["*"],
+    "federated.flower": ["array_layout", "client_numbers", "supported"],
     "liveness": [
         "activity",
         "last_resort",
@@ -37,9 +41,22 @@ PURE = {
         "supervision",
         "watchdog",
     ],
+    "local_update": [
+        "exchange",
+        "in_turn",
+        "members",
+        "message",
+        "overlap",
+        "reads",
+        "rounds",
+        "transport",
+        "wire",
+    ],
     "low_level": ["replica_round"],
+    "mixing": ["*"],
     "parameter_server": ["exchange"],
     "parameter_server.step_graph": ["messages"],
+    "parameter_server.consistency": ["*"],
     "placement": ["*"],
     "planning": [
         "arguments",
@@ -55,6 +72,7 @@ PURE = {
         "suggest",
         "view",
     ],
+    "simulation": ["*"],
     "synchronous.fit": ["kind", "row_range"],
 }
 WITHOUT_TENSORFLOW = """
@@ -82,7 +100,7 @@ def run(*arguments: str) -> str:
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROGRAM_DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -93,7 +111,10 @@ def modules() -> list[str]:
     found = []
     for package, names in PURE.items():
         if names == ["*"]:
-            names = [path.stem for path in sorted((ROOT / package).glob("[!_]*.py"))]
+            names = [
+                path.stem
+                for path in sorted((ROOT / package.replace(".", "/")).glob("[!_]*.py"))
+            ]
         found += [f"tfdist.{package}.{name}" for name in names]
     return found
 

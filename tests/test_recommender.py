@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from .deadline import PROGRAM_DEADLINE
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 RATINGS = """userId,movieId,rating,timestamp
@@ -233,7 +235,7 @@ def test_a_single_process_says_what_it_holds(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     held = int(re.search(r"this process +.\D+(\d+)", done.stdout)[1])

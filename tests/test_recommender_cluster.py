@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .deadline import PROGRAM_DEADLINE
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLE = REPOSITORY / "examples" / "recommender.py"
 MOVIELENS = REPOSITORY.parent / "shared" / "data" / "movielens-latest-small"
@@ -27,7 +29,7 @@ def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess:
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=270,
+        timeout=PROGRAM_DEADLINE,
     )
 
 
@@ -78,8 +80,9 @@ def test_no_process_holds_a_whole_table(tmp_path):
         for task, number in re.findall(r"│ (\w+:\d) +│.*│ +([\d,]+) │\n", done.stdout)
     }
     assert grown.keys() == {"chief:0", "ps:0", "ps:1", "worker:0", "worker:1"}
-    # Half of the table, half of its Adagrad slots, and what making them takes.
-    assert table <= grown["ps:0"] <= 1.5 * table
-    assert table <= grown["ps:1"] <= 1.5 * table
+    # Half of the table, half of its Adagrad slots, and what making them takes. All of
+    # both would be twice the table.
+    assert table <= grown["ps:0"] <= 1.8 * table
+    assert table <= grown["ps:1"] <= 1.8 * table
     # Tracing takes some; half a table would take more.
     assert max(grown["chief:0"], grown["worker:0"], grown["worker:1"]) < table / 2

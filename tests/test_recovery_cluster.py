@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(__file__).parent / "programs" / "train_and_kill.py"
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM = PROGRAMS / "train_and_kill.py"
 TIMEOUT = 240.0  # seconds
 EPOCHS, STEPS = 3, 400
 
@@ -52,3 +54,64 @@ def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
     # Each is started once, and again with what was lost.
     assert tasks.count("chief") == tasks.count("ps:0") == tasks.count("ps:1") >= 2
     assert tasks.count("worker:0") == tasks.count("worker:1") >= 2
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(TIMEOUT)
+def test_sigterm_saves_the_steps_that_ran_and_no_step_runs_twice(tmp_path):
+    # A checkpoint is the same under every policy of consistency.
+    def start(consistency):
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"),
+                *("--grace_period=60", PROGRAMS / "train_slowly.py", "2", "300"),
+            ],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)),
+                "TFDIST_CONSISTENCY": consistency,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    with start("bounded:1") as process:
+        for line in process.stdout:
+            if "step 50" in line:
+                break
+        process.terminate()
+        shown, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + signal.SIGTERM, shown + errors
+    saved = re.search(r"SIGTERM: saving fit at epoch 1 of 2, step (\d+)", shown)
+    assert saved, shown + errors
+    assert 50 <= int(saved[1]) < 300
+    with start("asynchronous") as process:
+        shown, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, shown + errors
+    assert re.search(rf"fit continues from \S+: epoch 1 of 2, step {saved[1]}\n", shown)
+    assert "iterations 600\n" in shown
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(TIMEOUT)
+def test_a_killed_worker_holds_nobody_up_at_the_bound(tmp_path):
+    command = [sys.executable, "-m", "launch.local", "--num_ps=2", "--max_restarts=9"]
+    bound, steps, kills = 1, 2000, 4
+    done = subprocess.run(
+        [*command, PROGRAMS / "bounded_and_kill.py", *map(str, (bound, steps, kills))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = dict(re.findall(r"(kills|staleness|steps|iterations) (\d+)\n", done.stdout))
+    assert int(said["kills"]) == kills
+    assert int(said["staleness"]) <= bound
+    # A step that was cut off while it wrote is written again by another worker.
+    assert steps <= int(said["iterations"]) <= steps + kills
+    assert steps <= int(said["steps"]) <= steps + kills
+    assert "stalled" not in done.stderr

@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
 from case_jobs import Job, load  # noqa: E402
 
+from .deadline import PROGRAM_DEADLINE
+
 pytestmark = pytest.mark.cluster
 
 PROGRAM = Path(__file__).with_name("ring_cases.py")
@@ -124,7 +126,7 @@ def lose_worker_1(tmp_path, case):
             },
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=PROGRAM_DEADLINE,
         )
     return done, servers.tf_config.cluster.worker[1]
 

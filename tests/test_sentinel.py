@@ -11,7 +11,7 @@ import pytest
 from tfdist.liveness import sentinel
 from tfdist.liveness.sentinel import Sentinel
 
-DEADLINE = 30.0  # seconds
+from .deadline import DEADLINE
 
 # It loads the file alone: TensorFlow has no part in this.
 PROGRAM = f"""

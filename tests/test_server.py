@@ -10,8 +10,12 @@ import pytest
 
 from launch.network import ports
 
+from .deadline import DEADLINE, PROGRAM_DEADLINE
 
-def serve(tf_config: object, timeout: float = 60) -> subprocess.CompletedProcess:
+
+def serve(
+    tf_config: object, timeout: float = PROGRAM_DEADLINE
+) -> subprocess.CompletedProcess:
     text = tf_config if isinstance(tf_config, str) else json.dumps(tf_config)
     return subprocess.run(
         [sys.executable, "-m", "tfdist.server"],
@@ -86,7 +90,7 @@ def test_ctrl_c_ends_it_unless_that_is_ignored(is_ignored):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(timeout=1.0)
         else:
-            assert process.wait(timeout=30) == -signal.SIGINT
+            assert process.wait(timeout=DEADLINE) == -signal.SIGINT
     finally:
         process.kill()
         process.wait()

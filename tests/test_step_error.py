@@ -2,10 +2,10 @@
 
 import io
 import logging
-import threading
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from tfdist.liveness.step_error import shortened, summary
 from tfdist.liveness.tf_log import CoordinatorLog, OfTensorFlowAlone
@@ -120,14 +120,11 @@ class FailingCoordinator:
     error = tf.errors.InvalidArgumentError(None, None, STACK + REASON + END)
 
     def __init__(self):
-        self._status_available_event = threading.Event()
-        self._status_available_event.set()
+        self.output = RemoteValueImpl(None, None)
+        self.output._set_error(tf.errors.CancelledError(None, None, "cancelled"))
 
     def schedule(self, function, args):
-        return self
-
-    def get(self):
-        raise tf.errors.CancelledError(None, None, "cancelled")
+        return self.output
 
     def join(self):
         raise self.error

@@ -12,6 +12,7 @@ from tfdist.parameter_server.fit.strides import (
     Pace,
     in_strides,
     sees_batches,
+    shows_progress,
     sizes_of,
     split,
 )
@@ -39,10 +40,23 @@ def settled(seconds: float, workers: int = 2, pace: Pace | None = None) -> int:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "size"), [(0.0005, 100), (0.005, 10), (0.05, 1), (2.0, 1)]
+    ("seconds", "size"),
+    [(0.0005, 100), (0.005, 20), (0.012, 10), (0.025, 5), (0.05, 1), (2.0, 1)],
 )
 def test_a_message_takes_a_fraction_of_a_second(seconds: float, size: int) -> None:
     assert settled(seconds) == size
+
+
+def test_a_larger_size_waits_until_its_trace_pays() -> None:
+    clock = Clock()
+    pace = Pace(1, SIZES, clock)
+    sizes = {}
+    for finished in range(100, 5000, 100):
+        clock.now += 0.5
+        sizes[finished] = pace.steps(finished)
+    assert [size for size, _ in itertools.groupby(sizes.values())] == [10, 20]
+    assert sizes[2000] == 10
+    assert sizes[2200] == 20
 
 
 def test_the_pace_slows_down_with_the_steps() -> None:
@@ -82,7 +96,10 @@ def test_strides_cover_an_epoch(executions: int, each: int, size: int) -> None:
     steps = ((i * each, i * each + each - 1, data) for i in range(executions))
     epoch_iterator = SimpleNamespace(num_batches=executions * each)
     following = 0
-    for first, last, fed in in_strides(epoch_iterator, steps, lambda: size, SIZES):
+    for first, last, fed in in_strides(
+        epoch_iterator, steps, lambda: size, SIZES, False
+    ):
+        assert not fed.is_shown
         assert first == following
         assert fed.asked == last + 1 - first
         following = last + 1
@@ -93,12 +110,30 @@ def test_keras_learns_how_many_batches_there_were() -> None:
     data = SimpleNamespace(taken=0, asked=None)
     epoch_iterator = SimpleNamespace(num_batches=None, _steps_seen=0)
     steps = ((i, i, data) for i in itertools.count())
-    for _, _, fed in in_strides(epoch_iterator, steps, lambda: 10, SIZES):
+    for _, _, fed in in_strides(epoch_iterator, steps, lambda: 10, SIZES, True):
         if fed.taken == 27:
             break  # Keras ends the epoch when no batch is left.
         fed.taken = min(27, fed.taken + fed.asked)
     # The number that Keras itself arrives at, step by step.
     assert epoch_iterator._steps_seen == 28
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "verbose", "shown"),
+    [
+        ([], "auto", True),
+        ([], 1, True),
+        ([], True, True),
+        ([], 0, False),
+        ([], 2, False),
+        ([keras.callbacks.History()], 0, False),
+        ([keras.callbacks.ProgbarLogger()], 0, True),
+    ],
+)
+def test_who_shows_progress(
+    callbacks: list[object], verbose: object, shown: bool
+) -> None:
+    assert shows_progress(callbacks, verbose) is shown
 
 
 class Looks(keras.callbacks.Callback):

@@ -11,6 +11,8 @@ import pytest
 import tf_config
 from tf_config.__main__ import main
 
+from .deadline import DEADLINE
+
 HOSTS = ["--chief_hosts=a:1", "--ps_hosts=b:1", "--worker_hosts=c:1,d:1"]
 WORKER = ["--job_name=worker", "--task_index=1"]
 
@@ -23,7 +25,11 @@ def run_shell(script: str, **environ: str) -> subprocess.CompletedProcess[str]:
         **environ,
     }
     return subprocess.run(
-        ["sh", "-c", script], env=environ, capture_output=True, text=True, timeout=60
+        ["sh", "-c", script],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
     )
 
 

@@ -19,9 +19,9 @@ from tfdist.liveness.stall import ON_STALL, Kind, Seen, Stall, action, lines, st
 from tfdist.liveness.watchdog import StalledError, Watchdog, _end_in_time
 
 from .addresses import free_addresses
+from .deadline import DEADLINE
 from .launch_programs.fake_server import FakeServer
 
-DEADLINE = 30.0  # seconds
 # Of a watchdog that must find a server alive, on a machine that is busy.
 PATIENCE = 5.0  # seconds
 

@@ -21,13 +21,20 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.embedding.layers import Embedding, EmbeddingBag
     from tfdist.liveness.peers import PeerLostError
     from tfdist.liveness.watchdog import StalledError
+    from tfdist.local_update.strategy import LocalUpdateStrategy
     from tfdist.low_level.ending import report_done, serve_until_done
     from tfdist.low_level.startup import session_config, wait_until_ready
     from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
+    from tfdist.parameter_server.consistency.asynchronous import Asynchronous
+    from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
+    from tfdist.parameter_server.consistency.staleness import StalenessReport
+    from tfdist.parameter_server.consistency.synchronous import Synchronous
+    from tfdist.parameter_server.consistency_schedule import ConsistencySchedule
     from tfdist.parameter_server.exchange import Every
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
     from tfdist.parameter_server.fit.resume import CheckpointMismatchError
     from tfdist.parameter_server.strategy import ParameterServerStrategy
+    from tfdist.placement.best_fit import BestFit
     from tfdist.placement.greedy import GreedyLoadBalancing, byte_size_load_fn
     from tfdist.placement.partition import Partition, PartitionError, Shard
     from tfdist.placement.partitioners import (
@@ -69,6 +76,10 @@ _PURE = {
     "tfdist.cluster.startup": ("StartupTimeoutError",),
     "tfdist.embedding.cost": ("LookupBytes",),
     "tfdist.liveness.watchdog": ("StalledError",),
+    "tfdist.parameter_server.consistency.asynchronous": ("Asynchronous",),
+    "tfdist.parameter_server.consistency.bounded_staleness": ("BoundedStaleness",),
+    "tfdist.parameter_server.consistency.synchronous": ("Synchronous",),
+    "tfdist.parameter_server.consistency.staleness": ("StalenessReport",),
     "tfdist.parameter_server.exchange": ("Every",),
     "tfdist.placement.partition": (
         "Partition",
@@ -82,6 +93,7 @@ _PURE = {
         "TargetSizePartitioner",
         "fixed_size_partitioner",
     ),
+    "tfdist.placement.best_fit": ("BestFit",),
     "tfdist.placement.greedy": ("GreedyLoadBalancing", "byte_size_load_fn"),
     "tfdist.placement.placement": ("Placement",),
     "tfdist.placement.round_robin": ("RoundRobin",),
@@ -126,6 +138,7 @@ _ON_TENSORFLOW = {
         "EmbeddingBag",
     ),
     "tfdist.liveness.peers": ("PeerLostError",),
+    "tfdist.local_update.strategy": ("LocalUpdateStrategy",),
     "tfdist.low_level.ending": (
         "report_done",
         "serve_until_done",
@@ -135,6 +148,7 @@ _ON_TENSORFLOW = {
         "wait_until_ready",
     ),
     "tfdist.low_level.sync_replicas": ("SyncReplicasOptimizer",),
+    "tfdist.parameter_server.consistency_schedule": ("ConsistencySchedule",),
     "tfdist.parameter_server.fit.refusals": ("AsynchronousTrainingError",),
     "tfdist.parameter_server.fit.resume": ("CheckpointMismatchError",),
     "tfdist.parameter_server.strategy": ("ParameterServerStrategy",),
@@ -164,16 +178,21 @@ _MODULES = {
 
 __all__ = [
     "AllReduce",
+    "Asynchronous",
     "AsynchronousTrainingError",
+    "BestFit",
+    "BoundedStaleness",
     "CheckpointDirError",
     "CheckpointMismatchError",
     "ClusterSuggestion",
+    "ConsistencySchedule",
     "Embedding",
     "EmbeddingBag",
     "Every",
     "FixedShardsPartitioner",
     "GreedyLoadBalancing",
     "IndivisibleLossError",
+    "LocalUpdateStrategy",
     "LookupBytes",
     "LookupBytesCounter",
     "MaxSizePartitioner",
@@ -199,9 +218,11 @@ __all__ = [
     "RoundRobin",
     "ScopeError",
     "Shard",
+    "StalenessReport",
     "StalledError",
     "StartupTimeoutError",
     "SyncReplicasOptimizer",
+    "Synchronous",
     "SynchronousTrainingError",
     "TargetSizePartitioner",
     "UnequalDataError",
@@ -227,7 +248,15 @@ __all__ = [
 
 
 # Packages that are there without an import of their own, as in an eager `__init__`.
-_PACKAGES = ("all_reduce", "embedding", "low_level", "placement", "planning")
+_PACKAGES = (
+    "all_reduce",
+    "embedding",
+    "federated",
+    "low_level",
+    "mixing",
+    "placement",
+    "planning",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -70,6 +70,14 @@ SYMBOLS: tuple[Symbol, ...] = (
         "`tf.distribute.StrategyExtended` is the base class only.",
     ),
     Symbol(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "WorkerPreemptionHandler",
+        "The base of what takes back each worker by itself, and workers that come while "
+        "a program runs.",
+        "None: `ClusterCoordinator` waits without a deadline for the first worker that "
+        "is gone, and takes no other back meanwhile.",
+    ),
+    Symbol(
         "tensorflow.python.distribute.cross_device_ops.get_devices_from",
         "Returns the devices of a value, or those of a destination.",
         "A `tf.distribute.CrossDeviceOps` receives destinations of several types, and "
@@ -109,6 +117,11 @@ SYMBOLS: tuple[Symbol, ...] = (
         "tensorflow.python.distribute.values.Mirrored",
         "What a `tf.distribute.CrossDeviceOps` has to return.",
         "`tf.types.experimental.distributed.Mirrored` is abstract.",
+    ),
+    Symbol(
+        "tensorflow.python.eager.cancellation",
+        "Ends the wait of an update for gradients that will never come.",
+        "None: `tf.function` has no way to be cancelled.",
     ),
     Symbol(
         "tensorflow.python.eager.context",
@@ -235,6 +248,46 @@ MEMBERS: tuple[Member, ...] = (
         "None.",
     ),
     Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "WorkerPreemptionHandler",
+        "_preemption_handler",
+        "overridden",
+        "Waits for one worker, and connects to it.",
+        "See `WorkerPreemptionHandler`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "WorkerPreemptionHandler",
+        "_cluster_due_for_update_or_finish",
+        "read",
+        "Set when a worker was lost, or at the end.",
+        "As for `_preemption_handler`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "WorkerPreemptionHandler",
+        "_cluster_update_lock",
+        "read",
+        "Held while the thread of a worker is told that it is back.",
+        "As for `_preemption_handler`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "WorkerPreemptionHandler",
+        "_worker_up_cond",
+        "read",
+        "Tells the thread of a worker that it is back.",
+        "As for `_preemption_handler`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "WorkerPreemptionHandler",
+        "_should_preemption_thread_run",
+        "read",
+        "Whether the coordinator still exists.",
+        "As for `_preemption_handler`.",
+    ),
+    Member(
         "tensorflow.python.distribute.coordinator.cluster_coordinator.Worker",
         "_on_closure_failure",
         "set",
@@ -248,6 +301,29 @@ MEMBERS: tuple[Member, ...] = (
         "Tells which function a worker runs and when it ends, and gives the thread an "
         "executor.",
         "As for `_on_closure_failure`.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.values.RemoteValueImpl",
+        "_error",
+        "read",
+        "Tells whether a function has failed.",
+        "`RemoteValue.get` waits until it has ended.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.values.RemoteValueImpl",
+        "_has_fetched_to_local",
+        "read",
+        "Tells whether a result is on the chief, so that a worker that is lost now "
+        "cannot take it away.",
+        "`RemoteValue.get` copies it itself, and fails where the coordinator would run "
+        "the function again.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.values.RemoteValueImpl",
+        "_has_fetched_to_local_lock",
+        "call",
+        "Waits while a worker's thread copies a result.",
+        "As for `_has_fetched_to_local`.",
     ),
     Member(
         "tensorflow.python.distribute.coordinator.values.RemoteValueImpl",
@@ -279,6 +355,20 @@ MEMBERS: tuple[Member, ...] = (
         "Decides the device of each variable of an Estimator.",
         "The strategy applies this device function last, so no device scope around it "
         "has an effect.",
+    ),
+    Member(
+        "tensorflow.python.distribute.ps_values.PerWorkerVariable",
+        "_per_worker_vars",
+        "read",
+        "The value on each worker, so that those of workers that are away are left out.",
+        "`PerWorkerVariable.read_all` fails if one worker is away.",
+    ),
+    Member(
+        "tensorflow.python.distribute.coordinator.values.PerWorkerValues",
+        "_values",
+        "read",
+        "The value on one worker.",
+        "None.",
     ),
     Member(
         "tensorflow.python.distribute.ps_values.CachingVariable",
@@ -479,6 +569,13 @@ MEMBERS: tuple[Member, ...] = (
         "None.",
     ),
     Member(
+        "tensorflow.python.distribute.distribute_lib.StrategyExtendedV2",
+        "_replica_ctx_update",
+        "overridden",
+        "Updates a variable without a merge call where one optimizer runs alone.",
+        "None.",
+    ),
+    Member(
         "tensorflow.python.distribute.distribute_lib.StrategyExtendedV1",
         "_use_merge_call",
         "overridden",
@@ -585,6 +682,13 @@ MEMBERS: tuple[Member, ...] = (
     ),
     Member(
         "keras.src.optimizers.base_optimizer.BaseOptimizer",
+        "_trainable_variables",
+        "read",
+        "Which variables gradients belong to that are applied without them.",
+        "`Optimizer.variables` has the optimizer's own.",
+    ),
+    Member(
+        "keras.src.optimizers.base_optimizer.BaseOptimizer",
         "_get_variable_index",
         "called",
         "Which of the optimizer's slots belong to a weight.",
@@ -659,5 +763,19 @@ MEMBERS: tuple[Member, ...] = (
         "read",
         "The slots that a fused kernel updates.",
         "As for `_momentums`.",
+    ),
+    Member(
+        "tensorflow.Operation",
+        "_add_control_inputs",
+        "called",
+        "Has what a traced step reads and writes wait for its turn.",
+        "`tf.control_dependencies` is for operations that are still to be made.",
+    ),
+    Member(
+        "tensorflow.Operation",
+        "_control_outputs",
+        "read",
+        "What waits for an operation, to find all that depends on a write.",
+        "`Operation.control_inputs` leads the other way.",
     ),
 )

@@ -5,10 +5,19 @@ versions. Only this file imports from `tensorflow.python` and `keras.src`, with 
 exception: `estimator/_tf.py`, for what needs tensorflow-estimator.
 """
 
+import copy
 import functools
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import time
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +35,9 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
 )
+from tensorflow.python.distribute.coordinator.cluster_coordinator import (
+    WorkerPreemptionHandler,
+)
 from tensorflow.python.distribute.cross_device_ops import get_devices_from
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
@@ -34,7 +46,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import Mirrored
-from tensorflow.python.eager import context, executor
+from tensorflow.python.eager import cancellation, context, executor
 from tensorflow.python.eager.record import could_possibly_record as could_be_recorded
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
@@ -59,6 +71,12 @@ __all__ = [
     "saving_lib",
     "watch",
 ]
+
+
+NOT_HERE_YET = "has not joined yet"
+
+_COPY_POLL_SECONDS = 0.0005
+"""Ends what the coordinator logs about a worker that is absent at the start."""
 
 
 def scratch_graph(name: str) -> tf.Graph:
@@ -189,6 +207,9 @@ def observe_workers(
         _observe(worker, begun, ended)
 
 
+_this_thread = threading.local()
+
+
 def _observe(
     worker: Any, begun: Callable[[int], None], ended: Callable[[int, bool], None]
 ) -> None:
@@ -196,6 +217,7 @@ def _observe(
 
     def observed(closure: Any) -> None:
         failed.clear()
+        _this_thread.worker = worker.worker_index
         begun(worker.worker_index)
         try:
             process(closure)
@@ -212,6 +234,105 @@ def _observe(
     failed: list[bool] = []
     worker._process_closure = observed
     worker._on_closure_failure = on_observed_failure
+
+
+class _WorkerRecovery(WorkerPreemptionHandler):
+    """Takes one worker back after a failure, whatever has become of the others.
+
+    TensorFlow's own has one thread for all workers. It waits, without a deadline, for
+    the first of them that is gone, and takes no other back meanwhile.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        index: int,
+        rejoin: Callable[[int, Callable[[], bool]], None],
+    ) -> None:
+        # The base starts a thread that runs `_preemption_handler`.
+        self._index, self._rejoin = index, rejoin
+        super().__init__(context.get_server_def(), coordinator._cluster)
+
+    def _preemption_handler(self) -> None:
+        while True:
+            self._cluster_due_for_update_or_finish.wait()
+            if not self._is_over():
+                self._rejoin(self._index, self._is_over)
+            if self._is_over():
+                return
+            with self._cluster_update_lock:
+                self._worker_up_cond.notify_all()
+                self._cluster_due_for_update_or_finish.clear()
+
+    def _is_over(self) -> bool:
+        return not self._should_preemption_thread_run
+
+
+class _WorkerRecoveries:
+    """The recoveries of all workers, where TensorFlow expects a single one."""
+
+    def __init__(self, recoveries: Sequence[_WorkerRecovery]) -> None:
+        self._recoveries = recoveries
+
+    def stop(self) -> None:
+        for each in self._recoveries:
+            each.stop()
+
+
+def recover_workers_one_by_one(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    rejoin: Callable[[int, Callable[[], bool]], None],
+    absent: Sequence[int],
+) -> None:
+    """Takes each worker back by itself, and absent ones when they come.
+
+    Args:
+        coordinator: Of the workers.
+        rejoin: Waits for the worker with an index, and connects to it; or until the
+            function that it is given returns True.
+        absent: The indices of the workers that TensorFlow is not connected to.
+    """
+
+    def not_here() -> None:
+        raise tf.errors.UnavailableError(None, None, f"/job:worker {NOT_HERE_YET}")
+
+    cluster = coordinator._cluster
+    cluster.failure_handler.stop()
+    for worker in cluster.workers:
+        worker.failure_handler = _WorkerRecovery(
+            coordinator, worker.worker_index, rejoin
+        )
+    cluster.failure_handler = _WorkerRecoveries(
+        [worker.failure_handler for worker in cluster.workers]
+    )
+    for index in absent:
+        # The first thing that its thread does fails, so that from the beginning it is
+        # in the state of one whose worker was lost.
+        cluster.workers[index].create_resource(not_here)
+
+
+def connect_to_workers(addresses: Mapping[int, str]) -> None:
+    """Makes these the workers of the cluster that this process is connected to.
+
+    What runs on those that stay goes on, and so do the variables of the ps.
+
+    Args:
+        addresses: Of each worker by its index; each must answer, or this waits for it.
+
+    Raises:
+        tf.errors.OpError: If a server fails meanwhile.
+    """
+    definition = copy.deepcopy(context.get_server_def())
+    (workers,) = (job for job in definition.cluster.job if job.name == "worker")
+    workers.tasks.clear()
+    workers.tasks.update(addresses)
+    context.context().update_server_def(definition)
+
+
+def values_per_worker(variable: Any) -> Sequence[Any]:
+    """Returns the remote value of a per-worker variable on each worker."""
+    values: Sequence[Any] = variable._per_worker_vars._values
+    return values
 
 
 def new_executor() -> Any:
@@ -256,8 +377,22 @@ def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], No
     return processed
 
 
+def new_cancellation() -> Any:
+    """Returns what can cancel functions that wait."""
+    return cancellation.CancellationManager()
+
+
+def cancelable(function: Any, by: Any) -> Callable[..., Any]:
+    """Returns a `ConcreteFunction` that `by.start_cancel()` cancels."""
+    cancels: Callable[..., Any] = by.get_cancelable_function(function)
+    return cancels
+
+
 def wait_for_result(output: Any, timeout: float) -> bool:
-    """Waits until a scheduled function has ended, however it did.
+    """Waits until a scheduled function has ended, however it did, and its result is here.
+
+    Until the thread of its worker has copied the result, the worker may be lost, and
+    another one runs the function again. Whoever copied it meanwhile would get an error.
 
     Args:
         output: What scheduling it returned.
@@ -266,12 +401,28 @@ def wait_for_result(output: Any, timeout: float) -> bool:
     Returns:
         Whether it has.
     """
-    return bool(output._status_available_event.wait(timeout))
+    deadline = time.monotonic() + timeout
+    if not output._status_available_event.wait(timeout):
+        return False
+    while not output._has_fetched_to_local and output._error is None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        # That thread has the lock while it copies.
+        if output._has_fetched_to_local_lock.acquire(timeout=left):
+            output._has_fetched_to_local_lock.release()
+        time.sleep(min(left, _COPY_POLL_SECONDS))
+    return True
 
 
 def value_of(variable: keras.Variable) -> Any:
     """Returns what holds a Keras variable's value, not cast to any layer's dtype."""
     return variable._value
+
+
+def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Returns the variables that an optimizer was built for, in its order."""
+    return list(optimizer._trainable_variables)
 
 
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
@@ -416,3 +567,29 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[int]:
     for each in dataset._inputs():
         seeds += shuffle_seeds(each)
     return seeds
+
+
+def of_this_worker(handles: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the handle at the index of the worker that is to run the function.
+
+    Call it where a function is traced that a coordinator sends to workers, whose workers
+    are observed.
+
+    Args:
+        handles: One resource handle per worker.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return graph.capture_call_time_value(
+        lambda: handles[_this_thread.worker], tf.TensorSpec([], tf.resource)
+    )
+
+
+def add_control_inputs(op: tf.Operation, others: Iterable[tf.Operation]) -> None:
+    """Has an operation of a graph wait for others."""
+    op._add_control_inputs(list(others))
+
+
+def waiting_for(op: tf.Operation) -> list[tf.Operation]:
+    """Returns the operations that wait for one, or use what it has computed."""
+    consumers = [each for output in op.outputs for each in output.consumers()]
+    return [*consumers, *op._control_outputs]

@@ -12,7 +12,7 @@ def test_same():
     pass
 
 
-@pytest.mark.feature("Not so", "no", "it races", synchronous="yes")
+@pytest.mark.feature("Not so", "no", "it races", rounds="yes", synchronous="yes")
 def test_synchronous():
     pass
 
@@ -27,6 +27,13 @@ def test_own():
 @pytest.mark.parameter_server
 @pytest.mark.feature("Of ps")
 def test_of_ps():
+    pass
+
+
+@pytest.mark.parameter_server
+@pytest.mark.steps_write
+@pytest.mark.feature("What steps write")
+def test_steps_write():
     pass
 
 

@@ -52,7 +52,11 @@ def train_until_it_is_back():
         model.train_on_batch(x[:8], y[:8])
         try:
             counted = strategy.worker_report().steps[0]
-        except (tf.errors.CancelledError, tf.errors.UnavailableError):
+        except (
+            tf.errors.AbortedError,  # A new process has not been connected to yet.
+            tf.errors.CancelledError,
+            tf.errors.UnavailableError,
+        ):
             time.sleep(0.1)  # It cannot answer yet.
             continue
         # It counts in a variable of its own, which began again with it.

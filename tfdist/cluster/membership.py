@@ -1,8 +1,9 @@
 """This process's membership in a cluster: its task, and that it joins only once."""
 
+import copy
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -57,16 +58,73 @@ def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFCo
     return cluster
 
 
+def worker_config_of(
+    cluster: tf_config.TFConfig | None, strategy: str
+) -> tf_config.TFConfig:
+    """Returns the cluster, without ps, and this process's task, which trains.
+
+    Args:
+        cluster: The user's argument; None for the environment variable TF_CONFIG.
+        strategy: The name of the strategy, for errors.
+
+    Raises:
+        tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has ps, or this
+            process is neither the chief nor a worker.
+        TypeError: If `cluster` is neither None nor a `tf_config.TFConfig`.
+    """
+    config = config_of(cluster, "--num_ps=0 --num_workers=2")
+    if config.cluster.has_parameter_servers:
+        raise tf_config.ClusterError(
+            f"{strategy} keeps no variables on a ps; received the jobs "
+            f"{', '.join(config.cluster.as_dict())}. Remove the ps (--num_ps=0), or use "
+            "ParameterServerStrategy"
+        )
+    if config.task.job not in ("chief", "worker"):
+        raise tf_config.ClusterError(
+            f"{strategy} runs on the chief and the workers; this task is {config.task}. "
+            "An evaluator can load what the chief saves, without a strategy"
+        )
+    return config
+
+
 def resolver_of(
-    config: tf_config.TFConfig,
+    config: tf_config.TFConfig, absent: Collection[tf_config.Task] = ()
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Returns the resolver that gives TensorFlow the cluster and the task."""
+    """Returns the resolver that gives TensorFlow the cluster and the task.
+
+    Args:
+        config: The cluster and the task.
+        absent: The tasks that TensorFlow is not to connect to. It would wait for them
+            without a deadline.
+    """
     return Resolver(
-        tf.train.ClusterSpec(config.cluster.cluster_spec()),
+        _WithoutAbsent(config.cluster.cluster_spec(), absent),
         task_type=config.task.job,
         task_id=config.task.index,
         rpc_layer="grpc",
     )
+
+
+class _WithoutAbsent(tf.train.ClusterSpec):
+    """A cluster in which absent tasks count, and are not connected to.
+
+    TensorFlow counts the tasks in `as_dict`, and connects to those of `as_cluster_def`.
+    """
+
+    def __init__(
+        self, cluster: Mapping[str, Any], absent: Collection[tf_config.Task]
+    ) -> None:
+        super().__init__(cluster)
+        self._absent = tuple(absent)
+
+    def as_cluster_def(self) -> Any:
+        """Returns the cluster without the absent tasks, a `ClusterDef`."""
+        present = copy.deepcopy(super().as_cluster_def())
+        for job in present.job:
+            for task in self._absent:
+                if task.job == job.name:
+                    job.tasks.pop(task.index, None)
+        return present
 
 
 class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):

@@ -4,17 +4,23 @@ import tf_config
 from tfdist.cluster.startup import wait_for
 
 
-def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
-    """Waits until every ps and every worker answers as a TensorFlow server.
+def wait_for_servers(
+    cluster: tf_config.Cluster, timeout: float, min_workers: int | None = None
+) -> tuple[tf_config.Task, ...]:
+    """Waits until every ps and enough workers answer as TensorFlow servers.
 
     Args:
         cluster: The cluster whose ps and workers to wait for.
         timeout: How long to wait for all of them together, in seconds.
+        min_workers: How many workers are enough. Defaults to all.
+
+    Returns:
+        The workers that do not answer yet.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.
     """
-    wait_for(
+    return wait_for(
         servers_of(cluster),
         timeout,
         "Start each of them (python -m launch.task, or python -m launch.local for a "
@@ -22,6 +28,7 @@ def wait_for_servers(cluster: tf_config.Cluster, timeout: float) -> None:
         "ParameterServerStrategy a longer startup_timeout. `python -m launch.doctor` "
         "says more about each",
         servers=True,
+        min_workers=min_workers,
     )
 
 

@@ -28,8 +28,9 @@ def wait_for(
     advice: str,
     *,
     servers: bool = False,
-) -> None:
-    """Waits until every task accepts connections.
+    min_workers: int | None = None,
+) -> tuple[tf_config.Task, ...]:
+    """Waits until every task accepts connections, or all but some workers.
 
     TensorFlow itself connects without a deadline: a task that was never started would
     hang the others forever, without a message.
@@ -40,23 +41,34 @@ def wait_for(
         advice: What to do about a task that does not answer: the sentence that ends
             the error.
         servers: Whether each must also answer as a TensorFlow server.
+        min_workers: How many of the workers are enough. Defaults to all.
+
+    Returns:
+        The workers that do not answer yet.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.
         tf_config.ClusterError: If the environment names a proxy for one of them.
     """
     check_no_proxy(tasks.values())
+    workers = sum(task.job == "worker" for task in tasks)
+    needed = workers if min_workers is None else min_workers
     answers = {task: _Probe(address, servers) for task, address in tasks.items()}
     started = noticed = time.monotonic()
     deadline = started + timeout
     try:
-        while missing := [t for t, probe in answers.items() if not probe.answered()]:
+        while True:
+            missing = [t for t, probe in answers.items() if not probe.answered()]
+            present = workers - sum(task.job == "worker" for task in missing)
+            if present >= needed and all(task.job == "worker" for task in missing):
+                return tuple(missing)
             names = ", ".join(
                 f"{task} at {tasks[task]}{answers[task].problem}" for task in missing
             )
             if time.monotonic() >= deadline:
                 raise StartupTimeoutError(
-                    f"no server answered within {timeout:g} s for {names}. {advice}"
+                    f"no server answered within {timeout:g} s for {names}"
+                    f"{_shortage(present, needed, workers)}. {advice}"
                 )
             if time.monotonic() - noticed > _NOTICE_SECONDS:
                 noticed = time.monotonic()
@@ -67,6 +79,21 @@ def wait_for(
     finally:
         for probe in answers.values():
             probe.stop()
+
+
+def _shortage(present: int, needed: int, workers: int) -> str:
+    """Says how many workers are needed, unless it is all of them.
+
+    >>> _shortage(1, 2, 4), _shortage(1, 4, 4)
+    ('; 1 of 4 workers answers, and 2 are needed (min_workers=2)', '')
+    """
+    if needed == workers:
+        return ""
+    answer = "answers" if present == 1 else "answer"
+    return (
+        f"; {present} of {workers} workers {answer}, and {needed} "
+        f"{'is' if needed == 1 else 'are'} needed (min_workers={needed})"
+    )
 
 
 def check_no_proxy(addresses: Iterable[str]) -> None:

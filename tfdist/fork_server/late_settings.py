@@ -4,7 +4,9 @@
     import keras
 
 In a forked process the import has happened, so the variable would do nothing. The process
-starts again instead, as a fresh interpreter: `exec` keeps its id, files and parent.
+starts again instead, as a fresh interpreter: `exec` keeps its id, files and parent. The
+launcher spawns a task whose source shows that it does this; see
+`launch/script_source.py`.
 """
 
 import copy
@@ -13,17 +15,11 @@ import os
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-from tf_config.contract import READ_LATE, ForkRequest
+from tf_config.contract import ForkRequest, is_import_setting
 
 _IMPORTED_LATE = ("tensorflow", "keras", "tfdist")
-# Of the variables of TensorFlow, Keras, and the packages that they import.
-_PREFIXES = (
-    *("TF_", "TF2_", "KERAS_", "XLA_", "TPU_", "GRPC_", "PROTOCOL_BUFFERS_"),
-    *("OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_", "NUMEXPR_", "NPY_", "SCIPY_"),
-    *("MPL", "ARROW_", "SKLEARN_", "AUTOGRAPH_", "LD_", "MALLOC_", "PYTHON"),
-)
 
 
 class _Finder:
@@ -73,13 +69,12 @@ def watch(request: ForkRequest, set_variables: Mapping[str, str]) -> None:
     """
     sys.meta_path.insert(0, _Finder(set_variables))
     putenv, unsetenv = os.putenv, os.unsetenv
+    start = _input_position()
 
     def check(variable: str | bytes) -> None:
         name = os.fsdecode(variable)
-        if name not in READ_LATE and name.startswith(_PREFIXES):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.execve(request.argv[0], request.argv, dict(request.env))
+        if is_import_setting(name):
+            _start_again(request, name, start)
 
     def checked_putenv(name: Any, value: Any, /) -> None:
         if os.environb.get(os.fsencode(name)) != os.fsencode(value):
@@ -91,3 +86,38 @@ def watch(request: ForkRequest, set_variables: Mapping[str, str]) -> None:
         unsetenv(name)
 
     os.putenv, os.unsetenv = checked_putenv, checked_unsetenv
+
+
+def _input_position() -> int | None:
+    """Returns where standard input is, in bytes; None if it cannot be read twice."""
+    try:
+        return os.lseek(0, 0, os.SEEK_CUR)
+    except OSError:
+        return None
+
+
+def _start_again(request: ForkRequest, variable: str, start: int | None) -> NoReturn:
+    """Executes the program from its first line, in a fresh interpreter.
+
+    Args:
+        request: What the process is.
+        variable: What the program has just set.
+        start: Where standard input was at the start.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    lost = (
+        ""
+        if start is not None
+        else ", and anything it read from standard input is gone"
+    )
+    said = (
+        f"tfdist: this program sets {variable}, which comes too late in a forked task. "
+        "It starts again from its first line: what it did so far happens twice"
+        f"{lost}. Set {variable} before the launcher starts, or start it with "
+        "--fork_server=off\n"
+    )
+    os.write(2, said.encode())
+    if start is not None:
+        os.lseek(0, start, os.SEEK_SET)
+    os.execve(request.argv[0], request.argv, dict(request.env))

@@ -11,6 +11,7 @@ from typing import Any
 
 from absl import flags
 
+from tfdist import _picture
 from tfdist.planning.arguments import (
     TARGET,
     NotAModelError,
@@ -55,9 +56,7 @@ def main(argv: Sequence[str]) -> int:
         for path in filter(None, (options.json, options.plot)):
             _check_directory(path)
         if options.plot:
-            from tfdist.planning.view import check_plot_path
-
-            check_plot_path(options.plot)
+            _picture.check_path(options.plot)
         lookups = _lookups(options.lookups)
         build_model = _load(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:

@@ -79,22 +79,6 @@ def load(path: str | os.PathLike[str]) -> Plan:
         raise PlanFileError(f"{os.fspath(path)}: {what}") from error
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file atomically.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    path = Path(path)
-    # In the same directory, since a rename is atomic only within one file system.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def _check_homes(plan: Plan) -> None:
     for each in plan.variables:
         if isinstance(each.home, Partition):

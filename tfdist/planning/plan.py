@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tfdist._whole_file import write_whole
 from tfdist.placement.partition import Partition
 from tfdist.placement.variable_spec import VariableSpec
 
@@ -236,9 +237,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file atomically."""
-        from tfdist.planning import file
-
-        file.write_whole(path, self.to_json().encode())
+        write_whole(path, self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":

@@ -2,14 +2,13 @@
 
 import io
 import os
-from pathlib import Path
 
 import rich.box
 import rich.console
 import rich.table
 
+from tfdist import _picture
 from tfdist.placement.partition import Partition
-from tfdist.planning.file import write_whole
 from tfdist.planning.plan import Plan, PlannedVariable
 
 BAR = 30  # characters
@@ -83,19 +82,6 @@ def table(plan: Plan) -> str:
     return render(rows).rstrip("\n")
 
 
-def check_plot_path(path: str | os.PathLike[str]) -> None:
-    """Checks that a plot's file name ends with `.png`.
-
-    Raises:
-        ValueError: If it does not.
-    """
-    if Path(path).suffix.lower() != ".png":
-        raise ValueError(
-            f"a plan is drawn as a PNG file, for example {Path(path).stem}.png; "
-            f"received {os.fspath(path)!r}"
-        )
-
-
 def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Draws one bar per ps for memory and one for traffic, and their means.
 
@@ -103,16 +89,9 @@ def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
         ValueError: If the file's name does not end with `.png`.
         ImportError: If matplotlib is not installed.
     """
-    check_plot_path(path)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "a plot needs matplotlib, which tfdist does not install by itself: "
-            "pip install matplotlib"
-        ) from error
+    _picture.check_path(path)
     width = min(24.0, 4 + 0.3 * plan.num_ps)
-    figure = Figure(figsize=(width, 5), layout="constrained")
+    figure = _picture.new_figure(width, 5)
     kinds = (
         ("MB of variables", plan.bytes_per_ps, plan.imbalance),
         ("MB a step", plan.traffic_per_ps, plan.traffic_imbalance),
@@ -126,10 +105,7 @@ def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
         axes.set_title(f"fullest / mean: {imbalance:.3f}", fontsize="medium")
     axes.set_xlabel("ps")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    # Drawn in memory, so that an error leaves no truncated file.
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format="png")
-    write_whole(path, picture.getvalue())
+    _picture.save(figure, path)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -111,6 +111,16 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         matrix[self.worker_index] = numbers
         return self._sum_over_workers(matrix, timeout)
 
+    def gather_texts(self, text: str) -> dict[str, str]:
+        """Returns the text of each worker by its name, in the order of `worker_names`."""
+        mine = text.encode()
+        # A collective needs tensors of one size on all workers.
+        lengths = self.gather_numbers([len(mine)])[:, 0]
+        padded = list(mine.ljust(lengths.max(), b"\0"))
+        rows = zip(self.gather_numbers(padded), lengths, strict=True)
+        texts = [bytes(row[:length].astype(np.uint8)).decode() for row, length in rows]
+        return dict(zip(self.worker_names, texts, strict=True))
+
     def copy_from_chief(self, variables: Sequence[Any]) -> None:
         """Sets Keras variables on every worker to the chief's values.
 

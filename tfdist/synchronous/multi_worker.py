@@ -8,7 +8,12 @@ import tensorflow as tf
 import tf_config
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.cluster import status
-from tfdist.cluster.membership import MEMBERSHIP, check_eager, config_of, resolver_of
+from tfdist.cluster.membership import (
+    MEMBERSHIP,
+    check_eager,
+    resolver_of,
+    worker_config_of,
+)
 from tfdist.synchronous.extended import MultiWorkerExtended
 from tfdist.synchronous.strategy import SynchronousStrategy
 
@@ -52,7 +57,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         peer_timeout: float = 30.0,
     ) -> None:
         check_eager("MultiWorkerMirroredStrategy")
-        config = _task_of(cluster)
+        config = worker_config_of(cluster, "MultiWorkerMirroredStrategy")
         MEMBERSHIP.check_none()
         options = communication_options or _default_options()
         resolver = resolver_of(config)
@@ -114,20 +119,3 @@ def _extended(
             "a cluster. Construct MultiWorkerMirroredStrategy first, before any tensor, "
             "dataset or model"
         ) from None
-
-
-def _task_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    cluster = config_of(cluster, "--num_ps=0 --num_workers=2")
-    if cluster.cluster.has_parameter_servers:
-        raise tf_config.ClusterError(
-            "MultiWorkerMirroredStrategy keeps no variables on a ps; received the jobs "
-            f"{', '.join(cluster.cluster.as_dict())}. Remove the ps (--num_ps=0), or use "
-            "ParameterServerStrategy"
-        )
-    if cluster.task.job not in ("chief", "worker"):
-        raise tf_config.ClusterError(
-            "MultiWorkerMirroredStrategy runs on the chief and the workers; this task "
-            f"is {cluster.task}. An evaluator can load what the chief saves, without a "
-            "strategy"
-        )
-    return cluster

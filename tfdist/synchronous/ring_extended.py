@@ -58,6 +58,10 @@ class RingExtended(_tf.MirroredExtended):
         """Returns this process's integers: no other process runs the script."""
         return np.array([numbers], np.int64)
 
+    def gather_texts(self, text: str) -> dict[str, str]:
+        """Returns this process's text by its name."""
+        return {self.worker_names[0]: text}
+
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function."""
 

@@ -19,6 +19,7 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     - `is_chief`: whether this process is the one that writes;
     - `communication_options`: how gradients are exchanged;
     - `gather_numbers(numbers)`: integers from each such process, one row per process;
+    - `gather_texts(text)`: a text from each, by the name of its task;
     - `sum_over_replicas(values, options)`: in a replica, the sums of values of one
       dtype;
     - `lost_peers()`: the tasks that do not respond;

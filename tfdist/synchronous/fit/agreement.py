@@ -8,11 +8,10 @@ Training would continue without an error, to worse results.
 import json
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
@@ -138,8 +137,9 @@ def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str
     total = checksums.of_values("", sorted(mine.items()))
     if len(set(gather([total])[:, 0].tolist())) == 1:
         return ""
-    of_each = _gather_texts(gather, json.dumps(mine))
-    chiefs, *others = [json.loads(text) for text in of_each]
+    texts = strategy.extended.gather_texts(json.dumps(mine))
+    names = list(texts)
+    chiefs, *others = [json.loads(text) for text in texts.values()]
     on: dict[str, list[int]] = {}
     for worker, theirs in enumerate(others, start=1):
         for name in {**chiefs, **theirs}:
@@ -147,20 +147,7 @@ def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str
                 on.setdefault(name, []).append(worker)
     if all_of_them and (len(on) < len(chiefs) or len(chiefs) == 1):
         return ""
-    names = strategy.extended.worker_names
     return "; ".join(
         f"{name} (on {', '.join(names[i] for i in workers)}, against {names[0]})"
         for name, workers in list(on.items())[:5]
     )
-
-
-def _gather_texts(gather: Any, text: str) -> Sequence[str]:
-    mine = np.frombuffer(text.encode(), np.uint8)
-    # A collective needs tensors of one size on all workers.
-    lengths = gather([len(mine)])[:, 0]
-    padded = np.zeros(lengths.max(), np.int64)
-    padded[: len(mine)] = mine
-    return [
-        bytes(row[:length].astype(np.uint8)).decode()
-        for row, length in zip(gather(padded), lengths, strict=True)
-    ]
