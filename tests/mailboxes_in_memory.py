@@ -1,15 +1,40 @@
 """Mailboxes of several workers in one process, each of which is a thread."""
 
+import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import LEFT, Message
+from tfdist.local_update.message import LEFT, NOTHING, Message
 from tfdist.local_update.transport import GoneError, SilentError
+
+
+class Dies(Exception):
+    """What a worker that is to die raises, when it has published its last message."""
+
+
+@dataclasses.dataclass
+class Death:
+    """When a worker dies, and what the others have read by then.
+
+    Attributes:
+        messages: How many it publishes.
+        has_read: How many of its last two each other worker has read: 0, 1 or 2.
+        keys: Those of what it has published.
+    """
+
+    messages: int
+    has_read: Mapping[int, int]
+    keys: list[int] = dataclasses.field(default_factory=list)
+
+    def is_read(self, reader: int, key: int) -> bool:
+        """Whether a worker reads a message, rather than find its sender dead."""
+        read = self.keys[: self.messages - 2 + self.has_read.get(reader, 2)]
+        return max(read, default=NOTHING) >= key
 
 
 class InMemory:
@@ -20,19 +45,35 @@ class InMemory:
         me: The index of this worker.
         gone: Those that have ended.
         silent: Those that do not answer.
+        deaths: When workers die, by their index.
     """
 
-    def __init__(self, slots: dict, me: int, gone: set, silent: set) -> None:
+    def __init__(
+        self, slots: dict, me: int, gone: set, silent: set, deaths: dict
+    ) -> None:
         self._slots, self._me, self._gone, self._silent = slots, me, gone, silent
+        self._deaths = deaths
 
     def publish(self, message: Message) -> None:
         self._slots[self._me, message.key % 2] = message
+        death = self._deaths.get(self._me)
+        if death is None:
+            return
+        death.keys.append(message.key)
+        if len(death.keys) == death.messages:
+            self._gone.add(self._me)
+            raise Dies
 
     def read(self, worker: int, key: int, begin: int, size: int) -> Message | None:
         if worker in self._silent:
             raise SilentError
-        if worker in self._gone:
-            raise GoneError
+        is_gone, death = worker in self._gone, self._deaths.get(worker)
+        is_in_time = death.is_read(self._me, key) if death else not is_gone
+        if not is_in_time:
+            if is_gone:
+                raise GoneError
+            # It waits until the sender is dead: so which thread is faster does not matter.
+            return None
         last = self._slots.get((worker, 1 - key % 2))
         message = self._slots.get((worker, key % 2))
         if message is None or message.key < key:
@@ -58,15 +99,27 @@ class Crew:
         slots: dict = {}
         self.gone: set[int] = set()
         self.silent: set[int] = set()
+        self._deaths: dict[int, Death] = {}
         self._slots, self._workers = slots, workers
         self.exchanges = [self.start(i) for i in range(workers)]
 
     def start(self, worker: int) -> Exchange:
         """The exchange of a worker that has just started."""
-        transport = InMemory(self._slots, worker, self.gone, self.silent)
+        transport = InMemory(self._slots, worker, self.gone, self.silent, self._deaths)
         names = [f"worker:{i}" for i in range(self._workers)]
         members = Members(worker, self._workers)
         return Exchange(transport, members, names, timeout=1.0)
+
+    def let_die(self, worker: int, messages: int, has_read: tuple[int, ...]) -> None:
+        """Has a worker die when it has published some messages.
+
+        Args:
+            worker: The one that dies.
+            messages: How many it publishes.
+            has_read: How many of the last two each of the others has read, in their order.
+        """
+        others = [i for i in range(self._workers) if i != worker]
+        self._deaths[worker] = Death(messages, dict(zip(others, has_read, strict=True)))
 
     def run(self, function: Callable[[int, Exchange], Any], timeout: float = 20.0):
         """What `function(worker, its exchange)` returns for each that is not lost."""

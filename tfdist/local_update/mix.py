@@ -44,8 +44,10 @@ class Mix:
         self._outer: OuterStep | None = None
         self._wire_dtype = wire_dtype
         self._wire: Wire | None = None
-        # The model of the last mix, the same on all workers, where changes since then are
-        # what travels: they need fewer bits than weights do.
+        # The trainable weights of the last mix, the same on all workers, where changes since
+        # then are what travels: they need fewer bits than weights do. Statistics have all
+        # their bits, and travel as they are: so their mean lies between them. A change of a
+        # variance, on top of another worker's, could make it negative.
         self._reference = np.zeros(0)
         self._overlap = overlap
         # The model when a mix began, and what the mix makes of it.
@@ -60,8 +62,8 @@ class Mix:
         elif self._outer is not None:
             self._outer.begin()
         if self._wire_dtype is not None:
-            self._reference = self.vector.read()
             narrow, until = NARROW[self._wire_dtype](), self.vector.num_trainable
+            self._reference = self.vector.read()[:until]
             self._wire = Wire(Coder(self._reference.dtype, narrow, until))
 
     def step_done(self) -> None:
@@ -109,16 +111,19 @@ class Mix:
         return self._exchange.average(vector, weights, self._wire)
 
     def _mean(self, vector: np.ndarray) -> np.ndarray:
-        change = vector - self._reference if self._wire else vector
-        mixed = self._exchange.mean(change, self._wire)
+        trainable = slice(len(self._reference))
+        if self._wire:
+            vector = vector.copy()
+            vector[trainable] -= self._reference
+        mixed = self._exchange.mean(vector, self._wire)
         if self._exchange.has_changed:
             self._agree()
         if self._wire:
-            mixed = self._reference + mixed
+            mixed[trainable] += self._reference
         if self._outer is not None:
             mixed = self._outer(mixed)
         if self._wire:
-            self._reference = mixed
+            self._reference = mixed[trainable]
         return mixed
 
     def _agree(self) -> None:

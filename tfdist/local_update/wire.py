@@ -1,6 +1,5 @@
 """What vectors are sent as: full precision, bfloat16 or int8 with error feedback. Pure."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -11,10 +10,19 @@ BLOCK = 1024
 """Elements that share a scale in int8."""
 
 _LARGEST = 127
+_SCALE = 4  # bytes
+_ROW = _SCALE + BLOCK
 
 
 class Narrow(Protocol):
-    """How numbers are written in fewer bits. The size depends on their count alone."""
+    """How numbers are written in fewer bits. The size depends on their count alone.
+
+    Attributes:
+        block: How many elements are written together. The bytes of a block follow those of
+            the one before it, and depend on nothing else.
+    """
+
+    block: int
 
     def size(self, elements: int) -> int:
         """Returns how many bytes some elements take."""
@@ -28,6 +36,8 @@ class Narrow(Protocol):
 
 class BFloat16:
     """The upper half of float32, rounded to nearest even: 2 bytes, 8 significant bits."""
+
+    block = 1
 
     def size(self, elements: int) -> int:
         """Returns 2 bytes per element."""
@@ -56,30 +66,32 @@ class Int8:
     makes its block NaN.
     """
 
+    block = BLOCK
+
     def size(self, elements: int) -> int:
         """Returns a byte per element and 4 per block."""
-        return elements + 4 * -(-elements // BLOCK)
+        return elements + _SCALE * -(-elements // BLOCK)
 
     def encode(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the scales and the multiples as uint8."""
-        padded = np.zeros(-(-len(vector) // BLOCK) * BLOCK, np.float32)
-        padded[: len(vector)] = vector
-        blocks = padded.reshape(-1, BLOCK)
-        scales = np.abs(blocks).max(axis=1) / np.float32(_LARGEST)
+        """Returns the scale and the multiples of each block as uint8."""
+        blocks = np.zeros((-(-len(vector) // BLOCK), BLOCK), np.float32)
+        blocks.reshape(-1)[: len(vector)] = vector
+        scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(_LARGEST)
         scales = np.where(np.isfinite(scales), scales, np.float32(np.nan))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            multiples = np.nan_to_num(blocks / scales[:, None], posinf=0, neginf=0)
+            multiples = np.nan_to_num(blocks / scales, posinf=0, neginf=0)
         # A scale so small that it has lost digits could give more.
         multiples = np.clip(np.rint(multiples), -_LARGEST, _LARGEST).astype(np.int8)
-        flat = multiples.reshape(-1)[: len(vector)]
-        return np.concatenate([bytes_of(scales), bytes_of(flat)])
+        rows = np.concatenate([scales.view(np.uint8), multiples.view(np.uint8)], axis=1)
+        return rows.reshape(-1)[: self.size(len(vector))]
 
     def decode(self, payload: np.ndarray) -> np.ndarray:
         """Returns the elements as float32."""
-        count = -(-len(payload) // (BLOCK + 4))
-        scales = payload[: 4 * count].view(np.float32)
-        multiples = payload[4 * count :].view(np.int8)
-        return np.repeat(scales, BLOCK)[: len(multiples)] * multiples
+        rows = np.zeros((-(-len(payload) // _ROW), _ROW), np.uint8)
+        rows.reshape(-1)[: len(payload)] = payload
+        scales = np.ascontiguousarray(rows[:, :_SCALE]).view(np.float32)
+        blocks = scales * rows[:, _SCALE:].view(np.int8)
+        return blocks.reshape(-1)[: len(payload) - _SCALE * len(rows)]
 
 
 NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
@@ -88,6 +100,10 @@ NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
 
 class Coder:
     """Writes the first elements of a vector in fewer bits, and the rest in all of theirs.
+
+    A worker reads the bytes of a part alone. Who has heard of a loss before another takes
+    their vectors to have fewer parts than the other does. So where an element is written
+    does not depend on the parts: those end at a `cut`, where a block ends.
 
     Args:
         dtype: Of the vector.
@@ -108,13 +124,19 @@ class Coder:
         """Whether nothing is lost."""
         return self._narrow is None
 
+    def cut(self, place: int) -> int:
+        """Returns the last place, up to this one, where a part of a vector can end."""
+        if self._narrow is None or place >= self._until:
+            return place
+        return place - place % self._narrow.block
+
     def size(self, begin: int, end: int) -> int:
-        """Returns how many bytes the elements from `begin` to `end` take."""
+        """Returns how many bytes the elements from one cut to another take."""
         cut = min(max(self._until, begin), end)
         return self._head(cut - begin) + (end - cut) * self._dtype.itemsize
 
     def encode(self, part: np.ndarray, begin: int) -> np.ndarray:
-        """Returns the elements from `begin` as uint8."""
+        """Returns the elements from `begin`, a cut, as uint8."""
         if self._narrow is None:
             return bytes_of(part)
         cut = max(self._until - begin, 0)
@@ -122,7 +144,7 @@ class Coder:
         return np.concatenate([head, bytes_of(part[cut:])])
 
     def decode(self, payload: np.ndarray, begin: int) -> np.ndarray:
-        """Returns the elements from `begin`, as a reader finds them."""
+        """Returns the elements from `begin`, a cut, as a reader finds them."""
         if self._narrow is None:
             return payload.view(self._dtype)
         head = self._head(max(self._until - begin, 0))
@@ -153,15 +175,12 @@ class ErrorFeedback:
         self._place = (0, 0)
         self.residual = np.zeros(0)
 
-    def send(
-        self, vector: np.ndarray, begin: int = 0, ends: Sequence[int] = ()
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def send(self, vector: np.ndarray, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Returns the bytes of a vector, and what a reader of them finds.
 
         Args:
             vector: What is meant.
-            begin: Where it begins in the vector that it is part of.
-            ends: Where its parts end but for the last, if each is to be read by itself.
+            begin: Where it begins in the vector that it is part of: a cut.
 
         Returns:
             The bytes: uint8; and the elements, in the dtype of the vector.
@@ -171,14 +190,10 @@ class ErrorFeedback:
         place = (begin, len(vector))
         # The residual of another part of a model says nothing about this one.
         meant = vector + self.residual if place == self._place else vector
-        parts = np.split(meant, ends)
-        begins = [begin, *(begin + end for end in ends)]
-        pairs = list(zip(parts, begins, strict=True))
-        payloads = [self._coder.encode(part, at) for part, at in pairs]
-        pairs = list(zip(payloads, begins, strict=True))
-        sent = np.concatenate([self._coder.decode(each, at) for each, at in pairs])
+        payload = self._coder.encode(meant, begin)
+        sent = self._coder.decode(payload, begin)
         self._place, self.residual = place, meant - sent
-        return np.concatenate(payloads), sent
+        return payload, sent
 
 
 class Wire:
