@@ -8,11 +8,13 @@ import time
 import pytest
 import tensorflow as tf
 
+import launch
 from launch.diagnose import agreement, diagnosis, probe, running
 from launch.diagnose.finding import Level
 from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 from tf_config import Task
 
+from .deadline import STARTUP_DEADLINE
 from .launch_programs import fake_servers
 from .launch_programs.launcher import wait_for
 
@@ -211,15 +213,19 @@ def test_the_server_of_another_cluster(tasks):
 
 
 @pytest.mark.cluster
-def test_a_server_that_is_stopped_is_named_with_its_process(servers, tasks):
-    pid = servers.pids["ps:1"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        reports = probe.probe_all({"ps:1": tasks["ps:1"]}, SHORT)
-        processes = running.listeners(reports)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert reports["ps:1"].outcome is ProbeOutcome.SILENT
+def test_a_server_that_is_stopped_is_named_with_its_process(tmp_path):
+    # Servers of its own: TensorFlow in this process would wait for one of its cluster.
+    patient = {"startup_timeout": STARTUP_DEADLINE}
+    with launch.servers(1, 1, log_dir=str(tmp_path), **patient) as servers:
+        pid = servers.pids["ps:0"]
+        address = servers.tf_config.cluster.address(Task("ps", 0))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            reports = probe.probe_all({"ps:0": address}, SHORT)
+            processes = running.listeners(reports)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert reports["ps:0"].outcome is ProbeOutcome.SILENT
     (finding,) = diagnosis.each_task(reports, processes)
     assert f"it is process {pid} (" in finding.found
     assert finding.found.endswith(f"which is stopped: kill -CONT {pid}")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 from models import SampleCount, classifier, compiled, mlp
@@ -337,25 +336,8 @@ def test_the_loop_of_the_guide(strategy, regression, capsys):
 @pytest.mark.feature(
     "The other workers continue while one is slow or stopped", rounds="-"
 )
-def test_straggler(strategy, servers, regression):
+def test_straggler(run_program, pytestconfig, tmp_path):
     """It resumes after the other worker has run nearly all steps."""
-    x, y = (np.tile(each, (10, 1)) for each in regression)
-    straggler = psutil.Process(servers.pids["worker:1"])
-
-    def stop_and_go(batch, logs):
-        if batch == 2:
-            straggler.suspend()
-        if batch == 10 * STEPS - strategy.in_flight.limit:
-            straggler.resume()
-
-    with strategy.scope():
-        model = mlp()
-    before = strategy.worker_report()
-    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=stop_and_go)
-    try:
-        model.fit(x, y, batch_size=BATCH_SIZE, callbacks=[callback], verbose=0)
-    finally:
-        straggler.resume()
-    report = strategy.worker_report().since(before)
-    assert sum(report.steps) == model.optimizer.iterations == 10 * STEPS
-    assert report.stragglers == (1,)
+    policy = pytestconfig.getoption("strategy")
+    result = run_program("stopped_worker.py", "straggler", policy, tmp_path)
+    assert "stragglers 1\n" in result.stdout, result.stderr
