@@ -1,0 +1,248 @@
+"""Deliberate defects, each of which the test named beside it must catch.
+
+    python -m tests.mutants                           # all, one after the other
+    python -m tests.mutants mean-of-means open-port   # some
+    python -m tests.mutants --list                    # what they are
+
+Each mutant is a small change to a copy of the working tree. Its test runs on the copy as it
+is, where it must pass, and with the defect, where it must fail. The exit status is 1 unless
+every defect was caught.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("tf_config", "launch", "tfdist")
+NOT_COPIED = (".*", "__pycache__", "*.egg-info", "build", "logs")
+LIMIT = 600.0  # seconds of one run of pytest
+
+# By pytest's exit status; None is the limit. With any other, tests could not run.
+VERDICTS = {0: "NOT CAUGHT", 1: "caught", None: "caught by time-out"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect: one text of a file in place of another, and the test that must catch it."""
+
+    name: str
+    file: str
+    change: tuple[str, str]
+    test: str  # a file, or a node id of pytest
+
+    def changed(self, tree: Path) -> str:
+        """Returns the file with the defect; a ValueError if it does not fit once."""
+        text, (old, new) = (tree / self.file).read_text(), self.change
+        if (count := text.count(old)) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {old!r} {count} times")
+        return text.replace(old, new)
+
+
+MUTANTS = (
+    Mutant(
+        "update-lost-on-ps",
+        "tfdist/variables/variable.py",
+        ("return self.assign_add(added, name", "return self._v.assign(value, name"),
+        "tests/features/test_no_lost_updates.py::test_state_of_layers[each-step-0]",
+    ),
+    Mutant(
+        "ring-to-wrong-neighbour",
+        "tfdist/all_reduce/schedule.py",
+        ("d, (d + 1) % n, (d - 1 - step)", "d, (d - 1) % n, (d - 1 - step)"),
+        "tests/test_all_reduce_schedule.py",
+    ),
+    Mutant(
+        "placement-on-fullest-ps",
+        "tfdist/placement/greedy.py",
+        ("self._loads.__getitem__)", "self._loads.__getitem__, reverse=True)"),
+        "tests/test_placement.py",
+    ),
+    Mutant(
+        "gradient-not-divided",
+        "tfdist/synchronous/fit/whole_batch.py",
+        ("step.scaled(tf.ones_like(target) if", "(tf.ones_like(target) if"),
+        "tests/test_multi_worker.py::test_trains_like_one_process[uneven]",
+    ),
+    Mutant(
+        "mean-of-means",  # Of two workers.
+        "tfdist/synchronous/fit/replica.py",
+        ("return value * tf.cast(self.share, value.dtype)", "return value / 2"),
+        "tests/test_whole_batch.py::test_matches_one_process[mean_by_hand-MultiWorkerMirroredStrategy]",
+    ),
+    Mutant(
+        "checkpoint-without-slots",
+        "tfdist/parameter_server/fit/checkpoints.py",
+        ("*model.optimizer.variables]", "model.optimizer.iterations]"),
+        "tests/features/test_resuming.py::test_other_shards",
+    ),
+    Mutant(
+        "port-open-to-strangers",
+        "launch/network/loopback_only.py",
+        ("found[1] in self._ports", "found[1] not in self._ports"),
+        "tests/test_launch_security.py::test_only_binds_of_the_jobs_ports_to_every_interface_are_redirected",
+    ),
+    Mutant(
+        "ps-not-restarted",
+        "launch/supervise/policy.py",
+        ("again |= {chief, *every_ps}", "again |= {chief}"),
+        "tests/test_launch_policy.py",
+    ),
+    Mutant(
+        "message-too-many",
+        "tfdist/parameter_server/step_graph/messages.py",
+        ("return detour if len(messages(detour)) < len(direct) else", "return"),
+        "tests/test_step_messages.py",
+    ),
+    Mutant(
+        "estimator-on-chief-alone",
+        "tfdist/estimator/roles.py",
+        ("time.sleep(_delay(config))", "if not config.is_chief: return"),
+        "tests/test_estimator_cluster.py::test_steps_run_on_chief_and_workers_and_reach_max_steps",
+    ),
+    Mutant(
+        "staleness-off-by-one",
+        "tfdist/parameter_server/consistency/bounded_staleness.py",
+        ("self.max_staleness - state", "self.max_staleness + 1 - state"),
+        # The other tests of this file take minutes to make a failure smaller.
+        "tests/test_consistency_policies.py::test_a_fast_worker_waits_at_its_write",
+    ),
+    Mutant(
+        "mixing-without-own-model",
+        "tfdist/mixing/topology.py",
+        ("if weight > 0\n", "if weight > 0 and other != participant\n"),
+        "tests/test_mixing.py",
+    ),
+    Mutant(
+        "clients-not-weighted",
+        "tfdist/federated/aggregation.py",
+        ("(shares / shares.sum() @ updates)", "updates.mean(axis=0)"),
+        "tests/test_federated_averaging.py",
+    ),
+    Mutant(
+        "rows-not-weighted",
+        "tfdist/embedding/partial_sum.py",
+        ("tf.gather(rows, index) * weights[:, tf.newaxis]", "tf.gather(rows, index)"),
+        "tests/test_embedding_lookup.py::test_eager_lookup_is_tensorflows",
+    ),
+    Mutant(
+        "index-as-text",
+        "tf_config/environment.py",
+        ('task["type"], task["index"]', 'task["type"], int(task["index"])'),
+        "tests/test_tf_config_environment.py",
+    ),
+)
+
+
+class Run(NamedTuple):
+    """One run of pytest: its exit status, None at the limit, and what it says of it."""
+
+    status: int | None
+    seconds: float
+    says: str
+
+
+def run(tree: Path, test: str) -> Run:
+    """Runs a test on a copy of the tree, up to its first failure."""
+    command = [sys.executable, "-m", "pytest", "-qx", f"--basetemp={tree}.tmp", test]
+    # In order, and once: a second try is for accidents.
+    command += ["-pno:randomly", "-pno:rerunfailures"]
+    began, status = time.monotonic(), None
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=tree,
+            env=environment(tree),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(LIMIT)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output.seek(0)
+        lines = [each for each in output.read().splitlines() if each]
+    failures = [each for each in lines if each.startswith(("FAILED ", "ERROR "))]
+    says = (failures or lines[-1:] or [""])[0]
+    return Run(status, time.monotonic() - began, says)
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """The environment in which Python imports the packages of a copy of the tree."""
+    return {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
+
+
+def copy_to(tree: Path) -> None:
+    """Copies the working tree, and checks that its packages are those that are imported."""
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    code = f"from importlib.util import find_spec\nfor n in {PACKAGES}: print(find_spec(n).origin)"
+    # From elsewhere: Python looks first where it is.
+    command = [sys.executable, "-c", code]
+    found = subprocess.check_output(command, cwd="/", env=environment(tree), text=True)
+    print(found)
+    assert found.split() == [f"{tree}/{each}/__init__.py" for each in PACKAGES]
+
+
+def tried(mutant: Mutant, tree: Path, before: Run | None) -> tuple[str, Run]:
+    """Returns the verdict on a mutant, and the run that it is from."""
+    if before and not (before.status == 0 and " passed" in before.says):
+        return "no verdict: fails without it", before
+    mutated = tree.with_name(mutant.name)
+    shutil.copytree(tree, mutated)
+    (mutated / mutant.file).write_text(mutant.changed(tree))
+    ran = run(mutated, mutant.test)
+    return VERDICTS.get(ran.status, "no verdict"), ran
+
+
+def main(argv: Sequence[str]) -> int:
+    """Tries the mutants that are asked for, and returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="print the table")
+    parser.add_argument("--no-baseline", action="store_true", help="only with defects")
+    options = parser.parse_args(argv)
+    if unknown := set(options.names) - {each.name for each in MUTANTS}:
+        parser.error(f"no mutant is called {', '.join(sorted(unknown))}: see --list")
+    mutants = [m for m in MUTANTS if not options.names or m.name in options.names]
+    if options.list:
+        for each in mutants:
+            print(each.name, f"{each.file}: {each.change}", each.test, sep="\n    ")
+        return 0
+    # As by Ctrl-C, pytest is killed and the copies are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before: dict[str, Run] = {}
+    lines, missed = [""], 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        tree = Path(directory, "tree")
+        copy_to(tree)
+        for each in mutants:
+            each.changed(tree)  # Fails now, and not after minutes.
+        for each in mutants:
+            if each.test not in before and not options.no_baseline:
+                before[each.test] = run(tree, each.test)
+            verdict, ran = tried(each, tree, before.get(each.test))
+            lines.append(
+                f"{each.name:24}  {verdict:28}  {ran.seconds:4.0f} s  {ran.says}"
+            )
+            print(lines[-1], flush=True)
+            missed += not verdict.startswith("caught")
+    print(*lines, f"{missed} of {len(mutants)} were not caught", sep="\n")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
