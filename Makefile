@@ -12,33 +12,34 @@ PEERS_PYTHON ?= python3.11
 # Flower's own protobuf and rich, in front of the packages of $(VENV).
 FLOWER := build/flower
 PACKAGES := import sysconfig; folder = sysconfig.get_path("purelib")
-# The tests of a file share a process, and so those of a cluster.
-IN_TWO := -n 2 --dist loadfile -m "not namespaces and not thorough"
-# No processes, and nothing that takes more than a second.
-QUICK := -n 2 --dist loadfile -m "not cluster and not slow and not namespaces and not thorough"
-# Tests of Ray look at every process of Ray on this machine, and engines need most of it.
-ALONE := -m "namespaces and not thorough"
-# `make check ENGINES=--all-engines` fails where an engine is not installed.
+# The versions that were tried together; `make lock` renews them.
+INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
+# A commit has an order of tests of its own: `make test SEED=7` tries another one.
+SEED ?= $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
+STEPS := $(BIN)/python -m tests.check --seed=$(SEED)
+# `make test-all ENGINES=--all-engines` fails where an engine is not installed.
 ENGINES :=
-ON_WHEEL := cd $(CHECK) && PYTHONPATH=$(abspath $(CHECK))/site \
-	TFDIST_WHEEL=$(abspath $(CHECK))/site $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: help mnist test test-quick check docs docs-private-api features sweeps scripts matrix lint types wheel peers flower clean
+.PHONY: help mnist test test-quick test-all check doctests lock docs \
+	docs-private-api features mutants sweeps scripts matrix lint types wheel peers flower clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
-	@echo "make test    run the tests"
-	@echo "make test-quick  run those that need no cluster: under a minute"
-	@echo "make check   lint, types, and the tests on the built wheel: what CI runs"
+	@echo "make test    run the gate: the tests that CI runs, a few minutes"
+	@echo "make test-quick  those of the gate that need no cluster"
+	@echo "make test-all  run all tests, part by part; PART=recovery for one part"
+	@echo "make check   lint, types, and the gate on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
-	@echo "make sweeps  every case that make check leaves out: tests/sweeps.py"
+	@echo "make mutants  break the code in a dozen ways: a test must notice each"
+	@echo "make sweeps  every case that the parts leave out: tests/sweeps.py"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  docs/private-api.md, from tfdist/_private_api.py"
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
 	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch, Ray and Spark, for benchmarks/"
 	@echo "make flower  the tests of federated clients on Flower, in an environment with it"
+	@echo "make lock    renew constraints.txt, the versions of all packages"
 	@echo "make clean   remove what these made"
 
 mnist: $(VENV)/.examples
@@ -46,23 +47,30 @@ mnist: $(VENV)/.examples
 		examples/mnist_cnn.py --strategy=parameter_server --min_accuracy=0.9
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(IN_TWO)
-	$(BIN)/python -m pytest $(ALONE)
+	$(STEPS) gate
 
 test-quick: $(VENV)/.dev
-	$(BIN)/python -m pytest $(QUICK)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --part=gate -m "not cluster"
 
-check: lint types wheel
-	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(IN_TWO) $(ENGINES) --durations=15 ../../tests
-	$(ON_WHEEL) -c ../../setup.cfg --rootdir=../.. $(ALONE) $(ENGINES) ../../tests
-	$(ON_WHEEL) -c /dev/null --rootdir=. --doctest-modules \
-		--ignore-glob='*/__main__.py' --ignore-glob='*/federated/flower/*' site/tf_config site/launch site/tfdist
+test-all: $(VENV)/.dev
+	$(STEPS) $(ENGINES) $(PART)
+
+check: $(VENV)/.dev
+	$(STEPS) lint types wheel gate doctests
+
+doctests:
+	cd $(CHECK) && PYTHONPATH=site $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:randomly \
+		--doctest-modules --ignore-glob='*/__main__.py' --ignore-glob='*/federated/flower/*' \
+		site/tf_config site/launch site/tfdist
 
 features: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features \
 		tests/test_features_synchronous.py tests/test_whole_batch.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features --strategy=bounded
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features --strategy=rounds
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants
 
 sweeps: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "thorough and not namespaces"
@@ -114,17 +122,23 @@ wheel: $(VENV)/.dev
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir $(CHECK) .
 	$(BIN)/pip install --quiet --no-deps --target $(CHECK)/site $(CHECK)/*.whl
 
-$(VENV)/.examples: setup.cfg pyproject.toml | $(VENV)/.made
-	$(BIN)/pip install --quiet --editable '.[examples]'
+$(VENV)/.examples: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) --editable '.[examples]'
 	touch $@
 
-$(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.made
-	$(BIN)/pip install --quiet --editable '.[dev]'
+$(VENV)/.dev: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.examples
 
-$(VENV)/.docs: setup.cfg pyproject.toml | $(VENV)/.made
-	$(BIN)/pip install --quiet --editable '.[docs,lint]'
+$(VENV)/.docs: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
+	$(INSTALL) --editable '.[docs,lint]'
 	touch $@
+
+# Of this Python alone: another one may have no such version.
+lock: $(VENV)/.dev
+	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	version=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	$(BIN)/pip freeze --exclude-editable | sed "s/$$/ ; python_version == \"$$version\"/" > constraints.txt
 
 $(UV):
 	$(PYTHON) -m venv build/matrix/tools

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, settings
 
 import launch
 
-from . import failures_at_once, own_process, sweeps
+from . import own_process, parts, record, sweeps
 from .deadline import PROGRAM_DEADLINE
+from .fresh import own_environment, own_keras_state, own_placement  # noqa: F401
 from .processes import still_running
 
 # TensorFlow reads it when it is imported. It complains of each remote value that the
@@ -30,11 +31,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 settings.register_profile(
     "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# The gate draws the same examples every time; the parts draw others.
+settings.register_profile("gate", settings.get_profile("busy"), derandomize=True)
 settings.load_profile("busy")
 
 # TensorFlow takes a minute to import on a machine that is very busy.
 PATIENT = {"startup_timeout": 200.0}  # seconds
-PROGRAMS = Path(__file__).parent / "programs"
+TESTS = Path(__file__).parent
+PROGRAMS = TESTS / "programs"
 
 PS_STRATEGY = "ParameterServerStrategy"
 STRATEGIES = {
@@ -59,6 +63,7 @@ MARKED_BY_FIXTURE = {
 }
 
 MARKERS = (
+    "gate: what `make test` runs; see tests/parts.py",
     "feature(name, works='yes', why='', *, synchronous, multi_worker, ring): a row of "
     "the table of features; see tests/feature_table.py",
     "own_process: the tests of this file run in a second pytest; see own_process.py",
@@ -81,6 +86,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail where an engine is not installed, in place of skipping its tests",
     )
+    parser.addoption(
+        "--part",
+        choices=[parts.GATE, *parts.PARTS],
+        help="run these tests alone: see tests/parts.py",
+    )
+    record.add_options(parser)
     parser.addoption(own_process.OPTION, type=int, help="used by tests/own_process.py")
 
 
@@ -95,6 +106,24 @@ def pytest_collection_modifyitems(
                 item.add_marker(marker)
         if item.get_closest_marker(own_process.MARKER):
             item.add_marker("slow")
+    _select(config, items)
+    record.retry_clusters(config, items)
+
+
+def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests of the gate, and leaves out what is not in the part asked for."""
+    part = config.getoption("part")
+    kept, left_out = [], []
+    for item in items:
+        path = item.path.relative_to(TESTS).with_suffix("").as_posix()
+        names = {mark.name for mark in item.iter_markers()}
+        in_gate = parts.is_in_gate(path, item.name, names)
+        if in_gate:
+            item.add_marker(parts.GATE)
+        belongs = in_gate if part == parts.GATE else part in (None, parts.part_of(path))
+        (kept if belongs else left_out).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,7 +145,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Of TensorFlow's own tensors, under NumPy 2.
     config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
     own_process.register(config)
-    failures_at_once.register(config)
+    record.register(config)
+    if config.getoption("part") == parts.GATE:
+        settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session")

@@ -99,10 +99,14 @@ class Child:
         self._output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         reader, writer = os.pipe()
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        command += ["-p", "no:xdist", f"--rootdir={config.rootpath}"]
+        # It runs these tests as they are listed, each once.
+        command += [f"-pno:{each}" for each in ("xdist", "randomly", "rerunfailures")]
+        command.append(f"--rootdir={config.rootpath}")
         # What a process that dies has written is in the output, not with pytest.
         command += ["--capture=tee-sys", "-c", str(config.inipath)]
         command.append(f"{OPTION}={writer}")
+        if part := config.getoption("part"):
+            command.append(f"--part={part}")
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         env.pop("TF_CONFIG", None)
         self._process = subprocess.Popen(

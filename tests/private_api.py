@@ -7,6 +7,7 @@
 """
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -134,6 +135,7 @@ def needs_flower(tree: ast.Module) -> bool:
     )
 
 
+@functools.cache
 def used() -> dict[str, list[str]]:
     """For each private name, the lines that use it, such as `keras/hooks.py:53`."""
     found: dict[str, list[str]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Which cases of a long sweep `make check` runs; `make sweeps` runs all of them.
+"""Which cases of a long sweep the parts run; `make sweeps` runs all of them.
 
 Each case that is left out differs from one that is kept in its data alone, not in the code
-that it goes through, or goes through code that another test of `make check` sees, or takes
+that it goes through, or goes through code that another test sees, or takes
 minutes on a busy machine.
 """
 

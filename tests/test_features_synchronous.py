@@ -2,7 +2,7 @@
 
 The tests of `tests/features` that the rows name run in one job per strategy: see
 feature_jobs.py. `-k multi_worker`, or the name of a test, limits the job to those tests.
-`make check` runs the parts where strategies differ most, each under one strategy;
+`make test-all` runs the files where strategies differ most, each under one strategy;
 `make features` runs all.
 """
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import feature_jobs  # noqa: E402
 import feature_table  # noqa: E402
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
 IN_CHECK = {
     "multi_worker": {"test_steps.py", "test_saving.py"},

@@ -15,7 +15,15 @@ TIMEOUT = 250.0  # seconds
 
 def run(*options):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA"]
-    command += ["-p", "no:xdist", "-c", ROOT / "setup.cfg", f"--rootdir={ROOT}"]
+    command += [
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:randomly",
+        "-c",
+        ROOT / "setup.cfg",
+        f"--rootdir={ROOT}",
+    ]
     done = subprocess.run(
         [*command, *options, PROGRAM],
         env={**os.environ, "OF_THE_FIRST_PROCESS": "1"},

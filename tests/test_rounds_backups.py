@@ -28,8 +28,6 @@ def policy(strategy, monkeypatch):
     # Whoever has set a policy is measured, and other tests have set none.
     monkeypatch.setattr(strategy, "_consistency", tfdist.Asynchronous())
     monkeypatch.setattr(strategy, "_measures", False)
-    # Small models use both ps, whatever ran before.
-    monkeypatch.setattr(strategy.extended, "_placement", tfdist.BestFit())
 
     def set_to(policy):
         strategy.consistency = policy

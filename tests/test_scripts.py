@@ -35,7 +35,7 @@ def found(request):
 
 
 STRATEGIES = ["parameter_server", "multi_worker", "ring"]
-# What `make check` runs; `make scripts` runs all. The ring shares what a step computes
+# What `make test-all` runs; `make scripts` runs all. The ring shares what a step computes
 # with `multi_worker`.
 IN_CHECK = {
     "parameter_server": {
@@ -69,7 +69,7 @@ ROWS = [
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)  # The first one of a strategy runs all scripts.
+@pytest.mark.timeout(3600)  # The first one of a strategy runs all scripts.
 @pytest.mark.parametrize(("name", "strategy"), ROWS)
 def test_trains_as_in_plain_keras(found, name, strategy):
     row = Row(Script.read(name), strategy, found(strategy)[name], found("plain")[name])

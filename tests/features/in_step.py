@@ -106,7 +106,7 @@ def main(directory: str, timeout: str, *args: str) -> int:
     # A path of the files of all: what the chief saves, the others load.
     os.environ["FEATURES_DIRECTORY"] = directory
     options = ["-q", "-c", f"{ROOT}/setup.cfg", f"--rootdir={ROOT}", "-p", "no:xdist"]
-    options += ["-p", "no:cacheprovider", "-p", "no:randomly"]
+    options += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:rerunfailures"]
     options += [f"--basetemp={directory}/tmp-{index}"]
     options += [f"--timeout={timeout}", "--timeout-method=thread"]
     in_step = InStep(Path(directory), index, workers, float(timeout))

@@ -21,12 +21,6 @@ BATCH, BATCHES = 8, 40
 averages_of_the_last = pytest.mark.sets_own_value("momentum|velocity")
 
 
-@pytest.fixture(autouse=True)
-def empty_ps(strategy, monkeypatch):
-    """Place as on empty ps, so that small models use both, whatever ran before."""
-    monkeypatch.setattr(strategy.extended, "_placement", tfdist.BestFit())
-
-
 @pytest.fixture
 def traced(monkeypatch):
     """The step graphs that are traced in a test."""

@@ -31,7 +31,7 @@ Each row is one run in an environment of its own, on two ps and two workers. The
 Tests says which tests of `tests/` it ran:
 
 - *all*: *private*, every test of `features`, and the part of
-  `test_features_synchronous.py` that `make check` runs.
+  `test_features_synchronous.py` that `make test-all` runs.
 - *quick*: {_modules("quick")}.
 - *smoke*: {_modules("smoke")}.
 - *private*: the part of {_modules("private")} that looks for each

@@ -1,0 +1,201 @@
+"""Run the steps of a check, all of them, and say which failed in one closing table.
+
+    python -m tests.check [--seed=N] [--all-engines] STEP...
+
+A step is a target of the Makefile, such as `lint`, or a part of tests/parts.py, such as
+`gate`. After the step `wheel`, tests run on the built wheel. The results of parts are kept in
+tests/results.json.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from . import parts
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "tests" / "results.json"
+ON_WHEEL = ROOT / "build" / "check"
+# Each test has a limit of its own. Where a process hangs all the same, this ends the step.
+LIMIT = {parts.GATE: 1500.0}  # seconds
+LIMIT_OF_A_PART = 5400.0  # seconds
+NO_TESTS = 5
+"""The exit status of pytest where a selection is empty."""
+OUT_OF_TIME = 124
+
+
+@dataclass
+class Outcome:
+    """How a step ended; `status` is None if it was not run."""
+
+    step: str
+    status: int | None = None
+    seconds: float = 0.0
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, what: str) -> int:
+        """The number of tests that passed, or were skipped."""
+        return sum(result[what] for result in self.results)
+
+    def tests(self, what: str) -> list[str]:
+        """The tests that failed, or were retried."""
+        return [test for result in self.results for test in result[what]]
+
+    def __str__(self) -> str:
+        word = {0: "passed", None: "not run"}.get(self.status, "FAILED")
+        tests = f"{self.count('passed')} tests passed" if self.results else ""
+        return f"{self.step:16} {word:8} {self.seconds:6.0f} s  {tests}".rstrip()
+
+
+def selections(part: str, seed: int) -> list[list[str]]:
+    """Returns the options of each run of pytest that a part takes.
+
+    A process that is the chief of a cluster runs no other tests, and tests that change what
+    the machine has in common run one at a time.
+    """
+    # The tests of a file share a process, and so those of a cluster.
+    in_two = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
+    in_two += [f"--randomly-seed={seed}", f"--part={part}"]
+    if part == parts.GATE:
+        return [[*in_two, "-m", "not cluster"], [*in_two, "-m", "cluster"]]
+    return [
+        [*in_two, "-m", "not namespaces and not thorough"],
+        ["-pno:randomly", f"--part={part}", "-m", "namespaces and not thorough"],
+    ]
+
+
+def run_tests(part: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome:
+    """Runs the tests of a part, all its selections."""
+    outcome = Outcome(part, 0)
+    deadline = time.monotonic() + LIMIT.get(part, LIMIT_OF_A_PART)
+    env = dict(os.environ)
+    if on_wheel:
+        env |= dict.fromkeys(("PYTHONPATH", "TFDIST_WHEEL"), f"{ON_WHEEL}/site")
+    for chosen in selections(part, seed):
+        with tempfile.TemporaryDirectory() as directory:
+            record = Path(directory, "record")
+            command = [sys.executable, "-m", "pytest", f"-c{ROOT}/setup.cfg"]
+            command += [f"--rootdir={ROOT}", "-pno:cacheprovider", f"--record={record}"]
+            status = run_in_time(
+                [*command, *chosen, *options, f"{ROOT}/tests"],
+                deadline - time.monotonic(),
+                cwd=ON_WHEEL if on_wheel else ROOT,
+                env=env,
+            )
+            if record.exists():
+                outcome.results.append(json.loads(record.read_text()))
+        outcome.status = outcome.status or (0 if status == NO_TESTS else status)
+    if not outcome.count("passed"):
+        outcome.status = outcome.status or NO_TESTS
+    return outcome
+
+
+def run_in_time(command: Sequence[str], seconds: float, **options: Any) -> int:
+    """Runs a command with all that it starts, which end if it takes too long."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        return process.wait(max(seconds, 1.0))
+    except subprocess.TimeoutExpired:
+        print(f"\nended, since its time was over: {shlex.join(command)}", flush=True)
+        return OUT_OF_TIME
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command and its group, unless all has ended."""
+    if process.poll() is None:
+        process.terminate()  # Pytest says which tests were running.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30.0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run(step: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome:
+    """Runs a step."""
+    print(f"\n--- {step}", flush=True)
+    began = time.monotonic()
+    if step in (parts.GATE, *parts.PARTS):
+        outcome = run_tests(step, seed, on_wheel, options)
+    else:
+        make = ["make", "--no-print-directory", step]
+        outcome = Outcome(step, subprocess.run(make, cwd=ROOT).returncode)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def keep(outcome: Outcome, seed: int) -> None:
+    """Writes the result of a part to tests/results.json."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept[outcome.step] = {
+        "commit": _commit(),
+        "date": date.today().isoformat(),
+        "passed": outcome.count("passed"),
+        "skipped": outcome.count("skipped"),
+        "failed": outcome.tests("failed"),
+        "retried": outcome.tests("retried"),
+        "status": outcome.status,
+        "seconds": round(outcome.seconds),
+        "load": max((each["load"] for each in outcome.results), default=None),
+        "seed": seed,
+    }
+    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+def _commit() -> str:
+    """The commit that is checked out, and whether something was changed since."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """Returns a line for each step, and for each test that failed or was run twice."""
+    outcomes = list(outcomes)
+    lines = [str(each) for each in outcomes]
+    for each in outcomes:
+        lines += [f"run twice: {test}" for test in each.tests("retried")]
+        lines += [f"FAILED: python -m pytest '{it}'" for it in each.tests("failed")]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the steps, prints the table, and returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the order of tests")
+    parser.add_argument("--all-engines", action="store_true")
+    parser.add_argument("steps", nargs="*", default=list(parts.PARTS))
+    flags = parser.parse_args(arguments)
+    # Whoever ends this process ends what it started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    options = ["--all-engines"] if flags.all_engines else []
+    outcomes: dict[str, Outcome] = {}
+    for step in flags.steps:
+        if "wheel" in outcomes and outcomes["wheel"].status != 0:
+            outcomes[step] = Outcome(step)
+            continue
+        on_wheel = "wheel" in outcomes
+        outcomes[step] = run(step, flags.seed, on_wheel, options)
+        if step in parts.PARTS:
+            keep(outcomes[step], flags.seed)
+    print(f"\n{table(outcomes.values())}", flush=True)
+    return 0 if all(each.status == 0 for each in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,298 @@
+"""Which tests are the gate, and in which named part each test file is.
+
+The gate is what `make test` and CI run: minutes, in any order, under any load. It has every
+test that needs neither a cluster, nor Python programs, nor an engine, and of the others those
+of `OF_CLUSTERS`: few, and each proves a capability on real processes. `make test-all` runs
+all parts, and `make test-all PART=recovery` one of them. This module is pure.
+"""
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+
+GATE = "gate"
+
+PARTS = {
+    "slurm": ("test_slurm_nodes",),
+    "kubernetes": ("test_kubernetes_nodes",),
+    "ray": ("test_ray_nodes", "test_ray_executor", "test_ray_secure"),
+    "ssh": ("test_ssh_hosts", "test_secure_hosts", "test_stunnel"),
+    "scripts": ("test_scripts",),
+    "features_in_step": ("test_features_synchronous", "test_feature_jobs"),
+    "whole_batch": ("test_whole_batch", "test_loss_kind"),
+    "synchronous": ("test_multi_worker*", "test_ring_*", "test_all_reduce*"),
+    "embedding": (
+        "features/test_embeddings",
+        "features/test_partitioning",
+        "test_embedding_*",
+        "test_partition*",
+        "test_recommender*",
+    ),
+    "consistency": (
+        "features/test_consistency",
+        "test_backup_choice",
+        "test_consistency_*",
+        "test_gate_*",
+        "test_in_flight",
+        "test_rounds*",
+        "test_simulat*",
+        "test_speedup*",
+        "test_staleness_*",
+    ),
+    "local_updates": ("test_local_*", "test_mixing", "test_federated_*"),
+    "recovery": (
+        "features/test_resuming",
+        "test_chaos*",
+        "test_checkpoint_*",
+        "test_elastic_*",
+        "test_faults",
+        "test_launch_elastic",
+        "test_recovery_*",
+    ),
+    "estimator": ("test_estimator*", "test_linear_*", "test_low_level_*"),
+    "features": ("features/test_*",),
+    "planning": ("test_plan*", "test_suggest_*", "test_placement*"),
+    "examples": ("test_examples", "test_mnist_*", "test_docs", "test_*benchmark*"),
+    "launch": (
+        "test_connect",
+        "test_fork_server",
+        "test_kubernetes",
+        "test_launch_*",
+        "test_links",
+        "test_presence",
+        "test_ray",
+        "test_remote_agent",
+        "test_secure",
+        "test_sentinel",
+        "test_server",
+        "test_slurm",
+        "test_ssh",
+        "test_watchdog",
+    ),
+    "rest": ("*",),
+}
+"""The files of each part, by patterns; a file is in the first part that has it."""
+
+NEEDS_MORE = {"cluster", "slow", "namespaces", "engine", "thorough"}
+"""The markers of tests that the gate has only if `OF_CLUSTERS` names them."""
+
+BY_NAME_ALONE = NEEDS_MORE - {"cluster", "slow"}
+"""The markers of tests that are not meant by "*"."""
+
+# What takes seconds, and says what a shorter test of the gate says or few changes can break:
+# strings through every shell, pictures, figures of a page, data sets, sweeps of a simulation.
+LEFT_OUT = (
+    "features/test_data::test_dataset_made_before_the_strategy",
+    "features/test_refusals::test_ps_that_was_never_started",
+    "features/test_saving::test_loaded_alone",
+    "features/test_training::test_straggler",
+    "test_all_reduce_cost::test_a_plot_keeps_what_it_shows",
+    "test_consistency_policies::test_nobody_waits_without_a_bound",
+    "test_examples::test_a_look_at_one_batch_loses_no_data",
+    "test_examples::test_too_many_train_examples",
+    "test_federated_server::test_the_programs_of_the_page",
+    "test_federated_splits::test_a_picture_of_who_has_what",
+    "test_kubernetes::test_a_server_that_never_answers_is_not_waited_for",
+    "test_kubernetes::test_whatever_the_flags_say",
+    "test_kubernetes::test_yaml_carries_everything_through_kubernetes",
+    "test_launch_fuzz::*",
+    "test_leakage::test_an_example_is_found_from_its_update",
+    "test_leakage::test_clipping_hides_nothing_and_noise_does",
+    "test_mixing::test_the_command_draws_the_graphs",
+    "test_mnist_5k::test_a_failed_preparation_leaves_nothing_and_is_reported",
+    "test_mnist_5k::test_the_second_to_finish_uses_the_data_of_the_first",
+    "test_own_process::test_only_selected_tests_run",
+    "test_placement_balance::test_the_measured_rows_are_those_of_today",
+    "test_plan_sizes::test_an_optimizer_for_a_loop_of_your_own",
+    "test_plan_sizes::test_sizes_of_a_model_of_keras_applications",
+    "test_presence::test_the_watchdog_looks_at_nobody_who_is_not_waited_for",
+    "test_private_api::test_every_declared_member_is_used",
+    "test_ray::test_what_is_rendered_carries_everything_through_a_shell",
+    "test_ray::test_whatever_the_flags_say",
+    "test_recommender::test_batches_are_those_of_their_seed",
+    "test_simulated_training::test_a_bound_of_the_workers_is_used_up",
+    "test_simulated_training::test_backup_workers_drop_the_late",
+    "test_simulated_training::test_the_curve_flattens_at_its_bound",
+    "test_slurm::test_a_script_carries_everything_through_its_shell",
+    "test_ssh::test_a_rendered_line_carries_everything_through_two_shells",
+)
+
+OF_CLUSTERS: dict[str, Collection[str]] = {
+    "features/test_callbacks": (
+        "test_a_rate_set_between_epochs_is_that_of_the_epoch",
+        "test_backup_and_restore",
+        "test_batch_logs",
+        "test_early_stopping_restores_weights",
+        "test_model_checkpoint_each_epoch",
+        "test_model_checkpoint_each_few_steps",
+        "test_progress_bar",
+        "test_save_in_a_callback[save_weights]",
+        "test_save_in_a_callback[Checkpoint.save]",
+        "test_tensorboard[batch]",
+    ),
+    "features/test_consistency": (
+        "test_no_step_is_staler_than_the_bound[mlp-1]",
+        "test_counting_costs_no_message_and_a_bound_three_per_further_ps",
+        "test_reads_wait_for_the_start_and_writes_for_their_turn[2-cnn]",
+        "test_a_policy_of_a_user_decides_on_the_chief",
+    ),
+    "features/test_data": ("*",),
+    "features/test_embeddings": (
+        "test_bags_train[True-ragged]",
+        "test_keras_embedding_sums_by_row[Adam-looked_up_twice]",
+    ),
+    "features/test_layers": (
+        "test_batch_normalization_learns_its_statistics",
+        "test_embedding[adam]",
+        "test_layer[BatchNormalization]",
+        "test_layer[Conv2D]",
+        "test_layer[Dropout]",
+        "test_layer[LSTM]",
+        "test_layer[MultiHeadAttention]",
+        "test_layer[regularizers]",
+        "test_layer_counts_every_step",
+        "test_normalization",
+        "test_only_rows_of_an_embedding_travel[sgd]",
+        "test_string_lookup",
+        "test_text_vectorization",
+    ),
+    "features/test_metrics": (
+        "test_accuracy",
+        "test_binary[AUC]",
+        "test_binary[Precision]",
+        "test_counts_are_exact_in_fit",
+        "test_one_hot[F1Score]",
+        "test_regression[R2Score]",
+        "test_several",
+    ),
+    "features/test_models": ("*",),
+    "features/test_no_lost_updates": (
+        "test_counts[ten-steps-1]",
+        "test_dense_weights[each-step-0]",
+        "test_rows_of_an_embedding[ten-steps-1]",
+        "test_state_of_layers[each-step-0]",
+    ),
+    "features/test_optimizers": (
+        "test_averages_become_the_weights",
+        "test_learning_rate_follows_the_steps",
+        "test_mixed_bfloat16",
+        "test_multi_optimizer",
+        "test_numbers_of_an_optimizer",
+        "test_optimizer[Adam]",
+        "test_optimizer[Ftrl]",
+        "test_optimizer[Muon]",
+        "test_optimizer[RMSprop-centered]",
+        "test_optimizer[SGD]",
+        "test_optimizer[clipnorm]",
+    ),
+    "features/test_partitioning": (
+        "test_sum_of_gradients_is_exact",
+        "test_rows[Adam]",
+        "test_reshard_on_restore[whole-thirds]",
+    ),
+    "features/test_placement": (
+        "test_slots_live_beside_weights",
+        "test_planned",
+    ),
+    "features/test_refusals": ("*",),
+    "features/test_resuming": (
+        "test_resume_within_an_epoch",
+        "test_data_position[dataset]",
+        "test_corrupt_checkpoint[truncated]",
+        "test_other_shards",
+    ),
+    "features/test_saving": ("*",),
+    "features/test_step_graph": (
+        "test_a_pair_of_tasks_has_one_message_each_way",
+        "test_counts_are_exact_between_exchanges[adam-3]",
+        "test_messages_per_step[cnn-adamw]",
+        "test_messages_per_step[rows-sgd]",
+        "test_one_worker_computes_what_one_process_does",
+        "test_sums_of_changes_are_exact_between_exchanges[3]",
+        "test_ten_steps_take_ten_times_the_messages_of_one",
+        "test_the_rest_of_a_dataset_takes_no_trace_of_its_own",
+    ),
+    "features/test_steps": ("*",),
+    "features/test_tables": (
+        "test_adapted_outside[TextVectorization]",
+        "test_adapted_outside_in_the_first_call",
+        "test_lookup_in_an_endless_dataset[int-True]",
+        "test_own_table",
+        "test_saved_with_its_vocabulary",
+        "test_summaries[2]",
+    ),
+    "features/test_training": ("*",),
+    "test_estimator_cluster": (
+        "test_every_process_ends_by_itself_with_status_0",
+        "test_steps_run_on_chief_and_workers_and_reach_max_steps",
+        "test_variables_are_where_the_report_says",
+    ),
+    "test_fork_server": (
+        "test_it_looks_like_a_fresh_interpreter",
+        "test_seeds_differ",
+        "test_tensorflow_is_there_and_whole",
+        "test_nothing_survives_the_launcher",
+    ),
+    "test_fused_updates": (
+        "test_a_step_has_one_operation_per_weight_and_equals_keras"
+        "[in_shards-ResourceApplyAdam]",
+        "test_no_update_of_two_workers_is_lost[ResourceApplyKerasMomentum]",
+    ),
+    "test_launch_local": ("*",),
+    "test_local_update": (
+        "test_a_mean_after_every_step_of_sgd_is_synchronous_training",
+        "test_diloco_is_what_its_paper_says",
+    ),
+    "test_mnist_cluster": ("test_five_processes_train_and_report",),
+    "test_multi_worker": (
+        "test_trains_like_one_process[uneven]",
+        "test_trains_like_one_process[custom_step]",
+    ),
+    "test_recovery_cluster": (
+        "test_tasks_are_killed_and_stopped_and_training_ends_as_planned",
+    ),
+    "test_recovery_launch": (
+        "test_a_ps_or_the_chief_starts_the_program_and_every_ps_again[ps:1]",
+    ),
+    "test_ring_strategy": (
+        "test_trains_like_one_process[uneven]",
+        "test_a_ring_runs_on_each_worker_in_each_step",
+        "test_tensors_go_from_each_worker_to_the_next_one_only",
+    ),
+    "test_rounds": ("test_optimizer[Adam]", "test_steps_in_one_message"),
+    "test_ssh": ("test_the_tasks_run_on_their_hosts",),
+    "test_strategy_object": ("test_object[ParameterServerStrategy]",),
+    "test_whole_batch": (
+        "test_matches_one_process[dice-MultiWorkerMirroredStrategy]",
+        "test_matches_one_process[gradient_penalty-MultiWorkerMirroredStrategy]",
+        "test_rejected_with_what_to_do[greatest_loss-MultiWorkerMirroredStrategy]",
+    ),
+}
+"""Of each file, the tests or cases that the gate has though they need more; "*" is all."""
+
+
+def part_of(file: str) -> str:
+    """Returns the part of a test file, such as "features/test_steps"."""
+    return next(
+        part
+        for part, patterns in PARTS.items()
+        if any(fnmatchcase(file, pattern) for pattern in patterns)
+    )
+
+
+def is_in_gate(file: str, test: str, markers: Collection[str]) -> bool:
+    """Whether the gate has a test.
+
+    Args:
+        file: Of the test, below `tests` and without its ending.
+        test: Its name, with the case in brackets.
+        markers: Its markers.
+    """
+    function = test.partition("[")[0]
+    if any(fnmatchcase(f"{file}::{function}", each) for each in LEFT_OUT):
+        return False
+    if not NEEDS_MORE.intersection(markers):
+        return True
+    names = {test, function}
+    if not BY_NAME_ALONE.intersection(markers):
+        names.add("*")
+    return bool(names.intersection(OF_CLUSTERS.get(file, ())))

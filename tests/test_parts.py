@@ -1,0 +1,111 @@
+"""Every test file is in a part, and the gate has what its table says."""
+
+import ast
+import contextlib
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from . import check, parts
+from .processes import still_running
+
+TESTS = Path(__file__).parent
+FILES = {
+    path.relative_to(TESTS).with_suffix("").as_posix(): path
+    for path in [*TESTS.glob("test_*.py"), *TESTS.glob("features/test_*.py")]
+}
+
+
+def functions(file):
+    tree = ast.parse(FILES[file].read_text())
+    return {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("part", parts.PARTS)
+def test_each_pattern_of_a_part_has_a_file(part):
+    mine = [file for file in FILES if parts.part_of(file) == part]
+    for pattern in parts.PARTS[part]:
+        assert [file for file in mine if parts.fnmatchcase(file, pattern)], pattern
+
+
+@pytest.mark.parametrize("file", parts.OF_CLUSTERS)
+def test_the_gate_names_tests_that_exist(file):
+    names = {test.partition("[")[0] for test in parts.OF_CLUSTERS[file]} - {"*"}
+    assert names <= functions(file)
+
+
+@pytest.mark.parametrize("test", parts.LEFT_OUT)
+def test_what_is_left_out_exists(test):
+    file, _, function = test.partition("::")
+    assert function in {"*", *functions(file)}
+
+
+def test_the_gate_has_what_is_quick_and_of_clusters_what_it_names(monkeypatch):
+    monkeypatch.setattr(
+        parts, "OF_CLUSTERS", {"test_a": ("test_one", "test_two[x]"), "test_d": "*"}
+    )
+    monkeypatch.setattr(parts, "LEFT_OUT", ("test_a::test_dear", "test_c::*"))
+    assert parts.is_in_gate("test_b", "test_any[1]", {"parametrize"})
+    assert not parts.is_in_gate("test_a", "test_dear[1]", set())
+    assert not parts.is_in_gate("test_c", "test_any", set())
+    assert not parts.is_in_gate("test_b", "test_any", {"slow"})
+    assert parts.is_in_gate("test_a", "test_one[y]", {"cluster"})
+    assert parts.is_in_gate("test_a", "test_two[x]", {"cluster"})
+    assert not parts.is_in_gate("test_a", "test_two[y]", {"cluster"})
+    assert parts.is_in_gate("test_d", "test_any", {"cluster"})
+    assert not parts.is_in_gate("test_d", "test_any", {"cluster", "thorough"})
+
+
+def outcome(step, status, **result):
+    result = {"passed": 0, "skipped": 0, "failed": [], "retried": [], **result}
+    return check.Outcome(step, status, 12.4, [result])
+
+
+def test_the_closing_table_names_every_failure_with_its_command():
+    outcomes = [
+        check.Outcome("lint", 0, 3.0),
+        outcome("gate", 1, passed=7, failed=["tests/test_a.py::test_b[1]"]),
+        outcome("recovery", 0, passed=2, retried=["tests/test_c.py::test_d"]),
+        check.Outcome("doctests"),
+    ]
+    assert check.table(outcomes).splitlines() == [
+        "lint             passed        3 s",
+        "gate             FAILED       12 s  7 tests passed",
+        "recovery         passed       12 s  2 tests passed",
+        "doctests         not run       0 s",
+        "FAILED: python -m pytest 'tests/test_a.py::test_b[1]'",
+        "run twice: tests/test_c.py::test_d",
+    ]
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started(capfd):
+    command = ["sh", "-c", "sleep 1000 & echo $!; wait"]
+    assert check.run_in_time(command, 3.0) == check.OUT_OF_TIME
+    pid = int(capfd.readouterr().out.split()[0])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert still_running([psutil.Process(pid)]) == []
+
+
+def test_all_steps_run_and_those_that_need_the_wheel_do_not_without_it(
+    monkeypatch, capsys
+):
+    ran = []
+
+    def run(step, *_):
+        ran.append(step)
+        return check.Outcome(step, 1 if step in ("lint", "wheel") else 0)
+
+    monkeypatch.setattr(check, "run", run)
+    assert check.main(["lint", "types", "wheel", "gate"]) == 1
+    assert ran == ["lint", "types", "wheel"]
+    assert "gate             not run" in capsys.readouterr().out
+
+
+def test_the_result_of_a_part_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(check, "KEPT", tmp_path / "results.json")
+    check.keep(outcome("recovery", 1, failed=["a::b"], load=3.5), seed=7)
+    kept = json.loads(check.KEPT.read_text())["recovery"]
+    assert (kept["failed"], kept["load"], kept["seed"]) == (["a::b"], 3.5, 7)
+    assert kept["commit"]
