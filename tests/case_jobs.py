@@ -20,16 +20,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from deadline import DEADLINE, STARTUP_FLAG
+
 _REQUESTS = "requests"  # the file that `Job` adds the name of each case to
 _END = "-"
 _POLL = 0.02  # seconds
-# Until a case has ended, the start of the job included.
-_CASE_TIMEOUT = 240.0  # seconds
+# Until a case has ended, the start of the job included. A test may wait for it, and twice
+# for the end of the job: together that is less than pytest's limit.
+_CASE_TIMEOUT = 300.0  # seconds
 # Without a request, after which the tasks of a test run that was killed end.
 _IDLE_TIMEOUT = 600.0  # seconds
-# Of the servers: TensorFlow takes a minute to import on a machine that is very busy.
-_STARTUP_TIMEOUT = 200.0  # seconds
-_EXIT_TIMEOUT = 120.0  # seconds
 
 Case = Callable[[Any], dict[str, Any]]
 
@@ -61,10 +61,11 @@ def run_cases(
             found = {"error": traceback.format_exc()}
             print(name, found["error"], flush=True)
         found["replicas"] = strategy.num_replicas
+        found["is_last"] = getattr(cases[name], "is_last", False)
         unfinished = Path(directory, f"{name}-{index}.part")
         unfinished.write_bytes(pickle.dumps(found))
         unfinished.rename(unfinished.with_suffix(".pkl"))
-        if getattr(cases[name], "is_last", False):
+        if found["is_last"]:
             # As a program that does not catch the error would: whoever waits for this
             # task finds it gone.
             os._exit(0)
@@ -88,6 +89,8 @@ def _requested(path: Path) -> Iterator[str]:
 class Job:
     """A job that runs cases as tests request them.
 
+    A case that ends the job, or does not end, fails; the next one starts a new job.
+
     Args:
         program: The file of cases.
         directory: An empty one, for results and logs.
@@ -105,17 +108,20 @@ class Job:
         **env: str,
     ) -> None:
         self._directory, self._tasks = directory, tasks
-        self._found: dict[str, list[dict[str, Any]]] = {}
-        (directory / _REQUESTS).touch()
-        command = [sys.executable, "-m", "launch.local", "--num_ps=0", *launch]
-        command += [
-            f"--log_dir={directory}/logs",
-            f"--startup_timeout={_STARTUP_TIMEOUT}",
-        ]
-        with (directory / "output").open("wb") as output:
+        self._found: dict[str, list[dict[str, Any]] | Exception] = {}
+        self._command = [sys.executable, "-m", "launch.local", "--num_ps=0", *launch]
+        self._command += [f"--log_dir={directory}/logs", STARTUP_FLAG]
+        self._command += [str(program), str(directory)]
+        self._env = {**os.environ, **env}
+        self._start()
+
+    def _start(self) -> None:
+        self._is_lost = False
+        (self._directory / _REQUESTS).write_text("")
+        with (self._directory / "output").open("wb") as output:
             self._process = subprocess.Popen(
-                [*command, program, directory],
-                env={**os.environ, **env},
+                self._command,
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -129,17 +135,38 @@ class Job:
             TimeoutError: The case did not end in time.
         """
         if name not in self._found:
-            self._ask(name)
-            paths = [self._directory / f"{name}-{i}.pkl" for i in range(self._tasks)]
-            deadline = time.monotonic() + _CASE_TIMEOUT
-            while not all(path.exists() for path in paths):
-                if self._process.poll() is not None:
-                    raise RuntimeError(f"the job ended in {name}:\n{self._output()}")
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{name} does not end:\n{self._output()}")
-                time.sleep(_POLL)
-            self._found[name] = [load(path) for path in paths]
-        return self._found[name]
+            if self._process.poll() is not None:
+                self._start()
+            self._found[name] = self._run(name)
+        found = self._found[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _run(self, name: str) -> list[dict[str, Any]] | Exception:
+        self._ask(name)
+        paths = [self._directory / f"{name}-{i}.pkl" for i in range(self._tasks)]
+        deadline = time.monotonic() + _CASE_TIMEOUT
+        while True:
+            has_ended = self._process.poll() is not None
+            if all(path.exists() for path in paths):
+                found = [load(path) for path in paths]
+                ends = [each.pop("is_last") for each in found]
+                if any(ends):
+                    self._process.wait(DEADLINE)
+                return found
+            if has_ended:
+                self._is_lost = True
+                return RuntimeError(f"the job ended in {name}:\n{self._output()}")
+            if time.monotonic() > deadline:
+                self._is_lost = True
+                self._terminate()
+                return TimeoutError(f"{name} does not end:\n{self._output()}")
+            time.sleep(_POLL)
+
+    def _terminate(self) -> int:
+        self._process.terminate()
+        return self._process.wait(DEADLINE)
 
     def _ask(self, name: str) -> None:
         with (self._directory / _REQUESTS).open("a") as file:
@@ -152,14 +179,13 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the job, and check that it succeeds."""
+        """End the job, and check that it succeeds, unless a case has failed by its end."""
         self._ask(_END)
         try:
-            status = self._process.wait(_EXIT_TIMEOUT)
+            status = self._process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
-            self._process.terminate()
-            status = self._process.wait(_EXIT_TIMEOUT)
-        assert status == 0, self._output()
+            status = self._terminate()
+        assert status == 0 or self._is_lost, self._output()
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Witness(estimator.SessionRunHook):
         config = TFConfig.from_environment()
         mine, cluster = Path(os.environ["WITNESS_DIR"]), config.cluster
         (mine / f"{config.task}.ready").touch()
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 200
         while len([*mine.glob("*.ready")]) < len(cluster.chief + cluster.worker):
             assert time.monotonic() < deadline, "the others are not there"
             time.sleep(0.1)

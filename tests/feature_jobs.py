@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deadline import PROGRAM_DEADLINE
+
 ROOT = Path(__file__).resolve().parent.parent
 FEATURES = ROOT / "tests" / "features"
 PROGRAM = FEATURES / "in_step.py"
 WORKERS = {"multi_worker": 2, "ring": 1, "bounded": 1, "rounds": 1}
 """The strategies, and how many processes run the tests under each."""
 # Seconds: each test has a deadline of its own.
-JOB_TIMEOUT = 1200.0
+JOB_TIMEOUT = 3000.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,10 @@ class Outcome:
 
 
 def run(
-    strategy: str, directory: Path, tests: Sequence[str] = (), timeout: float = 120.0
+    strategy: str,
+    directory: Path,
+    tests: Sequence[str] = (),
+    timeout: float = PROGRAM_DEADLINE,
 ) -> dict[str, Outcome]:
     """Run feature tests, and return the outcome of each by its node id.
 

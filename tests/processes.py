@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import psutil
 
+from .deadline import DEADLINE
+
 
 def still_running(
-    processes: Iterable[psutil.Process], seconds: float = 10.0
+    processes: Iterable[psutil.Process], seconds: float = DEADLINE
 ) -> list[psutil.Process]:
     """Those that have not ended within `seconds`.
 

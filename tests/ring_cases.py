@@ -10,7 +10,6 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 
 import case_jobs
 import keras
@@ -146,12 +145,11 @@ def lose_worker(strategy, signum):
             os.kill(int(os.environ["PID_OF_WORKER_1"]), signum)
 
     callback = keras.callbacks.LambdaCallback(on_epoch_end=lose)
-    began = time.monotonic()
     try:
         model.fit(x, y, batch_size=16, epochs=1000, verbose=0, callbacks=[callback])
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-    return {"message": message, "seconds": time.monotonic() - began}
+    return {"message": message}
 
 
 def main(directory, *names):
@@ -164,7 +162,9 @@ def main(directory, *names):
 
     cases.result = result
     ring = Counted(segment_bytes=20_000)
-    strategy = tfdist.RingStrategy(cross_device_ops=ring, peer_timeout=5.0)
+    # On a busy machine, one that answers may take seconds.
+    patience = 15.0 if "a_worker_stops" in names else 60.0
+    strategy = tfdist.RingStrategy(cross_device_ops=ring, peer_timeout=patience)
     ring.count_on(strategy.devices)
     strategy.counted = ring
     case_jobs.run_cases(

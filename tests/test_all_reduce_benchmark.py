@@ -13,12 +13,12 @@ import psutil
 import pytest
 import tensorflow as tf
 
+from .deadline import DEADLINE, PROGRAM_DEADLINE
 from .processes import still_running
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "all_reduce.py")]
-DEADLINE = 150.0  # seconds
 
 pytestmark = pytest.mark.namespaces
 needs_root = pytest.mark.skipif(
@@ -223,7 +223,7 @@ def test_it_runs_between_two_hosts(benchmark, tmp_path):
     flags = ["--parts=reduce", "--hosts=2", "--rates=none", "--repeats=1"]
     flags += ["--sizes=4e5", "--rounds=2", f"--json={path}"]
     ran = subprocess.run(
-        [*PROGRAM, *flags], capture_output=True, text=True, timeout=DEADLINE
+        [*PROGRAM, *flags], capture_output=True, text=True, timeout=PROGRAM_DEADLINE
     )
     assert ran.returncode == 0, ran.stderr
     results = benchmark("all_reduce_results").Results(
@@ -249,7 +249,7 @@ def test_nothing_is_left_when_it_is_interrupted(signum):
         # What a shell starts in the background ignores SIGINT, and so what that starts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PROGRAM_DEADLINE
     running = []
     while len(running) < 5:
         assert time.monotonic() < deadline, running
@@ -267,7 +267,10 @@ def test_nothing_is_left_when_it_is_interrupted(signum):
 def test_making_hosts_without_the_privilege_is_an_error():
     powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     ran = subprocess.run(
-        [*powerless, *PROGRAM], capture_output=True, text=True, timeout=DEADLINE
+        [*powerless, *PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
     )
     assert ran.returncode == 2
     assert "Network namespaces are for root" in ran.stderr

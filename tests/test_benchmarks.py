@@ -16,7 +16,7 @@ import rich.console
 from launch.supervise.recovery import Recovery
 from tf_config import Task
 
-from .deadline import DEADLINE
+from .deadline import DEADLINE, PROGRAM_DEADLINE
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "benchmarks" / "fit_throughput.py"
@@ -160,7 +160,7 @@ def test_plot_is_a_picture(results, repeats, tmp_path):
     ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(flag, message):
-    result = run(flag, timeout=DEADLINE)
+    result = run(flag, timeout=PROGRAM_DEADLINE)
     assert result.returncode == 1
     assert message in result.stderr
 
@@ -178,7 +178,7 @@ def test_benchmark_measures_steps_that_ran_on_the_workers(tmp_path):
         "--num_ps=1",
         "--num_workers=1",
         f"--json={path}",
-        timeout=240,
+        timeout=PROGRAM_DEADLINE,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "fit / loop" in result.stdout

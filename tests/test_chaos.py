@@ -65,7 +65,9 @@ def test_a_job_recovers_from_each_fault_and_the_outcome_tells(job):
         Fault("kill", "chief", 80),
         Fault("stop", "worker:0", 100),
     )
-    outcome = chaos.run(job(250, stall_timeout=3.0), Schedule(faults), deadline=120)
+    outcome = chaos.run(
+        job(250, stall_timeout=3.0), Schedule(faults), deadline=DEADLINE
+    )
     assert outcome.holds, outcome.invariants
     assert [each.fault for each in outcome.injections] == [*faults]
     assert all(each.seconds is not None for each in outcome.injections)

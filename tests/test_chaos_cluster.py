@@ -11,11 +11,12 @@ from launch.fault.faults import FAULT_KINDS, LINK_KINDS
 from launch.fault.invariants import Invariant
 from tfdist.checkpoint.__main__ import main as check_checkpoints
 
+from .deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
+
 TRAINING = Path(__file__).resolve().parent.parent / "benchmarks" / "chaos_training.py"
 SEEDS = (1, 5, 3, 11, 28, 7, 22, 16, 49, 9)
 STEPS = 40
 KILLED_OR_NOT = ("kill", "stop", *sorted(LINK_KINDS))
-TIMEOUT = 300.0  # seconds
 
 
 def schedules(tasks):
@@ -31,7 +32,6 @@ def newest_can_be_read(directory):
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT + 60)
 def test_ten_schedules(tmp_path):
     kept = tmp_path / "kept"
     flags = (f"--steps={STEPS}", f"--epochs={len(SEEDS) + 1}", "--pace=0.05")
@@ -42,12 +42,13 @@ def test_ten_schedules(tmp_path):
         checkpoint_dir=str(kept),
         max_restarts=20,
         restart_window=1.0,
+        startup_timeout=STARTUP_DEADLINE,
     )
     faults = tuple(schedules([plan.name for plan in job.plans]))
     outcome = chaos.run(
         job,
         chaos.Schedule(faults),
-        deadline=TIMEOUT,
+        deadline=PROGRAM_DEADLINE,
         checkpoint_dir=str(kept),
         checks=[lambda: newest_can_be_read(kept)],
     )

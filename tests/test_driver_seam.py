@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .deadline import PROGRAM_DEADLINE
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 
 TOYS = Path(__file__).parent / "toy_strategies"
 EPOCHS = 8
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 def train(name, directory, *flags):
     done = subprocess.run(
-        [sys.executable, "-m", "launch.local", *flags, "--num_workers=2"]
+        [sys.executable, "-m", "launch.local", *flags, "--num_workers=2", STARTUP_FLAG]
         + [f"--log_dir={directory}/logs", str(TOYS / "train.py"), name, str(directory)],
         env=os.environ,
         capture_output=True,

@@ -15,11 +15,10 @@ import pytest
 from tf_config import Cluster, Task, TFConfig, contract
 
 from .addresses import free_addresses
-from .deadline import DEADLINE
+from .deadline import DEADLINE, PROGRAM_DEADLINE, STARTUP_DEADLINE, STARTUP_FLAG
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(__file__).parent / "programs" / "elastic.py"
-TIMEOUT = 200.0  # seconds
 STEPS = 40  # An epoch of the program.
 
 
@@ -71,7 +70,7 @@ class Tasks:
 
     def wait_for_steps(self, *which):
         """Waits for an epoch whose report has more steps on these workers alone."""
-        first, deadline = len(self.lines), time.monotonic() + DEADLINE
+        first, deadline = len(self.lines), time.monotonic() + STARTUP_DEADLINE
         while time.monotonic() < deadline:
             reports = [
                 list(map(int, words[1:]))
@@ -114,7 +113,6 @@ class Tasks:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 @pytest.mark.parametrize("data", ["arrays", "endless"])
 def test_workers_that_come_later_join_a_running_fit_and_every_step_runs_once(
     tmp_path, data
@@ -143,7 +141,6 @@ def test_workers_that_come_later_join_a_running_fit_and_every_step_runs_once(
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 def test_workers_that_go_away_are_not_waited_for_and_others_still_join(tmp_path):
     with Tasks(tmp_path, 4) as tasks:
         tasks.start("ps:0", "worker:0", "worker:1")
@@ -170,7 +167,6 @@ def test_workers_that_go_away_are_not_waited_for_and_others_still_join(tmp_path)
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 def test_a_stopped_worker_delays_nobody_who_joins_once_it_goes_on(tmp_path):
     with Tasks(tmp_path, 3) as tasks:
         tasks.start("ps:0", "worker:0", "worker:1")
@@ -186,11 +182,11 @@ def test_a_stopped_worker_delays_nobody_who_joins_once_it_goes_on(tmp_path):
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 def test_the_launcher_gives_up_a_worker_and_the_program_goes_on(tmp_path):
     marker = tmp_path / "enough"
     command = [sys.executable, "-m", "launch.local", "--num_ps=1", "--num_workers=3"]
     command += ["--min_workers=2", "--max_restarts=0", f"--log_dir={tmp_path}/logs"]
+    command.append(STARTUP_FLAG)
     with subprocess.Popen(
         [*command, PROGRAM, "arrays", str(STEPS), marker],
         env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
@@ -209,7 +205,7 @@ def test_the_launcher_gives_up_a_worker_and_the_program_goes_on(tmp_path):
             after += killed and steps[1] == "0"
             if after == 20:
                 marker.touch()
-        _, errors = process.communicate(timeout=TIMEOUT)
+        _, errors = process.communicate(timeout=PROGRAM_DEADLINE)
     assert process.returncode == 0, errors
     assert (
         "worker:1 was killed by SIGKILL; not restarting it (--max_restarts): giving up "

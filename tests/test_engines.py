@@ -28,7 +28,7 @@ from launch.secure import mode
 from launch.supervise import policy
 from tf_config import Cluster, Task
 
-TIMEOUT = 30.0  # seconds
+from .deadline import DEADLINE
 
 
 def test_a_list_of_hosts():
@@ -244,7 +244,7 @@ def test_the_command_on_a_host_survives_its_shell(python):
     shown = subprocess.run(
         ["sh", "-c", line.replace("exec", "printf '%s\\0'", 1)],
         capture_output=True,
-        timeout=TIMEOUT,
+        timeout=DEADLINE,
     )
     name, *flags, program = shown.stdout.decode().split("\0")[:-1]
     assert (name, flags) == (python, ["-I", "-c"])
@@ -305,7 +305,7 @@ def test_an_heir_holds_a_record():
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock]
         )
     assert a_record().is_alive
-    heir.communicate(b"\n", timeout=TIMEOUT)
+    heir.communicate(b"\n", timeout=DEADLINE)
     assert not a_record().is_alive
 
 

@@ -12,6 +12,8 @@ import psutil
 import pytest
 import tensorflow as tf
 
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+
 WITNESS = Path(__file__).parent / "estimator_witness.py"
 
 pytestmark = pytest.mark.cluster
@@ -28,7 +30,7 @@ class Run:
             old.unlink()
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "launch.local", *cluster),
+                *(sys.executable, "-m", "launch.local", STARTUP_FLAG, *cluster),
                 f"--log_dir={directory / 'logs'}",
                 # A busy machine is no reason to end what would end by itself.
                 *("--straggler_timeout=150", "--grace_period=90"),
@@ -41,7 +43,7 @@ class Run:
             },
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=PROGRAM_DEADLINE,
             check=False,
         )
         self.output, self.errors = done.stdout, done.stderr

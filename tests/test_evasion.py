@@ -115,8 +115,10 @@ def test_an_example_does_not_depend_on_its_batch(network, data):
 
 def test_a_seed_repeats_the_random_start(network, data):
     x, y = data
+    # A longer step would end at the bound, wherever it started.
+    attack = PGD(0.1, steps=1, step_size=0.01)
     one, same, other = (
-        adversarial_examples(PGD(0.1, steps=1), network, x, y, seed=seed, batch_size=10)
+        adversarial_examples(attack, network, x, y, seed=seed, batch_size=10)
         for seed in (4, 4, 5)
     )
     np.testing.assert_array_equal(one, same)

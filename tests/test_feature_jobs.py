@@ -16,7 +16,7 @@ PROGRAM = TESTS / "feature_programs" / "outcomes.py"
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     directory = tmp_path_factory.mktemp("job")
-    found = feature_jobs.run("multi_worker", directory, [str(PROGRAM)], timeout=10.0)
+    found = feature_jobs.run("multi_worker", directory, [str(PROGRAM)], timeout=30.0)
     commands = (" ".join(each.info["cmdline"] or ()) for each in processes())
     assert [command for command in commands if str(directory) in command] == []
     return {test.split("::")[1]: outcome for test, outcome in found.items()}

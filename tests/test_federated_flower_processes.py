@@ -90,7 +90,7 @@ class Flower:
         return done.stdout
 
     def wait_until_it_listens(self):
-        port, end = int(self._ports["8000"]), time.monotonic() + 60
+        port, end = int(self._ports["8000"]), time.monotonic() + DEADLINE
         while socket.socket().connect_ex(("127.0.0.1", port)):
             assert time.monotonic() < end, (self._folder / "0.log").read_text()
             time.sleep(0.2)
@@ -100,7 +100,7 @@ class Flower:
         found += [child for each in found for child in each.children(recursive=True)]
         for each in reversed(self._started):  # Clients leave before the server ends.
             each.terminate()
-            each.wait(60)
+            each.wait(DEADLINE)
         for each in still_running(found, 30):
             each.kill()
 

@@ -19,8 +19,8 @@ from launch.supervise.cluster_use import (
 from launch.supervise.cluster_watch import has_computed
 from tf_config import Task
 
-from .deadline import PROGRAM_DEADLINE
-from .launch_programs.launcher import DEADLINE, PROGRAMS, Launcher
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from .launch_programs.launcher import COMMAND, DEADLINE, PROGRAMS, Launcher
 
 CHIEF, W0, W1 = Task("chief", 0), Task("worker", 0), Task("worker", 1)
 EPHEMERAL = 50_000
@@ -225,7 +225,7 @@ def test_warning_comes_while_the_program_trains(launcher):
         """
         import os, time
         print("1/9 --- 1s 9ms/step", end="", flush=True)
-        end = time.monotonic() + 100
+        end = time.monotonic() + 500
         while not os.path.exists("warned") and time.monotonic() < end:
             time.sleep(0.05)
         """
@@ -290,7 +290,7 @@ def launched(directory, *args):
     """Runs a job to its success: what its console shows, with the logs beside it."""
     log_dir = directory / "logs"
     done = subprocess.run(
-        [sys.executable, "-m", "launch.local", f"--log_dir={log_dir}", *args],
+        [*COMMAND, f"--log_dir={log_dir}", STARTUP_FLAG, *args],
         capture_output=True,
         text=True,
         timeout=PROGRAM_DEADLINE,

@@ -431,6 +431,7 @@ def test_processes_of_one_cluster_are_one():
             process.communicate(timeout=DEADLINE)
 
 
+@pytest.mark.namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are for root")
 def test_a_job_with_a_network_of_its_own_is_looked_at_from_inside(tmp_path):
     with Launcher(tmp_path) as launcher:
@@ -438,7 +439,7 @@ def test_a_job_with_a_network_of_its_own_is_looked_at_from_inside(tmp_path):
         launcher.wait_for_log("chief")
         pid = next(each for each in marked(launcher.mark) if running.tf_config_of(each))
         done = subprocess.run(
-            [sys.executable, "-m", "launch.doctor", f"--pid={pid}", "--timeout=0.5"],
+            [sys.executable, "-m", "launch.doctor", f"--pid={pid}", "--timeout=5"],
             env={**os.environ, "PYTHONPATH": ROOT, "COLUMNS": "200"},
             capture_output=True,
             text=True,

@@ -91,7 +91,7 @@ def test_the_program_starts_without_workers_that_are_late(launcher):
 
 def test_too_few_workers_at_the_start(launcher):
     status, _, errors = launcher.run(
-        *("--num_ps=1", "--num_workers=2", "--min_workers=2", "--startup_timeout=2"),
+        *("--num_ps=1", "--num_workers=2", "--min_workers=2", "--startup_timeout=5"),
         launcher.script("pass"),
         SILENT_SERVER="worker:1",
     )

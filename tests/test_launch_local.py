@@ -74,14 +74,18 @@ def test_every_task_program_waits_for_all_its_workers(launcher):
         """
         import json, os, time
         index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-        time.sleep(index)
+        while index and not os.path.exists("over"):
+            time.sleep(0.05)
         print("done", index)
         """
     )
-    status, output, errors = launcher.run("--num_ps=0", "--chatty", script)
-    assert status == 0
+    process = launcher.start("--num_ps=0", "--chatty", script)
+    said = iter(process.stderr.readline, "")
+    assert any("waiting up to 60 s for worker:1 to end" in line for line in said)
+    launcher.script("", "over")
+    output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0
     assert output == "[worker:0] done 0\n[worker:1] done 1\n"
-    assert "waiting up to 60 s for worker:1 to end" in errors
 
 
 def test_every_task_program_does_not_wait_for_ever(launcher):
@@ -108,7 +112,7 @@ def test_ps_that_run_the_script_may_end_by_themselves_and_need_not(launcher):
             time.sleep(600)
         """
     )
-    flags = ["--program=every_task", "--grace_period=2", "--num_workers=1"]
+    flags = ["--program=every_task", "--grace_period=5", "--num_workers=1"]
     status, _, errors = launcher.run(*flags, script)
     assert status == 0
     rows = {line.split()[1]: line for line in errors.splitlines()}
@@ -182,11 +186,11 @@ def test_job_outlives_the_viewer_of_its_output(launcher):
 
 def test_server_that_never_listens_is_named_with_its_address(launcher):
     script = launcher.script("print('never')")
-    flags = ["--num_ps=1", "--startup_timeout=1", script]
+    flags = ["--num_ps=1", "--startup_timeout=5", script]
     status, output, errors = launcher.run(*flags, SILENT_SERVER="worker:1")
     assert status == 1
     assert "[launch]   worker:1 did not listen on 127.0.0.1:" in errors
-    assert "within 1 s (--startup_timeout)" in errors
+    assert "within 5 s (--startup_timeout)" in errors
     assert "hello from worker:1" in errors
     assert "worker:0 did not" not in errors
     assert "never" not in output

@@ -59,6 +59,7 @@ def hosts(monkeypatch):
         yield hosts
 
 
+@pytest.mark.namespaces
 @needs_hosts
 @pytest.mark.parametrize(
     ("mode", "outcome", "notice"),
@@ -197,6 +198,7 @@ print(os.getuid(), [name for _, name in socket.if_nameindex()])
 """
 
 
+@pytest.mark.namespaces
 @needs_hosts
 @pytest.mark.parametrize("become", ["import os", BECOME_NOBODY])
 def test_a_private_network_is_loopback_alone(become):

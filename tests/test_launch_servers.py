@@ -15,6 +15,7 @@ import pytest
 import launch
 from launch.supervise import listeners
 
+from .deadline import STARTUP_DEADLINE
 from .launch_programs.launcher import PROGRAMS, ROOT, Launcher, marked
 from .processes import still_running
 
@@ -129,7 +130,8 @@ def test_job_of_a_program_leaves_no_descendant(launcher, monkeypatch, tmp_path):
 
 @pytest.mark.cluster
 def test_real_servers_are_forked_and_look_as_spawned(tmp_path):
-    with launch.servers(1, 1, log_dir=str(tmp_path)) as servers:
+    patient = {"startup_timeout": STARTUP_DEADLINE}
+    with launch.servers(1, 1, log_dir=str(tmp_path), **patient) as servers:
         assert [*servers.pids] == ["ps:0", "worker:0"]
         for name, pid in servers.pids.items():
             process = psutil.Process(pid)
@@ -153,7 +155,8 @@ def test_real_servers_keep_the_variable_and_run_the_steps(tmp_path):
     """The one test here of TensorFlow's own server."""
     cluster = launch.local_cluster(num_ps=1, num_workers=2)
     program = launch.Program(str(PROGRAMS / "count_steps.py"))
-    job = launch.make_job(cluster, program, log_dir=str(tmp_path))
+    patient = {"startup_timeout": STARTUP_DEADLINE}
+    job = launch.make_job(cluster, program, log_dir=str(tmp_path), **patient)
     assert launch.run(job) == 0
     logs = {path.stem: path.read_text() for path in tmp_path.iterdir()}
     assert "counted 20 on /job:ps/replica:0/task:0/device:CPU:0" in logs["chief"]

@@ -14,6 +14,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+
 # Other examples define flags of the same names.
 pytestmark = pytest.mark.own_process
 
@@ -73,7 +75,7 @@ def in_a_process(*command: str) -> np.ndarray:
         },
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PROGRAM_DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -147,7 +149,7 @@ def test_map_reduce_on_the_devices_of_one_process(one_by_one):
 )
 def test_on_a_cluster(tmp_path, one_by_one, how):
     bound = ("--max_staleness=1",) if how == "bounded" else ()
-    cluster = ("-m", "launch.local", "--num_ps=1", "--num_workers=2")
+    cluster = ("-m", "launch.local", STARTUP_FLAG, "--num_ps=1", "--num_workers=2")
     flags = (*SMALL, "--on=processes", f"--how={how}", *bound)
     logs = f"--log_dir={tmp_path}"
     done = in_a_process(*cluster, logs, str(EXAMPLE), *flags)

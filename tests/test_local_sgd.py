@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .deadline import PROGRAM_DEADLINE
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 
 pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("mlxtend")
@@ -20,7 +20,7 @@ WEIGHTS = 62_346
 @pytest.mark.cluster
 def test_an_epoch_of_local_steps_costs_five_means_of_a_byte_per_weight(tmp_path):
     command = [sys.executable, "-m", "launch.local", "--num_ps=0", "--num_workers=2"]
-    command += [f"--log_dir={tmp_path}", "--startup_timeout=200"]
+    command += [f"--log_dir={tmp_path}", STARTUP_FLAG]
     flags = ["--epochs=1", "--local_steps=10", "--outer_learning_rate=0.7"]
     flags += ["--wire_dtype=int8"]
     done = subprocess.run(

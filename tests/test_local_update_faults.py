@@ -14,9 +14,9 @@ from tfdist import mixing
 from tfdist.local_update import arguments
 
 from .addresses import free_addresses
+from .deadline import PROGRAM_DEADLINE
 
 PROGRAM = Path(__file__).parent / "programs" / "local_update_fault.py"
-TIMEOUT = 250.0  # seconds
 
 
 def run(fault, victim, directory, workers=3):
@@ -35,7 +35,7 @@ def run(fault, victim, directory, workers=3):
         )
     try:
         return {
-            index: process.communicate(timeout=TIMEOUT)[1]
+            index: process.communicate(timeout=PROGRAM_DEADLINE)[1]
             for index, process in processes.items()
             if (index, fault) != (victim, "SIGSTOP")
         }
@@ -53,7 +53,9 @@ def launched(fault, victim, directory, workers=3):
         *(f"--num_workers={workers}", f"--min_workers={least}"),
         *("--log_dir", directory / "logs", PROGRAM, fault, str(victim), directory),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROGRAM_DEADLINE
+    )
     assert done.returncode == 0, done.stderr
     assert f"goes on with {least} of {workers} workers (--min_wor" in done.stderr
     logs = {i: directory / "logs" / f"worker-{i}.log" for i in range(workers)}

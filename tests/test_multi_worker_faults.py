@@ -15,10 +15,9 @@ from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.row_range import row_range
 
 from .addresses import free_addresses
-from .deadline import DEADLINE
+from .deadline import DEADLINE, PROGRAM_DEADLINE
 
 PROGRAM = Path(__file__).parent / "programs" / "worker_fault.py"
-TIMEOUT = 250.0  # seconds
 
 
 def run(fault, victim, indices=(0, 1)):
@@ -37,7 +36,7 @@ def run(fault, victim, indices=(0, 1)):
         )
     try:
         return addresses, {
-            index: process.communicate(timeout=TIMEOUT)[1]
+            index: process.communicate(timeout=PROGRAM_DEADLINE)[1]
             for index, process in processes.items()
             if (index, fault) != (victim, "SIGSTOP")
         }

@@ -398,6 +398,7 @@ peers_systems.SYSTEMS["sleeper"] = build
 """
 
 
+@pytest.mark.namespaces
 @needs_namespaces
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -425,7 +426,7 @@ def test_a_signal_ends_contenders_that_are_stopped(tmp_path, number):
 
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.namespaces
 @needs_namespaces
 def test_contenders_that_need_no_environment_take_turns(tmp_path, results):
     command = [sys.executable, str(ROOT / "benchmarks" / "peers.py"), "--quick"]

@@ -163,7 +163,6 @@ def fit():
     return strategy.num_replicas_in_sync, start, end
 
 
-@pytest.mark.timeout(600)
 def test_keras_fit_on_workers_that_agree(executor):
     (replicas, start, end), other = executor.run(fit)
     assert replicas == 2
@@ -171,7 +170,6 @@ def test_keras_fit_on_workers_that_agree(executor):
     assert other == (replicas, start, end)
 
 
-@pytest.mark.timeout(600)
 def test_the_program_of_the_docs(nodes, tmp_path):
     (block,) = (
         each

@@ -264,7 +264,6 @@ LOST_NODES = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("flags", "message"), LOST_NODES)
 def test_a_node_that_dies_moves_its_tasks(launcher, nodes, flags, message):
     over = launcher.directory / "over"

@@ -76,7 +76,6 @@ def test_the_tasks_meet_through_tls_and_their_ports_are_closed(hosts, tmp_path):
         launcher.wait_until_nothing_is_left()
 
 
-@pytest.mark.timeout(300)
 def test_a_worker_that_comes_later_meets_the_others_through_tls(hosts, tmp_path):
     environ = {**hosts.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     over, free = tmp_path / "over", tmp_path / "free"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .deadline import PROGRAM_DEADLINE
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLE = REPOSITORY / "examples" / "recommender.py"
@@ -24,6 +24,7 @@ def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [
             *(sys.executable, "-m", "launch.local", "--num_ps=2", "--num_workers=2"),
+            STARTUP_FLAG,
             *(f"--log_dir={tmp_path / 'logs'}", str(EXAMPLE), *flags),
         ],
         env=os.environ,

@@ -9,26 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from .deadline import DEADLINE, PROGRAM_DEADLINE, STARTUP_FLAG
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = PROGRAMS / "train_and_kill.py"
-TIMEOUT = 240.0  # seconds
 EPOCHS, STEPS = 3, 400
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
     (tmp_path / "victims").write_text("SIGKILL:worker:0 SIGSTOP:worker:1 SIGKILL:ps:1")
     command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
-    command.append("--stall_timeout=8")
+    command += [STARTUP_FLAG, "--stall_timeout=20"]
     done = subprocess.run(
         [*command, PROGRAM, str(EPOCHS), str(STEPS)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     said = [line.partition("] ")[2].strip() for line in done.stdout.splitlines()]
@@ -57,14 +57,14 @@ def test_tasks_are_killed_and_stopped_and_training_ends_as_planned(tmp_path):
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 def test_sigterm_saves_the_steps_that_ran_and_no_step_runs_twice(tmp_path):
     # A checkpoint is the same under every policy of consistency.
     def start(consistency):
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"),
-                *("--grace_period=60", PROGRAMS / "train_slowly.py", "2", "300"),
+                *(STARTUP_FLAG, f"--grace_period={DEADLINE:g}"),
+                *(PROGRAMS / "train_slowly.py", "2", "300"),
             ],
             cwd=tmp_path,
             env={
@@ -77,27 +77,29 @@ def test_sigterm_saves_the_steps_that_ran_and_no_step_runs_twice(tmp_path):
             text=True,
         )
 
+    (tmp_path / "slow").touch()
     with start("bounded:1") as process:
         for line in process.stdout:
             if "step 50" in line:
                 break
         process.terminate()
-        shown, errors = process.communicate(timeout=TIMEOUT)
+        shown, errors = process.communicate(timeout=PROGRAM_DEADLINE)
     assert process.returncode == 128 + signal.SIGTERM, shown + errors
     saved = re.search(r"SIGTERM: saving fit at epoch 1 of 2, step (\d+)", shown)
     assert saved, shown + errors
     assert 50 <= int(saved[1]) < 300
+    (tmp_path / "slow").unlink()
     with start("asynchronous") as process:
-        shown, errors = process.communicate(timeout=TIMEOUT)
+        shown, errors = process.communicate(timeout=PROGRAM_DEADLINE)
     assert process.returncode == 0, shown + errors
     assert re.search(rf"fit continues from \S+: epoch 1 of 2, step {saved[1]}\n", shown)
     assert "iterations 600\n" in shown
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT)
 def test_a_killed_worker_holds_nobody_up_at_the_bound(tmp_path):
     command = [sys.executable, "-m", "launch.local", "--num_ps=2", "--max_restarts=9"]
+    command.append(STARTUP_FLAG)
     bound, steps, kills = 1, 2000, 4
     done = subprocess.run(
         [*command, PROGRAMS / "bounded_and_kill.py", *map(str, (bound, steps, kills))],
@@ -105,7 +107,7 @@ def test_a_killed_worker_holds_nobody_up_at_the_bound(tmp_path):
         env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = dict(re.findall(r"(kills|staleness|steps|iterations) (\d+)\n", done.stdout))

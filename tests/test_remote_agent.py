@@ -209,7 +209,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("how", ["end of input", "silence", "SIGTERM", "SIGKILL"])
 def test_nothing_is_left(host, how):
-    agent = host.start("-c", FAMILY, lease=0.5 if how == "silence" else DEADLINE)
+    agent = host.start("-c", FAMILY, lease=5.0 if how == "silence" else DEADLINE)
     assert agent.stdout.readline() + agent.stdout.readline() == b"ready\nready\n"
     assert len(marked(host.mark)) == 2
     if how == "end of input":
@@ -227,8 +227,8 @@ def test_nothing_is_left(host, how):
 
 
 def test_a_task_that_is_alive_as_long_as_it_hears_of_the_launcher(host):
-    code = "import time; print('ready', flush=True); time.sleep(2.5)"
-    agent = host.start("-c", code, lease=1.0)
+    code = "import time; print('ready', flush=True); time.sleep(8)"
+    agent = host.start("-c", code, lease=5.0)
     agent.stdout.readline()
     while agent.poll() is None:
         agent.stdin.write(channel.HEARTBEAT)
@@ -272,10 +272,16 @@ def test_signs_of_life_come_even_while_the_supervisor_hangs(monkeypatch):
     try:
         beating.add(one)
         beating.add(other)
-        # A read that nothing wakes, as a write to a stopped terminal is.
+        # A read that no beat wakes, as a write to a stopped terminal is.
         read_end, write_end = os.pipe()
-        writer = threading.Timer(1.0, os.write, (write_end, b"x"))
-        writer.start()
+
+        def write_after_some():
+            try:
+                wait_for(lambda: min(one.beats, other.beats) > 3, "signs of life")
+            finally:
+                os.write(write_end, b"x")
+
+        threading.Thread(target=write_after_some).start()
         assert os.read(read_end, 1) == b"x"
         assert min(one.beats, other.beats) > 3
         one.is_closed = True

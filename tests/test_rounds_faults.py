@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).parent / "programs"
-TIMEOUT = 300.0  # seconds
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(TIMEOUT)]
+pytestmark = pytest.mark.cluster
 
 
 def test_worker_killed_for_good(run_program):
@@ -45,13 +46,14 @@ def test_rounds_go_on_without_workers(run_program, how, lost):
 def test_chief_is_restored_from_a_backup(tmp_path):
     """Training continues at its epoch, with the weights of an uninterrupted run."""
     command = [sys.executable, "-m", "launch.local", "--num_ps=2", "--num_workers=2"]
+    command.append(STARTUP_FLAG)
     done = subprocess.run(
         [*command, PROGRAMS / "restored_rounds.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     epochs = [
@@ -68,8 +70,9 @@ def test_every_task_is_lost_once(tmp_path, policy):
     victims = "SIGKILL:worker:0 SIGSTOP:worker:1 SIGKILL:ps:1 SIGKILL:chief:0"
     (tmp_path / "victims").write_text(victims)
     command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
+    command += [STARTUP_FLAG, "--stall_timeout=20"]
     done = subprocess.run(
-        [*command, "--stall_timeout=8", PROGRAMS / "train_and_kill.py", "3", "400"],
+        [*command, PROGRAMS / "train_and_kill.py", "3", "400"],
         cwd=tmp_path,
         env={
             **os.environ,
@@ -78,7 +81,7 @@ def test_every_task_is_lost_once(tmp_path, policy):
         },
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "victims").read_text() == ""

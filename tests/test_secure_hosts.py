@@ -14,6 +14,7 @@ import pytest
 
 from launch.secure.authority import Authority
 
+from .deadline import STARTUP_DEADLINE
 from .launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from .ssh_hosts import HOME, needs_sshd, ssh_hosts
 from .test_ssh_hosts import (
@@ -29,7 +30,7 @@ pytestmark = [*needs_sshd, pytest.mark.cluster]
 ENTRY = 7000
 KNOWN_BYTES = Path(__file__).parent / "programs" / "known_bytes.py"
 WEIGHT, EXAMPLE = b"weights of mine!", b"examples of mine"
-PATIENCE = 120.0  # seconds
+PATIENCE = STARTUP_DEADLINE
 
 # Stands in for a server: says who it is to everyone who connects.
 GREETER = """
@@ -273,7 +274,6 @@ def await_epochs(launcher, process, count):
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("secure", ["auto", "off"])
 def test_what_is_on_the_wire(launcher, hosts, secure):
     shutil.rmtree(launcher.directory / "tfdist")

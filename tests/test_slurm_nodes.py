@@ -242,7 +242,6 @@ COUNTING = """
 REASONS = ["preemption", "preemption unheard", "preemption of GPUs", "time limit"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("why", REASONS)
 def test_a_job_goes_on_at_its_step(launcher, nodes, why):
     flags = ["--name=mine", "--nodes=3", "--max_restarts=0"]
@@ -324,7 +323,6 @@ def test_workers_with_gpus_have_nodes_of_their_own(launcher):
     assert launcher.log("chief") == b"n2\n"
 
 
-@pytest.mark.timeout(600)
 def test_workers_are_as_many_as_the_nodes_have_room_for(nodes, tmp_path):
     enough = tmp_path / "enough"
     busy = ["-w", "n10", "--exclusive", "-o", "/dev/null"]

@@ -11,7 +11,7 @@ import pytest
 
 from tf_config.speedup import Speedup
 
-from .deadline import PROGRAM_DEADLINE
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 
 PROGRAM = str(Path(__file__).parent / "programs" / "speedup_program.py")
 needs_root = pytest.mark.skipif(
@@ -24,7 +24,7 @@ def measure(tmp_path, *arguments):
         [
             *(sys.executable, "-m", "launch.speedup", f"--log_dir={tmp_path / 'logs'}"),
             *(f"--output={tmp_path / 'speedup.json'}", "--num_ps=1", "--repeats=1"),
-            *("--startup_timeout=200", *arguments),
+            *(STARTUP_FLAG, *arguments),
         ],
         env={**os.environ, "TFDIST_TEST_RUN": str(tmp_path)},
         capture_output=True,

@@ -95,7 +95,7 @@ def test_the_tasks_run_on_their_hosts(launcher):
     ("host", "special", "message"),
     [
         ("h1", {"refuse": "Permission denied (publickey)."}, "h1 cannot be reached"),
-        ("h2", {"hang": True}, "h2 did not answer within 5 s (--connect_timeout)"),
+        ("h2", {"hang": True}, "h2 did not answer within 15 s (--connect_timeout)"),
         ("h1", {"env": {"PYTHONPATH": "other"}}, "h1 has tensorflow 1.2.3, but h0 has"),
         ("h0", {"env": {"PYTHONPATH": "broken"}}, "h0 cannot run "),
     ],
@@ -110,7 +110,7 @@ def test_a_host_that_cannot_take_part_is_named_before_anything_starts(
     (launcher.directory / "broken" / "sitecustomize.py").write_text("raise SystemExit")
     launcher.hosts[host] = special
     script = launcher.script("print('never')")
-    timeout = "--connect_timeout=5" if "hang" in special else "--connect_timeout=30"
+    timeout = "--connect_timeout=15" if "hang" in special else "--connect_timeout=30"
     status, output, errors = launcher.run(timeout, script)
     assert status == 2
     assert "nothing was started:" in errors

@@ -267,7 +267,6 @@ def wait_long_for(condition, what):
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("secure", ["tls", "private"])
 def test_a_worker_joins_whose_host_was_not_there_at_the_start(launcher, hosts, secure):
     hosts.sshd["h2"].kill()
@@ -306,7 +305,6 @@ def test_a_worker_joins_whose_host_was_not_there_at_the_start(launcher, hosts, s
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(600)
 def test_training_is_joined_by_a_host_that_comes_later(launcher, hosts):
     launcher.use_real_tfdist()
     enough = launcher.directory / "enough"
@@ -336,7 +334,6 @@ def test_training_is_joined_by_a_host_that_comes_later(launcher, hosts):
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
 def test_a_worker_whose_host_stays_away_is_given_up(launcher, hosts):
     process = launcher.start("--min_workers=1", launcher.script(SLEEP))
     launcher.wait_for_log("chief")

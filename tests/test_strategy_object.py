@@ -12,9 +12,8 @@ import tensorflow as tf
 
 import tfdist
 
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 from .launch_programs.launcher import PROGRAMS
-
-TIMEOUT = 200.0  # seconds
 
 STRATEGIES = {
     "ParameterServerStrategy": ["--num_ps=1", "--num_workers=1"],
@@ -30,12 +29,12 @@ PROCESSES = {
 
 def launch(name, directory, program, *args):
     done = subprocess.run(
-        [sys.executable, "-m", "launch.local", *STRATEGIES[name]]
+        [sys.executable, "-m", "launch.local", STARTUP_FLAG, *STRATEGIES[name]]
         + [f"--log_dir={directory}/logs", str(PROGRAMS / program), *args],
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout

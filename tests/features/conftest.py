@@ -148,6 +148,24 @@ def runs_on_workers(request, strategy, is_synchronous) -> Callable[[int], Any]:
 
 
 @pytest.fixture
+def until_both_ran(strategy) -> Callable[[Callable[[], object]], int]:
+    """Repeat training until each worker has run a step of it; return how often it ran.
+
+    A busy machine may give all steps to one worker.
+    """
+
+    def repeat(train: Callable[[], object]) -> int:
+        before = strategy.worker_report().steps
+        for times in range(1, 21):
+            train()
+            if min(np.subtract(strategy.worker_report().steps, before)) > 0:
+                return times
+        raise AssertionError("one worker has run every step")
+
+    return repeat
+
+
+@pytest.fixture
 def lives_on_cluster(strategy, is_synchronous) -> Callable[[keras.Model], None]:
     """Asserts that the variables are on the ps, or each has a copy on each replica."""
 

@@ -8,6 +8,8 @@ from models import Seen, compiled
 
 import launch
 
+from ..deadline import STARTUP_DEADLINE
+
 SAMPLES = 45
 STEPS = 6  # Batches of 8, and one of 5.
 ONCE = np.ones(SAMPLES)
@@ -301,7 +303,8 @@ def test_sparse_input(model, samples, runs_on_workers):
 @pytest.mark.parameter_server
 @pytest.mark.feature("A dataset created before the strategy")
 def test_dataset_made_before_the_strategy(run_program, tmp_path):
-    with launch.servers(num_ps=1, num_workers=1, log_dir=str(tmp_path)) as servers:
+    patient = {"startup_timeout": STARTUP_DEADLINE}
+    with launch.servers(1, 1, log_dir=str(tmp_path), **patient) as servers:
         result = run_program("dataset_before_strategy.py", config=servers.tf_config)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["18"]

@@ -130,7 +130,7 @@ def test_steps_read_what_the_step_before_wrote(strategy, regression):
 
 
 @pytest.mark.feature("No update of a shard is lost")
-def test_sum_of_gradients_is_exact(strategy):
+def test_sum_of_gradients_is_exact(strategy, until_both_ran):
     def total(y, y_pred):
         return tf.reduce_sum(y_pred, axis=1)
 
@@ -141,12 +141,9 @@ def test_sum_of_gradients_is_exact(strategy):
             optimizer=keras.optimizers.SGD(rate),
             loss=total,
         )
-    before = strategy.worker_report().steps
-    model.fit(
-        np.ones((4 * steps, 4)), np.zeros((4 * steps, 6)), batch_size=4, verbose=0
-    )
-    assert min(np.subtract(strategy.worker_report().steps, before)) > 0
-    np.testing.assert_array_equal(model.get_weights()[0], -steps * rate)
+    x, y = np.ones((4 * steps, 4)), np.zeros((4 * steps, 6))
+    fits = until_both_ran(lambda: model.fit(x, y, batch_size=4, verbose=0))
+    np.testing.assert_array_equal(model.get_weights()[0], -fits * steps * rate)
 
 
 @pytest.mark.feature("`.keras` of variables in shards, loaded without tfdist")

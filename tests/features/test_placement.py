@@ -13,9 +13,13 @@ import launch
 import tfdist
 from tfdist.parameter_server import extended
 
+from ..deadline import STARTUP_DEADLINE
+
 pytestmark = pytest.mark.parameter_server
 
 layers = keras.layers
+
+PATIENT = {"startup_timeout": STARTUP_DEADLINE}
 
 
 def on_ps(variable):
@@ -71,7 +75,7 @@ def test_placement_report(strategy):
 @pytest.fixture(scope="module")
 def own_placement(run_program, tmp_path_factory):
     log_dir = str(tmp_path_factory.mktemp("servers"))
-    with launch.servers(num_ps=2, num_workers=1, log_dir=log_dir) as servers:
+    with launch.servers(2, 1, log_dir=log_dir, **PATIENT) as servers:
         result = run_program("own_placement.py", config=servers.tf_config)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
@@ -110,7 +114,7 @@ def test_partitioned_keras_variable(own_placement):
 @pytest.fixture(scope="module")
 def planned(run_program, tmp_path_factory):
     log_dir = tmp_path_factory.mktemp("servers")
-    with launch.servers(num_ps=2, num_workers=2, log_dir=str(log_dir)) as servers:
+    with launch.servers(2, 2, log_dir=str(log_dir), **PATIENT) as servers:
         path = str(log_dir / "plan.json")
         result = run_program("planned.py", path, config=servers.tf_config)
     assert result.returncode == 0, result.stderr
@@ -140,7 +144,7 @@ def test_model_that_is_not_planned(planned):
 def loaded(request, run_program, tmp_path_factory):
     log_dir = tmp_path_factory.mktemp("servers")
     arguments = request.param, str(log_dir / "model.keras")
-    with launch.servers(num_ps=2, num_workers=1, log_dir=str(log_dir)) as servers:
+    with launch.servers(2, 1, log_dir=str(log_dir), **PATIENT) as servers:
         result = run_program(
             "planned_and_loaded.py", *arguments, config=servers.tf_config
         )

@@ -20,7 +20,7 @@ DEADLINE = 120.0  # seconds
 
 
 def describe(name):
-    strategy = getattr(tfdist, name)()
+    strategy = getattr(tfdist, name)(startup_timeout=200)
     resolver = strategy.cluster_resolver
     found = {
         "copy": copy.copy(strategy) is strategy,

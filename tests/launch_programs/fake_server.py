@@ -5,7 +5,7 @@ from concurrent import futures
 
 import grpc
 
-DEADLINE = 30.0  # seconds
+from ..deadline import DEADLINE
 
 
 class FakeServer:

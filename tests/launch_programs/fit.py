@@ -16,7 +16,7 @@ import tfdist
 STRATEGIES = {
     "mirrored": tf.distribute.MirroredStrategy,
     "parameter_server": tfdist.ParameterServerStrategy,
-    "multi_worker": tfdist.MultiWorkerMirroredStrategy,
+    "multi_worker": lambda: tfdist.MultiWorkerMirroredStrategy(startup_timeout=200),
 }
 
 name = sys.argv[1]

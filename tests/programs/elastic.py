@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfdist
 
 data, steps, marker = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-strategy = tfdist.ParameterServerStrategy(stall_timeout=20)
+strategy = tfdist.ParameterServerStrategy(startup_timeout=200, stall_timeout=20)
 
 
 def loss(y, out):

@@ -19,7 +19,7 @@ def server(job, index):
 
 
 def serve(ps):
-    print("missing", serve_until_done(ps, patience=10.0))
+    print("missing", serve_until_done(ps, patience=20.0))
 
 
 ps, workers = server("ps", 0), [server("worker", i) for i in range(2)]

@@ -1,5 +1,9 @@
-"""Train for EPOCHS of STEPS, some milliseconds each."""
+"""Train for EPOCHS of STEPS, some milliseconds each.
 
+While there is a file `slow`, those after step 50 take longer: somebody is to see it.
+"""
+
+import os
 import sys
 import time
 
@@ -17,7 +21,7 @@ with strategy.scope():
 
 class Slow(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
-        time.sleep(0.01)
+        time.sleep(0.5 if batch > 50 and os.path.exists("slow") else 0.01)
         if batch == 50:
             print("step 50", flush=True)
 

@@ -19,8 +19,11 @@ if fault == "devices" and index == victim:
     tf.config.set_logical_device_configuration(cpu, two)
 if fault == "too_late":
     tf.constant(1)
-options = {"startup_timeout": 10.0} if fault == "missing" else {}
-strategy = tfdist.MultiWorkerMirroredStrategy(peer_timeout=5.0, **options)
+strategy = tfdist.MultiWorkerMirroredStrategy(
+    startup_timeout=10.0 if fault == "missing" else 200.0,
+    # On a busy machine, one that answers may take seconds.
+    peer_timeout=15.0 if fault == "SIGSTOP" else 60.0,
+)
 with strategy.scope():
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -26,7 +26,7 @@ LAUNCH = {
     "ring": ["--num_ps=0", "--num_workers=2", "--program=coordinator"],
 }
 STARTED = "started"  # the file that the program makes before its first script
-DEADLINE = 120.0  # seconds, for one script
+DEADLINE = 500.0  # seconds, for one script; the first one starts TensorFlow
 _POLL = 0.1  # seconds
 _LINES = 12  # of the log of a job that ended without a word
 
@@ -102,6 +102,7 @@ def _run_job(strategy: str, names: list[str], directory: Path, deadline: float) 
     command = [sys.executable]
     if flags := LAUNCH.get(strategy):
         command += ["-m", "launch.local", *flags, f"--log_dir={directory}/logs"]
+        command.append("--startup_timeout=200")
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     env.pop("TF_CONFIG", None)
     with output.open("wb") as file:

@@ -88,7 +88,8 @@ def write(found, weights, directory, name, task):
 
 def main(strategy_name, directory, *names):
     directory = Path(directory)
-    strategy = STRATEGIES[strategy_name]()
+    patient = {} if strategy_name == "plain" else {"startup_timeout": 200}
+    strategy = STRATEGIES[strategy_name](**patient)
     task = getattr(strategy.extended, "worker_index", 0)
     (directory / STARTED).touch()
     for name in names:
