@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 import launch
 
 from . import own_process, parts, record, sweeps
-from .deadline import PROGRAM_DEADLINE
-from .fresh import own_environment, own_keras_state, own_placement  # noqa: F401
+from .deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
+from .fresh import fresh_environment, fresh_keras_state, fresh_placement  # noqa: F401
 from .processes import still_running
 
 # TensorFlow reads it when it is imported. It complains of each remote value that the
@@ -35,8 +35,7 @@ settings.register_profile(
 settings.register_profile("gate", settings.get_profile("busy"), derandomize=True)
 settings.load_profile("busy")
 
-# TensorFlow takes a minute to import on a machine that is very busy.
-PATIENT = {"startup_timeout": 200.0}  # seconds
+PATIENT = {"startup_timeout": STARTUP_DEADLINE}
 TESTS = Path(__file__).parent
 PROGRAMS = TESTS / "programs"
 

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def own_environment() -> Iterator[None]:
+def fresh_environment() -> Iterator[None]:
     """Undo what a test does to the environment and the working directory."""
     environment, directory = dict(os.environ), os.getcwd()
     yield
@@ -19,7 +19,7 @@ def own_environment() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_keras_state() -> Iterator[None]:
+def fresh_keras_state() -> Iterator[None]:
     """Forget names, seeds and settings that a test left in Keras's global state."""
     yield
     if keras := sys.modules.get("keras"):
@@ -27,7 +27,7 @@ def own_keras_state() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_placement(request: pytest.FixtureRequest) -> None:
+def fresh_placement(request: pytest.FixtureRequest) -> None:
     """Place variables as on empty ps: small models use both, whatever was placed before."""
     if "strategy" not in request.fixturenames:
         return

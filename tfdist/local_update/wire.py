@@ -132,16 +132,16 @@ class Coder:
 
     def size(self, begin: int, end: int) -> int:
         """Returns how many bytes the elements from one cut to another take."""
-        cut = min(max(self._until, begin), end)
-        return self._head(cut - begin) + (end - cut) * self._dtype.itemsize
+        until = min(max(self._until, begin), end)
+        return self._head(until - begin) + (end - until) * self._dtype.itemsize
 
     def encode(self, part: np.ndarray, begin: int) -> np.ndarray:
         """Returns the elements from `begin`, a cut, as uint8."""
         if self._narrow is None:
             return bytes_of(part)
-        cut = max(self._until - begin, 0)
-        head = self._narrow.encode(part[:cut])
-        return np.concatenate([head, bytes_of(part[cut:])])
+        until = max(self._until - begin, 0)
+        head = self._narrow.encode(part[:until])
+        return np.concatenate([head, bytes_of(part[until:])])
 
     def decode(self, payload: np.ndarray, begin: int) -> np.ndarray:
         """Returns the elements from `begin`, a cut, as a reader finds them."""
