@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.keras import hooks
 from tfdist.keras.default_driver import DefaultDriver
 
 X = np.arange(80, dtype="float32").reshape(40, 2) / 80
@@ -65,6 +66,7 @@ class Bare:
 
 
 def test_a_driver_that_lacks_methods_is_named():
+    hooks.install()  # As the first driver does that has them all.
     model = model_of(Bare())
     with pytest.raises(TypeError, match="a Bare, lacks test_function.*DefaultDriver"):
         model.fit(X, Y, verbose=0)
