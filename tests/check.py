@@ -68,11 +68,17 @@ def selections(part: str, seed: int) -> list[list[str]]:
     # The tests of a file share a process, and so those of a cluster.
     in_two = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
     in_two += [f"--randomly-seed={seed}", f"--part={part}"]
+    everything = str(ROOT / "tests")
     if part == parts.GATE:
-        return [[*in_two, "-m", "not cluster"], [*in_two, "-m", "cluster"]]
+        clusters = [f"{ROOT}/tests/{file}.py" for file in parts.OF_CLUSTERS]
+        return [
+            [*in_two, "-m", "not cluster", everything],
+            [*in_two, "-m", "cluster", *clusters],
+        ]
+    one_at_a_time = ["-pno:randomly", f"--part={part}"]
     return [
-        [*in_two, "-m", "not namespaces and not thorough"],
-        ["-pno:randomly", f"--part={part}", "-m", "namespaces and not thorough"],
+        [*in_two, "-m", "not namespaces and not thorough", everything],
+        [*one_at_a_time, "-m", "namespaces and not thorough", everything],
     ]
 
 
@@ -89,7 +95,7 @@ def run_tests(part: str, seed: int, on_wheel: bool, options: Sequence[str]) -> O
             command = [sys.executable, "-m", "pytest", f"-c{ROOT}/setup.cfg"]
             command += [f"--rootdir={ROOT}", "-pno:cacheprovider", f"--record={record}"]
             status = run_in_time(
-                [*command, *chosen, *options, f"{ROOT}/tests"],
+                [*command, *options, *chosen],
                 deadline - time.monotonic(),
                 cwd=ON_WHEEL if on_wheel else ROOT,
                 env=env,

@@ -5,6 +5,7 @@ so every test that needs one uses the same two ps and two workers. With `--strat
 tests of features train on two workers and no ps.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -161,6 +162,7 @@ def servers(
     ) as servers:
         processes = [psutil.Process(pid) for pid in servers.pids.values()]
         yield servers
+        gc.collect()  # While servers answer: afterwards each deletion waits for them.
     assert still_running(processes) == []
 
 
