@@ -2,8 +2,7 @@
 
     python -m tests.check [--seed=N] [--all-engines] STEP...
 
-A step is a target of the Makefile, such as `lint`, or a part of tests/parts.py, such as
-`gate`. After the step `wheel`, tests run on the built wheel. The results of parts are kept in
+A step is one of `TARGETS` of the Makefile, or a part of tests/parts.py, such as `gate`. After the step `wheel`, tests run on the built wheel. The results of parts are kept in
 tests/results.json.
 """
 
@@ -28,8 +27,9 @@ from . import parts
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "tests" / "results.json"
 ON_WHEEL = ROOT / "build" / "check"
+TARGETS = ("lint", "types", "wheel", "doctests")
 # Each test has a limit of its own. Where a process hangs all the same, this ends the step.
-LIMIT = {parts.GATE: 1500.0}  # seconds
+LIMIT_OF_THE_GATE = 1500.0  # seconds
 LIMIT_OF_A_PART = 5400.0  # seconds
 NO_TESTS = 5
 """The exit status of pytest where a selection is empty."""
@@ -85,7 +85,8 @@ def selections(part: str, seed: int) -> list[list[str]]:
 def run_tests(part: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome:
     """Runs the tests of a part, all its selections."""
     outcome = Outcome(part, 0)
-    deadline = time.monotonic() + LIMIT.get(part, LIMIT_OF_A_PART)
+    limit = LIMIT_OF_THE_GATE if part == parts.GATE else LIMIT_OF_A_PART
+    deadline = time.monotonic() + limit
     env = dict(os.environ)
     if on_wheel:
         env |= dict.fromkeys(("PYTHONPATH", "TFDIST_WHEEL"), f"{ON_WHEEL}/site")
@@ -135,7 +136,7 @@ def run(step: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome
     """Runs a step."""
     print(f"\n--- {step}", flush=True)
     began = time.monotonic()
-    if step in (parts.GATE, *parts.PARTS):
+    if step not in TARGETS:
         outcome = run_tests(step, seed, on_wheel, options)
     else:
         make = ["make", "--no-print-directory", step]
@@ -187,6 +188,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all-engines", action="store_true")
     parser.add_argument("steps", nargs="*", default=list(parts.PARTS))
     flags = parser.parse_args(arguments)
+    known = (*TARGETS, parts.GATE, *parts.PARTS)
+    if unknown := [step for step in flags.steps if step not in known]:
+        parser.error(f"no step is called {unknown[0]!r}: choose of {', '.join(known)}")
     # Whoever ends this process ends what it started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = ["--all-engines"] if flags.all_engines else []

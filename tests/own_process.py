@@ -72,7 +72,7 @@ class OwnProcesses:
                 self._child = Child(item.config, tests)
             found.extend(self._child.reports_of(item))
 
-        # The deadline of pytest-timeout is raised in here, and must not end the session.
+        # That the process has ended fails the test, and must not end the session.
         call = pytest.CallInfo.from_call(
             read, "call", reraise=(pytest.exit.Exception, KeyboardInterrupt)
         )

@@ -103,6 +103,14 @@ def test_all_steps_run_and_those_that_need_the_wheel_do_not_without_it(
     assert "gate             not run" in capsys.readouterr().out
 
 
+def test_a_step_that_there_is_not_is_refused_with_those_that_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        check.main(["recovry"])
+    words = capsys.readouterr().err
+    assert "no step is called 'recovry': choose of lint" in words
+    assert "recovery" in words
+
+
 def test_the_result_of_a_part_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(check, "KEPT", tmp_path / "results.json")
     check.keep(outcome("recovery", 1, failed=["a::b"], load=3.5), seed=7)
