@@ -10,12 +10,21 @@ import pytest
 @pytest.fixture(autouse=True)
 def fresh_environment() -> Iterator[None]:
     """Undo what a test does to the environment and the working directory."""
-    environment, directory = dict(os.environ), os.getcwd()
+    environment, directory = _environment(), os.getcwd()
     yield
-    if os.environ != environment:
-        os.environ.clear()
-        os.environ.update(environment)
+    # Only what differs: threads of TensorFlow that read the environment meanwhile can crash.
+    now = _environment()
+    for name in now.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if now.get(name) != value:
+            os.environ[name] = value
     os.chdir(directory)
+
+
+def _environment() -> dict[str, str]:
+    """The environment, but for what pytest itself changes within each test."""
+    return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
 
 
 @pytest.fixture(autouse=True)
