@@ -2,8 +2,8 @@
 
     python -m tests.check [--seed=N] [--all-engines] STEP...
 
-A step is one of `TARGETS` of the Makefile, or a part of tests/parts.py, such as `gate`. After the step `wheel`, tests run on the built wheel. The results of parts are kept in
-tests/results.json.
+A step is one of `TARGETS` of the Makefile, or a part of tests/parts.py, such as `gate`. After
+the step `wheel`, tests run on the built wheel. tests/results.py keeps the results of parts.
 """
 
 import argparse
@@ -22,10 +22,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from . import parts
+from . import parts, results
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "tests" / "results.json"
 ON_WHEEL = ROOT / "build" / "check"
 TARGETS = ("lint", "types", "wheel", "doctests")
 # Each test has a limit of its own. Where a process hangs all the same, this ends the step.
@@ -67,7 +66,7 @@ def selections(part: str, seed: int) -> list[list[str]]:
     """
     # The tests of a file share a process, and so those of a cluster.
     in_two = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
-    in_two += [f"--randomly-seed={seed}", f"--part={part}"]
+    in_two += ["--max-worker-restart=3", f"--randomly-seed={seed}", f"--part={part}"]
     everything = str(ROOT / "tests")
     if part == parts.GATE:
         clusters = [f"{ROOT}/tests/{file}.py" for file in parts.OF_CLUSTERS]
@@ -145,11 +144,9 @@ def run(step: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome
     return outcome
 
 
-def keep(outcome: Outcome, seed: int) -> None:
-    """Writes the result of a part to tests/results.json."""
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept[outcome.step] = {
-        "commit": _commit(),
+def result_of(outcome: Outcome, seed: int) -> dict[str, Any]:
+    """Returns what is kept of a part's run."""
+    return {
         "date": date.today().isoformat(),
         "passed": outcome.count("passed"),
         "skipped": outcome.count("skipped"),
@@ -160,15 +157,6 @@ def keep(outcome: Outcome, seed: int) -> None:
         "load": max((each["load"] for each in outcome.results), default=None),
         "seed": seed,
     }
-    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-
-
-def _commit() -> str:
-    """The commit that is checked out, and whether something was changed since."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
@@ -202,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
         on_wheel = "wheel" in outcomes
         outcomes[step] = run(step, flags.seed, on_wheel, options)
         if step in parts.PARTS:
-            keep(outcomes[step], flags.seed)
+            results.keep(step, result_of(outcomes[step], flags.seed))
     print(f"\n{table(outcomes.values())}", flush=True)
     return 0 if all(each.status == 0 for each in outcomes.values()) else 1
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import launch
 
-from . import own_process, parts, record, sweeps
+from . import own_process, parts, record, scheduling, sweeps
 from .deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
 from .fresh import fresh_environment, fresh_keras_state, fresh_placement  # noqa: F401
 from .processes import still_running
@@ -146,6 +146,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
     own_process.register(config)
     record.register(config)
+    config.pluginmanager.register(scheduling)
     if config.getoption("part") == parts.GATE:
         settings.load_profile("gate")
 

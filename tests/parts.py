@@ -114,6 +114,7 @@ LEFT_OUT = (
     "test_ray::test_what_is_rendered_carries_everything_through_a_shell",
     "test_ray::test_whatever_the_flags_say",
     "test_recommender::test_batches_are_those_of_their_seed",
+    "test_scheduling::test_a_crash_fails_one_test_and_all_others_run",
     "test_simulated_training::test_a_bound_of_the_workers_is_used_up",
     "test_simulated_training::test_backup_workers_drop_the_late",
     "test_simulated_training::test_the_curve_flattens_at_its_bound",

@@ -2,13 +2,12 @@
 
 import ast
 import contextlib
-import json
 from pathlib import Path
 
 import psutil
 import pytest
 
-from . import check, parts
+from . import check, parts, results
 from .processes import still_running
 
 TESTS = Path(__file__).parent
@@ -111,9 +110,28 @@ def test_a_step_that_there_is_not_is_refused_with_those_that_there_are(capsys):
     assert "recovery" in words
 
 
-def test_the_result_of_a_part_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(check, "KEPT", tmp_path / "results.json")
-    check.keep(outcome("recovery", 1, failed=["a::b"], load=3.5), seed=7)
-    kept = json.loads(check.KEPT.read_text())["recovery"]
+def test_the_result_of_a_part_is_kept_and_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(results, "FILE", tmp_path / "results.json")
+    monkeypatch.setattr(results, "PAGE", tmp_path / "results.md")
+    results.FILE.write_text("{}")
+    failed = outcome(
+        "recovery", 1, passed=5, failed=["a::b"], retried=["c::d"], load=3.5
+    )
+    results.keep("recovery", check.result_of(failed, seed=7))
+    kept = results.load()["recovery"]
     assert (kept["failed"], kept["load"], kept["seed"]) == (["a::b"], 3.5, 7)
-    assert kept["commit"]
+    shown = results.PAGE.read_text()
+    row = f"| recovery | {kept['commit']} | {kept['date']} | 5 | 0 | 1 | 1 | 12 | 3.5 |"
+    assert row in shown.splitlines()
+    assert shown.endswith("- recovery: failed `a::b`\n- recovery: run twice `c::d`\n")
+    assert "| slurm | not run |" in shown
+
+
+def test_a_part_that_was_cut_off_has_not_passed():
+    cut_off = check.result_of(check.Outcome("slurm", check.OUT_OF_TIME, 9.0), seed=7)
+    shown = results.page({"slurm": {"commit": "abc", **cut_off}})
+    assert "| did not end |" in shown
+
+
+def test_the_page_shows_the_results_that_are_kept():
+    assert results.PAGE.read_text() == results.page(results.load())
