@@ -7,7 +7,7 @@ minutes on a busy machine.
 
 import pytest
 
-IN_CHECK = {
+IN_PART = {
     # Whole programs and benchmarks, whose parts other tests see.
     "test_benchmarks.py::test_benchmark_measures_steps_that_ran_on_the_workers": (),
     "test_elastic_cluster.py::test_a_stopped_worker_delays_nobody_who_joins_once_it_goes_on": (),
@@ -125,13 +125,13 @@ def apply(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         test, _, case = item.name.partition("[")
         name = f"{item.path.name}::{test}"
-        if name in IN_CHECK:
+        if name in IN_PART:
             case = case.removesuffix("]")
             found.setdefault(name, set()).add(case)
-            if case not in IN_CHECK[name]:
+            if case not in IN_PART[name]:
                 item.add_marker("thorough")
     if any("::" in each for each in config.args):
         return  # Some cases were chosen.
     for name, cases in found.items():
-        if unknown := set(IN_CHECK[name]) - cases:
+        if unknown := set(IN_PART[name]) - cases:
             raise pytest.UsageError(f"tests/sweeps.py: {name} has no case {unknown}")

@@ -17,7 +17,7 @@ import feature_table  # noqa: E402
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
-IN_CHECK = {
+IN_PART = {
     "multi_worker": {"test_steps.py", "test_saving.py"},
     "ring": {"test_refusals.py"},
 }
@@ -25,12 +25,12 @@ IN_CHECK = {
 
 def marks(strategy, row):
     module = row.test.split("::")[0]
-    return [] if module in IN_CHECK[strategy] else [pytest.mark.thorough]
+    return [] if module in IN_PART[strategy] else [pytest.mark.thorough]
 
 
 ROWS = [
     pytest.param(strategy, row, id=f"{strategy}-{row.test}", marks=marks(strategy, row))
-    for strategy in IN_CHECK
+    for strategy in IN_PART
     for part in feature_table.parts()
     for row in part.rows
     if row.cells[strategy].works != "-"

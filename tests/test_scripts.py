@@ -37,7 +37,7 @@ def found(request):
 STRATEGIES = ["parameter_server", "multi_worker", "ring"]
 # What `make test-all` runs; `make scripts` runs all. The ring shares what a step computes
 # with `multi_worker`.
-IN_CHECK = {
+IN_PART = {
     "parameter_server": {
         "checkpoints",
         "custom_step",
@@ -58,7 +58,7 @@ IN_CHECK = {
 
 
 def marks(name, strategy):
-    return [] if name in IN_CHECK.get(strategy, ()) else [pytest.mark.thorough]
+    return [] if name in IN_PART.get(strategy, ()) else [pytest.mark.thorough]
 
 
 ROWS = [
@@ -124,7 +124,7 @@ def test_a_refusal_is_one_that_the_script_says():
 
 
 def test_those_of_make_check_are_there():
-    assert set().union(*IN_CHECK.values()) <= set(SCRIPTS)
+    assert set().union(*IN_PART.values()) <= set(SCRIPTS)
 
 
 def test_every_script_says_how_it_is_compared():

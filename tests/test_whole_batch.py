@@ -49,7 +49,7 @@ COMPARED = [
 ]
 # Of the ring, which shares with the other strategy how losses and metrics of a part of
 # the batch are put together; `make features` runs all.
-RING_IN_CHECK = {
+RING_IN_PART = {
     "several_terms",
     "sum_and_mean",
     "dice",
@@ -100,8 +100,8 @@ def under_each(names):
 
 
 def marks(name, strategy):
-    is_in_check = strategy != "RingStrategy" or name in RING_IN_CHECK
-    return [] if is_in_check else [pytest.mark.thorough]
+    is_in_part = strategy != "RingStrategy" or name in RING_IN_PART
+    return [] if is_in_part else [pytest.mark.thorough]
 
 
 @under_each(COMPARED)
@@ -173,7 +173,7 @@ def test_variables_of_different_shapes_are_named(found):
 
 
 def test_those_of_make_check_are_there():
-    assert set(cases.CASES) >= RING_IN_CHECK
+    assert set(cases.CASES) >= RING_IN_PART
 
 
 def check_message(worker, words):
