@@ -11,6 +11,7 @@
 when nothing of the job is left; a job that has ended can be cancelled again.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -67,6 +68,8 @@ def _status(job: Record, _: Sequence[str]) -> int:
     status = engine.load(job.engine).status(job)
     print(f"{job.name} on {job.engine} since {job.started}: {status}")
     for name, (host, address, log) in job.tasks.items():
+        # A task that has not started, or never will, has none.
+        log = log if os.path.exists(log) else "no log yet"
         print(f"  {name}  on {status.hosts.get(name, host)}  {address}  {log}")
     return 0
 

@@ -48,6 +48,7 @@ _OPTIONS = ("partition", "time", "account", "qos", "constraint", "mem")
 _TEARDOWN = 30  # seconds that ending the job takes beyond its grace period
 _HERE = re.compile(r"--?(no)?(dry_run|detach)(=.*)?", re.DOTALL)  # Not in the script.
 _MOST_TASKS = 100_000
+_LONGEST_WARNING = 65_535  # seconds; sbatch refuses more.
 
 
 def main(argv: Sequence[str]) -> int:
@@ -236,6 +237,12 @@ def _counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
 
 def _check(values: flags.FlagValues) -> None:
     engine_flags.check(values, ["checkpoint_dir", "log_dir"])
+    longest = _LONGEST_WARNING - _TEARDOWN
+    if values.grace_period > longest:
+        raise UsageError(
+            f"--grace_period={values.grace_period:g}: Slurm gives a job at most "
+            f"{longest} seconds before its end"
+        )
     for name in _OPTIONS:
         value = values[name].value
         if value is not None and not re.fullmatch(r"[\w.,:@%+*&|()\[\]-]+", value):

@@ -25,6 +25,7 @@ from typing import Any
 from . import parts, results
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
 ON_WHEEL = ROOT / "build" / "check"
 TARGETS = ("lint", "types", "wheel", "doctests")
 # Each test has a limit of its own. Where a process hangs all the same, this ends the step.
@@ -67,18 +68,26 @@ def selections(part: str, seed: int) -> list[list[str]]:
     # The tests of a file share a process, and so those of a cluster.
     in_two = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
     in_two += ["--max-worker-restart=3", f"--randomly-seed={seed}", f"--part={part}"]
-    everything = str(ROOT / "tests")
     if part == parts.GATE:
-        clusters = [f"{ROOT}/tests/{file}.py" for file in parts.OF_CLUSTERS]
         return [
-            [*in_two, "-m", "not cluster", everything],
-            [*in_two, "-m", "cluster", *clusters],
+            [*in_two, "-m", "not cluster", str(TESTS)],
+            [*in_two, "-m", "cluster", *_paths(parts.OF_CLUSTERS)],
         ]
     one_at_a_time = ["-pno:randomly", f"--part={part}"]
-    return [
-        [*in_two, "-m", "not namespaces and not thorough", everything],
-        [*one_at_a_time, "-m", "namespaces and not thorough", everything],
+    files = [
+        each.relative_to(TESTS).with_suffix("") for each in TESTS.rglob("test_*.py")
     ]
+    mine = _paths(
+        sorted(f for f in map(Path.as_posix, files) if parts.part_of(f) == part)
+    )
+    return [
+        [*in_two, "-m", "not namespaces and not thorough", *mine],
+        [*one_at_a_time, "-m", "namespaces and not thorough", *mine],
+    ]
+
+
+def _paths(files: Iterable[str]) -> list[str]:
+    return [f"{TESTS}/{file}.py" for file in files]
 
 
 def run_tests(part: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome:

@@ -434,7 +434,7 @@ def test_an_unknown_engine():
         engine.load("mpi")
 
 
-def test_the_commands_of_jobs(capsys):
+def test_the_commands_of_jobs(capsys, tmp_path):
     assert jobs.main(["jobs", "list"]) == 0
     with a_record().held():
         assert jobs.main(["jobs", "status", "job"]) == 0
@@ -445,7 +445,13 @@ def test_the_commands_of_jobs(capsys):
     assert jobs.main(["jobs", "cancel", "job"]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^job on ssh since \S+: starting$", output, re.M)
-    assert "  chief  on h0  10.0.0.1:7  /logs/chief.log" in output
+    assert "  chief  on h0  10.0.0.1:7  no log yet" in output
     assert output.endswith("job: ended with 3\n")
+    log = tmp_path / "chief.log"
+    log.write_text("begun\n")
+    tasks = {"chief": ("h0", "10.0.0.1:7", str(log))}
+    with replace(a_record(), tasks=tasks).held():
+        jobs.main(["jobs", "status", "job"])
+    assert f"10.0.0.1:7  {log}" in capsys.readouterr().out
     with pytest.raises(engine.EngineError, match="has no task 'ps:0'; it has chief"):
         jobs.main(["jobs", "logs", "job", "ps:0"])

@@ -57,6 +57,12 @@ def test_the_gate_has_what_is_quick_and_of_clusters_what_it_names(monkeypatch):
     assert not parts.is_in_gate("test_d", "test_any", {"cluster", "thorough"})
 
 
+def test_a_part_collects_its_own_files_alone():
+    for chosen in check.selections("slurm", seed=7):
+        assert chosen[-1] == str(TESTS / "test_slurm_nodes.py")
+        assert sum(each.endswith(".py") for each in chosen) == 1
+
+
 def outcome(step, status, **result):
     result = {"passed": 0, "skipped": 0, "failed": [], "retried": [], **result}
     return check.Outcome(step, status, 12.4, [result])

@@ -90,6 +90,14 @@ def test_a_script_carries_everything_through_its_shell(tmp_path_factory, args, o
     assert sorted(each.name for each in directory.rglob("pwned")) == []
 
 
+def test_a_node_without_the_directory_says_so_in_the_output(tmp_path):
+    output = tmp_path / "new" / "out"
+    text = slurm_script.render(a_batch(cwd=str(tmp_path / "gone"), output=str(output)))
+    ended = subprocess.run(["sh"], input=text.encode(), timeout=DEADLINE)
+    assert ended.returncode == 1
+    assert str(tmp_path / "gone") in output.read_text()
+
+
 @given(counts, st.none() | st.integers(1, 9), st.integers(0, 4))
 def test_the_nodes_have_room_for_every_task(counts, nodes, gpus):
     found = slurm_script.parts(counts, nodes, gpus)
@@ -231,6 +239,7 @@ def test_a_dry_run_prints_the_script(capsys):
         (["--gpus_per_worker=-1"], "--gpus_per_worker is a non-negative integer"),
         (["--log_dir="], "--log_dir is empty"),
         (["--connect_timeout=0"], "--connect_timeout must be > 0"),
+        (["--grace_period=70000"], "at most 65505 seconds before its end"),
         (["--num_workers=200000"], "are more than the 100000"),
     ],
 )

@@ -176,10 +176,11 @@ def render(batch: Batch) -> str:
     lines += [
         # Lost if it comes before Python listens; deadly if nobody ignored it.
         "trap '' USR1",
-        f"cd {_quote(batch.cwd)} || exit 1",
         # The command makes it, but someone may submit what --dry_run prints.
         f"mkdir -p {_quote(os.path.dirname(batch.output) or '.')} || exit 1",
         f"exec >>{_quote(batch.output)} 2>&1",
+        # After the output: a node without this directory says so there.
+        f"cd {_quote(batch.cwd)} || exit 1",
         f"export {JOB_VARIABLE}={_quote(batch.name)}",
         f"exec {' '.join(map(_quote, batch.command))}",
     ]
