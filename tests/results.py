@@ -12,8 +12,8 @@ from typing import Any
 from . import parts
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE = ROOT / "tests" / "results.json"
-PAGE = ROOT / "docs" / "test-results.md"
+FILE = ROOT / "tests/results.json"
+PAGE = ROOT / "docs/test-results.md"
 
 HEAD = """\
 # Test results
@@ -65,8 +65,14 @@ def _row(part: str, result: Mapping[str, Any] | None) -> str:
 
 
 def _commit() -> str:
-    """The commit that is checked out, and whether something was changed since."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    """The commit that is checked out, with a + if something else has been changed since."""
+    ours = [f":!{path.relative_to(ROOT)}" for path in (FILE, PAGE)]
+    head = _git("rev-parse", "--short", "HEAD")
+    return head + ("+" if _git("status", "--porcelain", "--", ".", *ours) else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()

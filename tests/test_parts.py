@@ -2,12 +2,14 @@
 
 import ast
 import contextlib
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
 from . import check, parts, results
+from .deadline import DEADLINE
 from .processes import still_running
 
 TESTS = Path(__file__).parent
@@ -119,6 +121,7 @@ def test_a_step_that_there_is_not_is_refused_with_those_that_there_are(capsys):
 def test_the_result_of_a_part_is_kept_and_shown(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "FILE", tmp_path / "results.json")
     monkeypatch.setattr(results, "PAGE", tmp_path / "results.md")
+    monkeypatch.setattr(results, "_commit", lambda: "abc")
     results.FILE.write_text("{}")
     failed = outcome(
         "recovery", 1, passed=5, failed=["a::b"], retried=["c::d"], load=3.5
@@ -131,6 +134,28 @@ def test_the_result_of_a_part_is_kept_and_shown(monkeypatch, tmp_path):
     assert row in shown.splitlines()
     assert shown.endswith("- recovery: failed `a::b`\n- recovery: run twice `c::d`\n")
     assert "| slurm | not run |" in shown
+
+
+def test_a_result_does_not_make_the_commit_another_one(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=b", *arguments]
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=DEADLINE)
+
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    for name in ("FILE", "PAGE"):
+        monkeypatch.setattr(results, name, tmp_path / name)
+        getattr(results, name).write_text("{}")
+    Path(tmp_path, "code.py").touch()
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message=all")
+    result = check.result_of(outcome("ray", 0, load=1.0), seed=7)
+    results.keep("ray", result)
+    results.keep("ray", result)
+    assert not results.load()["ray"]["commit"].endswith("+")
+    Path(tmp_path, "code.py").write_text("changed")
+    results.keep("ray", result)
+    assert results.load()["ray"]["commit"].endswith("+")
 
 
 def test_a_part_that_was_cut_off_has_not_passed():
