@@ -32,8 +32,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 settings.register_profile(
     "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-# The gate draws the same examples every time; the parts draw others.
-settings.register_profile("gate", settings.get_profile("busy"), derandomize=True)
+# The gate draws the same few examples every time; the parts draw more, and others.
+settings.register_profile(
+    "gate", settings.get_profile("busy"), derandomize=True, max_examples=30
+)
 settings.load_profile("busy")
 
 PATIENT = {"startup_timeout": STARTUP_DEADLINE}

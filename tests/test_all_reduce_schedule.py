@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tfdist.all_reduce import schedule as schedules
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, Transfer
 
-DEVICES = range(1, 18)
+DEVICES = (1, 2, 3, 4, 5, 6, 7, 8, 13, 17)
 EVERY = [
     pytest.param(build(num_devices), id=f"{name}-{num_devices}")
     for name, build in SCHEDULES.items()
