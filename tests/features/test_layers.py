@@ -293,6 +293,33 @@ def test_embedding(strategy, words, is_synchronous, trains, optimizer):
     assert history["loss"][-1] < history["loss"][0]
 
 
+@pytest.mark.parameter_server
+def test_smaller_last_batch(words, trains):
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                layers.Embedding(ROWS, WIDTH),
+                # A square kernel, whose gradient's shape TensorFlow folds to one number.
+                layers.Dense(WIDTH),
+                layers.GlobalAveragePooling1D(),
+                layers.Dense(1),
+            ]
+        )
+        # One message, so that one worker takes all steps, in their order.
+        model.compile("sgd", "mse", metrics=["mae"], steps_per_execution=STEPS)
+        return model
+
+    ids, y = (each[:-5] for each in words)
+    model, history = trains(build, ids, y, steps=STEPS)
+    keras.utils.set_random_seed(0)
+    plain = build()
+    expected = plain.fit(ids, y, batch_size=8, shuffle=False, verbose=0).history
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=2e-4)
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
 def assert_gradients_of_an_id_are_summed(strategy, words, optimizer):
     with strategy.scope():
         model = embedding_model(optimizer)

@@ -1,8 +1,11 @@
-"""How several tensors travel as one: a vector of 32-bit words.
+"""How several tensors travel as one vector.
 
-The sender flattens and concatenates the tensors, and the receiver splits the vector. Its
-words are declared as float32, and are the bits of the tensors, whatever their dtype. If
-the shape of a tensor is known only when the step runs, the vector begins with it.
+The sender flattens and concatenates the tensors, and the receiver splits the vector. If
+their dtypes differ, its elements are the 32-bit words of their bits. If the shape of a
+tensor is known only when the step runs, the vector begins with it.
+
+Words are declared as int32, never as float32: as that, a small integer is a denormal
+number, which TensorFlow takes for 0 where it folds constants.
 """
 
 from collections.abc import Sequence
@@ -12,8 +15,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.step_graph.definitions import Builder
 
-_WORD = tf.float32
-_SHAPE = tf.int32
+_WORD = _SHAPE = tf.int32
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,13 @@ class Part:
     shape: tf.TensorShape
 
     @property
-    def words(self) -> int:
-        """The number of words of one element."""
-        return self.dtype.size // _WORD.size
-
-    @property
     def is_static(self) -> bool:
         """Whether the shape is known now."""
         return bool(self.shape.is_fully_defined())
+
+    def elements(self, dtype: tf.DType) -> int:
+        """Returns how many elements of the vector's dtype one of its own takes."""
+        return self.dtype.size // dtype.size
 
 
 def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
@@ -54,20 +55,21 @@ def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
 
 def send(parts: Sequence[Part], builder: Builder) -> str:
     """Adds what makes one vector of the parts, and returns the reference to it."""
+    dtype = _dtype_of(parts)
     shapes, bodies = [], []
     for part in parts:
-        words = part.reference
+        tensor = part.reference
         if not part.is_static:
-            shape = builder.add("Shape", [words], T=part.dtype, out_type=_SHAPE)
-            shapes.append(builder.add("Bitcast", [shape], T=_SHAPE, type=_WORD))
-        if part.dtype != _WORD:
-            words = builder.add("Bitcast", [words], T=part.dtype, type=_WORD)
-        bodies.append(_reshaped(words, builder.constant([-1]), _WORD, builder))
-    return builder.concatenate([*shapes, *bodies], _WORD)
+            shapes.append(builder.add("Shape", [tensor], T=part.dtype, out_type=_SHAPE))
+        if part.dtype != dtype:
+            tensor = builder.add("Bitcast", [tensor], T=part.dtype, type=dtype)
+        bodies.append(_reshaped(tensor, builder.constant([-1]), dtype, builder))
+    return builder.concatenate([*shapes, *bodies], dtype)
 
 
 def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
     """Adds what splits a vector, and returns the references to the parts."""
+    dtype = _dtype_of(parts)
     shapes = _shapes(vector, parts, builder)
     header = sum(part.shape.rank for part in parts if not part.is_static)
     if header:
@@ -78,19 +80,28 @@ def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
         ]
         all_sizes = builder.concatenate(sizes, _SHAPE)
     else:
-        all_sizes = builder.constant([_static_size(part) for part in parts])
+        all_sizes = builder.constant([_static_size(part, dtype) for part in parts])
     first = 1 if header else 0
     split = builder.add(
         "SplitV",
         [vector, all_sizes, builder.constant(0)],
-        T=_WORD,
+        T=dtype,
         Tlen=_SHAPE,
         num_split=first + len(parts),
     )
     return [
-        _restored(f"{split}:{first + i}" if first + i else split, part, shape, builder)
+        _restored(
+            f"{split}:{first + i}" if first + i else split, dtype, part, shape, builder
+        )
         for i, (part, shape) in enumerate(zip(parts, shapes, strict=True))
     ]
+
+
+def _dtype_of(parts: Sequence[Part]) -> tf.DType:
+    """Returns the dtype of the vector: that of all parts, if they have the same."""
+    dtypes = {part.dtype for part in parts}
+    dtypes |= {_SHAPE for part in parts if not part.is_static}
+    return dtypes.pop() if len(dtypes) == 1 else _WORD
 
 
 def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
@@ -103,8 +114,9 @@ def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
             continue
         begin = builder.constant([start])
         size = builder.constant([part.shape.rank])
-        words = builder.add("Slice", [vector, begin, size], T=_WORD, Index=tf.int32)
-        shapes.append(builder.add("Bitcast", [words], T=_WORD, type=_SHAPE))
+        shapes.append(
+            builder.add("Slice", [vector, begin, size], T=_SHAPE, Index=tf.int32)
+        )
         start += part.shape.rank
     return shapes
 
@@ -112,27 +124,31 @@ def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
 def _size(part: Part, shape: str, builder: Builder) -> str:
     """Returns a reference to the number of words of a part, a vector of one element."""
     if part.is_static:
-        return builder.constant([_static_size(part)])
+        return builder.constant([_static_size(part, _WORD)])
     # A scalar's shape is always known, so this shape has at least one element.
-    factors = builder.concatenate([shape, builder.constant([part.words])], _SHAPE)
+    words = builder.constant([part.elements(_WORD)])
+    factors = builder.concatenate([shape, words], _SHAPE)
     axis = builder.constant(0)
     size = builder.add("Prod", [factors, axis], T=_SHAPE, Tidx=tf.int32)
     return _reshaped(size, builder.constant([1]), _SHAPE, builder)
 
 
-def _static_size(part: Part) -> int:
+def _static_size(part: Part, dtype: tf.DType) -> int:
     elements = part.shape.num_elements()
     assert elements is not None
-    return elements * part.words
+    return elements * part.elements(dtype)
 
 
-def _restored(words: str, part: Part, shape: str, builder: Builder) -> str:
-    if part.words > 1:
-        shape = builder.concatenate([shape, builder.constant([part.words])], _SHAPE)
-    words = _reshaped(words, shape, _WORD, builder)
-    if part.dtype == _WORD:
-        return words
-    return builder.add("Bitcast", [words], T=_WORD, type=part.dtype)
+def _restored(
+    vector: str, dtype: tf.DType, part: Part, shape: str, builder: Builder
+) -> str:
+    words = part.elements(dtype)
+    if words > 1:
+        shape = builder.concatenate([shape, builder.constant([words])], _SHAPE)
+    tensor = _reshaped(vector, shape, dtype, builder)
+    if part.dtype == dtype:
+        return tensor
+    return builder.add("Bitcast", [tensor], T=dtype, type=part.dtype)
 
 
 def _reshaped(tensor: str, shape: str, dtype: tf.DType, builder: Builder) -> str:
