@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import keras
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tfdist import _tf
 from tfdist.parameter_server.fit.strides import (
     Pace,
     in_strides,
@@ -90,32 +91,71 @@ def test_a_split_covers_all_steps(executions: int, least: int, exchange: int) ->
     assert all(part % least == 0 for part in parts)
 
 
-@given(st.integers(0, 300), st.integers(1, 7), st.sampled_from(SIZES))
-def test_strides_cover_an_epoch(executions: int, each: int, size: int) -> None:
-    data = SimpleNamespace(taken=0, asked=None)
-    steps = ((i * each, i * each + each - 1, data) for i in range(executions))
-    epoch_iterator = SimpleNamespace(num_batches=executions * each)
-    following = 0
-    for first, last, fed in in_strides(
-        epoch_iterator, steps, lambda: size, SIZES, False
-    ):
+class Epochs(_tf.TFEpochIterator):
+    """Keras's own enumeration of an epoch's steps; an epoch may have effects at its end."""
+
+    def __init__(self, each, batches, steps, seen):
+        self._distribute_strategy = None
+        self.steps_per_execution, self.steps_per_epoch = each, steps
+        self._num_batches, self._steps_seen = batches, seen
+        self.data = SimpleNamespace(asked=None, taken=0, is_shown=None)
+        self._current_iterator = self.data if steps else None
+        self.data_adapter = self
+        self.has_ended = False
+
+    def on_epoch_begin(self):
+        pass
+
+    def on_epoch_end(self):
+        self.has_ended = True
+
+    def _get_iterator(self):
+        return itertools.repeat(self.data)
+
+    def _interrupted_warning(self):
+        pass
+
+    def enumerated(self):
+        for first, last, _ in self._enumerate_iterator():
+            yield first, last, self.data
+
+
+@given(
+    each=st.integers(1, 7),
+    batches=st.none() | st.integers(1, 500),
+    steps=st.none() | st.integers(1, 500),
+    seen=st.integers(0, 500),
+    skipped=st.integers(0, 50),
+    size=st.sampled_from(SIZES),
+)
+def test_an_epoch_ends_once_the_batches_of_its_last_stride_are_read(
+    each, batches, steps, seen, skipped, size
+):
+    assume(batches or steps)
+    seen = seen if steps else 0
+    plain = list(Epochs(each, batches, steps, seen).enumerated())[skipped:]
+    epochs = Epochs(each, batches, steps, seen)
+    of_keras = itertools.islice(epochs.enumerated(), skipped, None)
+    following = plain[0][0] if plain else 0
+    for first, last, fed in in_strides(epochs, of_keras, lambda: size, SIZES, False):
         assert not fed.is_shown
         assert first == following
         assert fed.asked == last + 1 - first
+        assert not epochs.has_ended
         following = last + 1
-    assert following == executions * each
+    assert epochs.has_ended
+    assert following == (plain[-1][1] + 1 if plain else 0)
 
 
 def test_keras_learns_how_many_batches_there_were() -> None:
-    data = SimpleNamespace(taken=0, asked=None)
-    epoch_iterator = SimpleNamespace(num_batches=None, _steps_seen=0)
-    steps = ((i, i, data) for i in itertools.count())
-    for _, _, fed in in_strides(epoch_iterator, steps, lambda: 10, SIZES, True):
+    epochs = Epochs(1, None, None, 0)
+    of_keras = epochs.enumerated()
+    for _, _, fed in in_strides(epochs, of_keras, lambda: 10, SIZES, True):
         if fed.taken == 27:
             break  # Keras ends the epoch when no batch is left.
         fed.taken = min(27, fed.taken + fed.asked)
     # The number that Keras itself arrives at, step by step.
-    assert epoch_iterator._steps_seen == 28
+    assert epochs._steps_seen == 28
 
 
 @pytest.mark.parametrize(

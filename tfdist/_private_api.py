@@ -670,7 +670,7 @@ MEMBERS: tuple[Member, ...] = (
         "keras.src.trainers.epoch_iterator.EpochIterator",
         "_num_batches",
         "set",
-        "The number of steps, where it is not that of the batches.",
+        "The number of steps, where it is not that of the batches; when an epoch ends.",
         "None: it is read in the constructor.",
     ),
     Member(

@@ -1,5 +1,7 @@
 """Data: each example is used exactly once per epoch."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -167,22 +169,47 @@ def test_dataset_with_python_function(fits_once, samples):
 
 
 class Sequence(keras.utils.PyDataset):
+    """Batches of 8, the last one of 5, in a new order after each epoch."""
+
     def __init__(self, x, y, **options):
         super().__init__(**options)
         self.x, self.y = x, y
+        self.order, self.random = np.arange(len(x)), np.random.default_rng(0)
+        self.read, self.epochs = [], []
 
     def __len__(self):
-        return STEPS
+        return -(-len(self.x) // 8)
 
     def __getitem__(self, index):
-        rows = slice(8 * index, 8 * index + 8)
+        if index > len(self) - 10:
+            time.sleep(0.02)  # The last are not read long before their turn.
+        self.read.append(index)
+        rows = self.order[8 * index : 8 * index + 8]
         return self.x[rows], self.y[rows]
 
+    def on_epoch_end(self):
+        self.epochs.append(sorted(self.read))
+        self.read.clear()
+        self.random.shuffle(self.order)
 
-@pytest.mark.feature("`keras.utils.PyDataset`")
+
+@pytest.mark.feature("`keras.utils.PyDataset`, also one shuffled by `on_epoch_end`")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_py_dataset(fits_once, samples, workers):
-    fits_once(Sequence(*samples, workers=workers, max_queue_size=3))
+def test_py_dataset(strategy, runs_on_workers, workers):
+    """Each epoch has more batches than a message, and ends once all are read."""
+    steps, epochs = 302, 3
+    samples = 8 * steps - 3
+    x = np.random.default_rng(0).normal(size=(samples, 4)).astype("float32")
+    data = Sequence(x, np.arange(samples)[:, None], workers=workers, max_queue_size=3)
+    with strategy.scope():
+        metrics = [Seen(samples)]
+        model = compiled(keras.layers.Dense(1), optimizer="sgd", metrics=metrics)
+    with runs_on_workers(epochs * steps):
+        history = model.fit(data, epochs=epochs, verbose=0).history
+    np.testing.assert_array_equal(history["seen"], np.ones((epochs, samples)))
+    # Keras looks at a batch or two before the first epoch, and says that an epoch ends.
+    assert data.epochs[1:] == [list(range(steps))] * epochs
+    assert not data.read
 
 
 @pytest.mark.feature("`PyDataset(use_multiprocessing=True)`")

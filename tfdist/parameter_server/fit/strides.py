@@ -6,6 +6,7 @@ these, several are taken together: a *stride*.
 """
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -122,7 +123,8 @@ def in_strides(
     for first, last, data in steps:
         data.is_shown = is_shown
         each = last + 1 - first
-        more = list(itertools.islice(steps, max(size() // each, 1) - 1))
+        ahead = min(max(size() // each, 1) - 1, _left(epoch_iterator, last + 1))
+        more = list(itertools.islice(steps, ahead))
         stop = more[-1][1] + 1 if more else last + 1
         for count in split(stop - first, each, sorted(sizes)):
             if length_unknown:
@@ -131,6 +133,23 @@ def in_strides(
             data.asked = count
             yield first, first + count - 1, data
             first += count
+
+
+def _left(epoch_iterator: Any, begun: int) -> int:
+    """Returns how many more executions Keras enumerates in this epoch.
+
+    Keras's generator cannot be asked: after its last execution it ends the epoch, and so
+    may a `PyDataset` whose batches are still to be read.
+
+    Args:
+        epoch_iterator: Keras's epoch iterator.
+        begun: How many steps of the epoch it has enumerated.
+    """
+    batches = epoch_iterator._num_batches
+    left = [(epoch_iterator.steps_per_epoch or batches or sys.maxsize) - begun]
+    if batches:
+        left.append(batches - epoch_iterator._steps_seen)
+    return max(-(-min(left) // epoch_iterator.steps_per_execution), 0)
 
 
 def split(steps: int, least: int, sizes: Sequence[int]) -> Iterator[int]:
