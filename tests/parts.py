@@ -55,6 +55,7 @@ PARTS = {
     "launch": (
         "test_connect",
         "test_fork_server",
+        "test_hung_fork_server",
         "test_kubernetes",
         "test_launch_*",
         "test_links",

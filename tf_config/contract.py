@@ -248,7 +248,9 @@ class EpochRecord:
 class ForkRequest:
     """What the fork server is to fork, a line of JSON.
 
-    The files travel with its first byte, by SCM_RIGHTS, in the order of `fds`.
+    The files travel with its first byte, by SCM_RIGHTS, in the order of `fds`. One more
+    comes last, the end of a pipe: the task begins once a byte is there. If the pipe closes
+    before, the launcher has given it up, and it ends.
 
     Attributes:
         argv: The command: an interpreter, then a script or `-m` and a module, then the

@@ -17,7 +17,9 @@ from tf_config import contract
 from tf_config.contract import ForkAnswer, ForkRequest
 
 _CHUNK = 64 * 1024
-_ANSWER_TIMEOUT = 30.0  # seconds
+_IMPORT_TIMEOUT = 120.0  # seconds
+# In seconds. A fork takes milliseconds, and one that is given up costs only an import.
+_ANSWER_TIMEOUT = 10.0
 
 
 class ForkServer:
@@ -66,7 +68,7 @@ class ForkServer:
 
     def hear(self) -> None:
         """Reads its first answer: it is ready, or it has failed."""
-        answer = self._read()
+        answer = self._read(_IMPORT_TIMEOUT)
         self.is_ready = bool(answer.pid)
         if not self.is_ready:
             self.close(answer.problem or "it has ended")
@@ -85,24 +87,18 @@ class ForkServer:
             fds: Its files: the number in the task, then the one in this process.
 
         Returns:
-            The task's process id, or why this one cannot be forked.
-
-        Raises:
-            OSError: If the fork server does not answer.
+            The task's process id, or why this one cannot be forked. A fork server that
+            does not answer is killed, and the task that it may have forked never begins.
         """
         request = ForkRequest(tuple(argv), env, os.getcwd(), tuple(fds))
-        line = request.to_line()
+        permit, grant = os.pipe()
         try:
-            sent = socket.send_fds(self._control, [line], [*fds.values()])
-            self._control.sendall(line[sent:])
-        except OSError as error:
-            self.close(str(error))
-            return ForkAnswer(problem=f"the fork server has ended: {error}")
-        answer = self._read()
-        if not (answer.pid or answer.problem):
-            # It may have forked the task, so another one must not be started.
-            self.close("it did not answer")
-            raise OSError("the fork server did not answer: try --fork_server=off")
+            answer = self._ask(request, [*fds.values(), permit])
+            if answer.pid:
+                os.write(grant, b"\n")
+        finally:
+            os.close(permit)
+            os.close(grant)
         return answer
 
     def close(self, problem: str) -> None:
@@ -113,9 +109,23 @@ class ForkServer:
             self._process.kill()
         self._process.returncode = 0  # `processes.reap` reaps it.
 
-    def _read(self) -> ForkAnswer:
+    def _ask(self, request: ForkRequest, files: Sequence[int]) -> ForkAnswer:
+        line = request.to_line()
+        try:
+            sent = socket.send_fds(self._control, [line], files)
+            self._control.sendall(line[sent:])
+        except OSError as error:
+            self.close(str(error))
+            return ForkAnswer(problem=f"the fork server has ended: {error}")
+        answer = self._read(_ANSWER_TIMEOUT)
+        if not (answer.pid or answer.problem):
+            self.close("the fork server has ended, or hung")
+            return ForkAnswer(problem=self.problem)
+        return answer
+
+    def _read(self, timeout: float) -> ForkAnswer:
         """Reads one answer; without a process id and a problem if there is none."""
-        self._control.settimeout(_ANSWER_TIMEOUT)
+        self._control.settimeout(timeout)
         data = b""
         try:
             while not data.endswith(b"\n"):

@@ -85,8 +85,6 @@ class RunningTasks:
         """
         for plan in plans:
             before = self._processes.get(plan.task)
-            if before:
-                self._close(before)
             self.exits.pop(plan.task, None)
             try:
                 process = TaskProcess(
@@ -101,6 +99,8 @@ class RunningTasks:
                 )
             except OSError as error:
                 return Verdict(1, f"cannot start {plan.name}: {error}")
+            if before:
+                self._close(before)
             self._processes[plan.task] = process
             self._loop.register(process, partial(self._read, process))
             self._loop.register(process.reports, partial(self._read_reports, process))

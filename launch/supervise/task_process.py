@@ -80,6 +80,9 @@ class TaskProcess:
                 reports=report_end,
                 inherit_stdin=inherit_stdin,
             )
+        except OSError:
+            self._close_files()
+            raise
         finally:
             # As long as this process holds a write end, the pipe does not end.
             os.close(write_end)
@@ -182,9 +185,12 @@ class TaskProcess:
 
     def close(self) -> None:
         """Closes the pipes and the log file."""
+        self._process.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
         os.close(self._output)
         os.close(self.reports)
-        self._process.close()
         self._log.close()
 
     def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:

@@ -113,6 +113,10 @@ def _fork() -> int:
 def _start(
     request: ForkRequest, files: list[int], parent: int, imports: Imports
 ) -> Program:
+    *files, permit = files
+    if not os.read(permit, 1):
+        os._exit(0)  # The launcher did not wait for the answer.
+    os.close(permit)
     try:
         process.become(request, files, parent)
     except OSError as error:
