@@ -375,6 +375,56 @@ def custom_step(strategy):
     return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
 
 
+class Counted(keras.layers.Layer):
+    """Averages and counts the batches in a function of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = keras.layers.BatchNormalization(momentum=0.5)
+        self.batches = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="batches"
+        )
+
+    def build(self, shape):
+        self.norm.build(shape)
+
+    @tf.function
+    def call(self, x, training=None):
+        if training:
+            self.batches.assign_add(1.0)
+        # What it normalizes is of each replica's own examples.
+        self.norm(x, training=training)
+        return x
+
+
+@case
+def function_around_a_layer(strategy):
+    """Each trace of the step makes its writes: of full batches, of 5 rows, in a loop."""
+
+    class Model(CustomStep):
+        def __init__(self):
+            super().__init__()
+            self.counted = Counted()
+
+        def build(self, shape):
+            # Else Keras calls the model to build it, writes nothing, and one process
+            # keeps what this call has traced.
+            self.counted.build(shape)
+            self.inner.build(shape)
+
+        def call(self, x, training=False):
+            return self.inner(self.counted(x, training=training))
+
+    model = compiled(strategy, Model, steps_per_execution=2)
+    x, y = data(37)
+    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    model.evaluate(x, y, batch_size=8, verbose=0)
+    mean, batches = model.counted.norm.moving_mean, model.counted.batches
+    found = result(model, history, mean=mean.numpy(), batches=batches.numpy())
+    # The variance is that of a replica's examples.
+    return {k: v for k, v in found.items() if not k.startswith("w")}
+
+
 @case
 def two_inputs_and_outputs(strategy):
     def build():

@@ -137,6 +137,11 @@ SYMBOLS: tuple[Symbol, ...] = (
         "Only `tf.__internal__` exports the current one; nothing exports a new one.",
     ),
     Symbol(
+        "tensorflow.python.eager.polymorphic_function.function_context",
+        "Tells a `tf.function` when a trace of before does not serve.",
+        "Its key has the strategy's device and nothing else that a program can set.",
+    ),
+    Symbol(
         "tensorflow.python.eager.record.could_possibly_record",
         "Whether a gradient tape is recording, for what TensorFlow cannot differentiate.",
         "None: `tf.GradientTape` does not list the active tapes.",
@@ -572,7 +577,15 @@ MEMBERS: tuple[Member, ...] = (
         "tensorflow.python.distribute.distribute_lib.StrategyExtendedV2",
         "_replica_ctx_update",
         "overridden",
-        "Updates a variable without a merge call where one optimizer runs alone.",
+        "Updates a variable without a merge call, which a condition, a loop or a "
+        "`tf.function` cannot hold.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.distribute_lib.StrategyExtendedV2",
+        "_replica_ctx_all_reduce",
+        "overridden",
+        "As for `_replica_ctx_update`: the sum over the one replica of a step.",
         "None.",
     ),
     Member(

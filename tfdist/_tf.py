@@ -47,6 +47,7 @@ from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import Mirrored
 from tensorflow.python.eager import cancellation, context, executor
+from tensorflow.python.eager.polymorphic_function import function_context
 from tensorflow.python.eager.record import could_possibly_record as could_be_recorded
 from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
@@ -85,6 +86,24 @@ def scratch_graph(name: str) -> tf.Graph:
     Unlike `tf.Graph`, it may capture eager tensors of its surroundings.
     """
     return tf.__internal__.FuncGraph(name)
+
+
+def retrace_where_differs(key: Callable[[], Any]) -> None:
+    """Has each `tf.function` keep the traces apart that are made under different keys.
+
+    Args:
+        key: Returns the current key, or None where a function's traces are shared.
+    """
+    make = function_context.make_function_context
+
+    @functools.wraps(make)
+    def make_function_context(scope_type: Any = None) -> Any:
+        made, current = make(scope_type), key()
+        if current is None:
+            return made
+        return made._replace(scope_type=(made.scope_type, current))
+
+    function_context.make_function_context = make_function_context
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Steps of your own."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from models import SampleCount
 from policies import own_logs
 
 from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.synchronous.fit.replica import NestedFunctionError
 
 layers = keras.layers
 STEPS = 8
@@ -126,6 +129,56 @@ def test_train_step(regression, fits, model_class, steps_per_execution):
     history = model.fit(x, y, batch_size=64, verbose=0).history
     logged = model_class.loss_of(model, tf.constant(y), tf.constant(y_pred))
     assert history["loss"][0] == pytest.approx(float(logged), rel=1e-4)
+
+
+class Applies(keras.Model):
+    """Applies gradients within a condition, a loop, or a function of its own."""
+
+    where = "condition"
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+
+        def apply():
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return 0
+
+        if self.where == "condition":
+            tf.cond(tf.math.is_finite(loss), apply, lambda: 0)
+        elif self.where == "loop":
+            tf.while_loop(
+                lambda i: i < 2, lambda i: (apply(), i + 1)[1:], (tf.constant(0),)
+            )
+        else:
+            self.apply_all(gradients)
+        return {"last": loss}
+
+    @tf.function
+    def apply_all(self, gradients):
+        self.optimizer.apply(gradients, self.trainable_variables)
+
+
+@pytest.mark.parametrize("where", ["condition", "loop", "function"])
+def test_gradients_applied_within(regression, trains, is_synchronous, in_rounds, where):
+    def build():
+        x = keras.Input((4,))
+        model = Applies(x, layers.Dense(1)(x))
+        model.where = where
+        model.compile(keras.optimizers.Adam(0.05))
+        return model
+
+    refused = None
+    if in_rounds:
+        refused = pytest.raises(RoundError, match=r"within a tf\.cond")
+    elif is_synchronous and where == "function":
+        refused = pytest.raises(NestedFunctionError, match="Remove that @tf.function")
+    with refused or contextlib.nullcontext():
+        model, history = trains(build, *regression, epochs=6, steps=48)
+        assert history["last"][-1] < history["last"][0]
+        assert int(model.optimizer.iterations) == 48 * (2 if where == "loop" else 1)
 
 
 class MeanOfLoss(keras.Model):

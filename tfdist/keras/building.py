@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.own_traces import own_trace, traced_alone
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
 
@@ -78,7 +79,7 @@ def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
     for.
     """
     step = model.train_step if stage == TRAIN else model.test_step
-    return getattr(step, "python_function", step)
+    return traced_alone(getattr(step, "python_function", step))
 
 
 def build(
@@ -160,7 +161,12 @@ def _rehearse(
             # Keras defers the creation of variables to the end of a `StatelessScope`,
             # and writes none inside it. The scope of the strategy applies to the
             # creation only, not to the trace.
-            with strategy.scope(), _deferred_creation() as created, outside_of_scope():
+            with (
+                strategy.scope(),
+                _deferred_creation() as created,
+                outside_of_scope(),
+                own_trace(),
+            ):
                 tf.function(run).get_concrete_function(*specs)
             break
         except Exception:

@@ -10,6 +10,14 @@ def is_symbolic(tensor: Any) -> bool:
     return not hasattr(tensor, "numpy")
 
 
+def function_being_traced() -> tf.Graph:
+    """Returns the default graph or, if it is a branch or a loop, that of its function."""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    return graph
+
+
 def inputs_of(tensor: Any) -> list[Any]:
     """Returns the tensors that a tensor is computed from.
 

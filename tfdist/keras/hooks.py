@@ -21,6 +21,7 @@ from tfdist.keras import (
     computation,
     epoch_history,
     optimizer_hooks,
+    own_traces,
     saving,
     variable_hooks,
 )
@@ -51,6 +52,7 @@ def install() -> None:
         for method, stage in building.STAGES.items():
             _note_stage(trainer, method, stage)
         _take_data_of_driver(epoch_iterator)
+        own_traces.install()
         saving.install()
         computation.install()
         variable_hooks.install()

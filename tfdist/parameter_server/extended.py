@@ -1,9 +1,10 @@
 """How a `ParameterServerStrategy` creates and updates variables."""
 
 import contextvars
+import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -33,24 +34,6 @@ from tfdist.variables.initial_value import of_shards
 from tfdist.variables.layout import Layout, layout_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
-
-_applies_alone: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "applies_alone", default=False
-)
-
-
-@contextmanager
-def applying_alone() -> Iterator[None]:
-    """Surrounds an optimizer that no other worker applies at the same time.
-
-    TensorFlow allows no merge call within a condition, such as that of accumulated
-    gradients, and one replica needs none.
-    """
-    token = _applies_alone.set(True)
-    try:
-        yield
-    finally:
-        _applies_alone.reset(token)
 
 
 class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
@@ -249,9 +232,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
+        fn = with_this_generator(narrowing.tracing_a_step(fn))
+        # TensorFlow calls it in a thread of its own.
+        surroundings = contextvars.copy_context()
         return super()._call_for_each_replica(
-            with_this_generator(narrowing.tracing_a_step(fn)), args, kwargs
+            functools.partial(surroundings.run, fn), args, kwargs
         )
+
+    # A step has one replica, and nobody to meet. So it needs no merge call, which could
+    # not be within a condition, a loop or a `tf.function`.
 
     def _use_merge_call(self) -> bool:
         # An optimizer calls this before it updates anything, so this is where one that
@@ -262,14 +251,17 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                 "strategy.run. Put the step into a function, and schedule a function "
                 "that calls strategy.run(step, args=(batch,))"
             )
-        return not _applies_alone.get() and super()._use_merge_call()
+        return False
+
+    def _replica_ctx_all_reduce(
+        self, reduce_op: tf.distribute.ReduceOp, value: Any, options: Any = None
+    ) -> Any:
+        return value
 
     def _replica_ctx_update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
-        if _applies_alone.get():
-            return self._update(var, fn, args, kwargs, group)
-        return super()._replica_ctx_update(var, fn, args, kwargs, group)
+        return self._update(var, fn, args, kwargs, group)
 
     def _create_variable_round_robin(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any

@@ -84,6 +84,7 @@ class RoundComputation(UpdateComputation):
     ) -> None:
         self._weight = examples
         self._contribute = contribute
+        self._graph = tf.compat.v1.get_default_graph()
         self._mask: Any = None
         self.applied: list[str] = []
 
@@ -93,7 +94,8 @@ class RoundComputation(UpdateComputation):
         """Adds the gradients to those of the other workers.
 
         Raises:
-            RoundError: If the step has applied gradients already.
+            RoundError: If the step has applied gradients already, or does so within a
+                condition, a loop or a function of its own.
         """
         if self.applied:
             raise RoundError(
@@ -103,6 +105,14 @@ class RoundComputation(UpdateComputation):
                 "after it would see the old weights. Compute all gradients first, and "
                 "apply them once (keras.optimizers.MultiOptimizer has an optimizer per "
                 "layer), or use consistency=tfdist.Asynchronous()"
+            )
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            raise RoundError(
+                f"the train_step applies {optimizer.name} within a tf.cond, a "
+                "tf.while_loop or a tf.function: under tfdist.Synchronous() every step "
+                "gives its gradients to the round, once. Apply them in train_step itself "
+                "(zeros in place of those to leave out: tf.where), or use "
+                "consistency=tfdist.Asynchronous()"
             )
         self.applied.append(optimizer.name)
         if not optimizer.built:

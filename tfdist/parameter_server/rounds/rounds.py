@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import computing
-from tfdist.parameter_server.extended import applying_alone
 from tfdist.parameter_server.rounds.computation import (
     RoundComputation,
     UpdateComputation,
@@ -200,7 +199,7 @@ class Rounds:
         self._complete = {task_at(d): each.op.name for d, each in complete.items()}
 
         def apply() -> None:
-            with applying_alone(), computing(UpdateComputation()):
+            with computing(UpdateComputation()):
                 optimizer.apply(averages, variables)
 
         self._strategy.run(apply)

@@ -68,6 +68,7 @@ class ReplicaComputation:
         Raises:
             IndivisibleLossError: If it depends on this replica's examples and was not
                 computed by a tape.
+            NestedFunctionError: If nobody can tell, within a function of the step.
         """
         if gradient is None:
             return None
@@ -79,6 +80,7 @@ class ReplicaComputation:
             # Random noise: all replicas take the same one's.
             dense = tf.convert_to_tensor(gradient)
             return exchanged(self.step, [of_last_replica(self.step, dense)])[0]
+        self.step.check_can_exchange()
         raise IndivisibleLossError(
             f"{name} received a gradient that depends on one replica's part of the "
             "batch. Compute gradients with tf.GradientTape.gradient, which adds up those "

@@ -49,7 +49,11 @@ def sum_tensors(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def exchanged(step: ReplicaStep, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Adds up parts over all replicas, and marks the sums as equal on all of them."""
     # A rehearsal traces one replica outside `strategy.run`: nobody else to add up with.
-    sums = list(parts) if step.is_rehearsal else sum_tensors(parts)
+    if step.is_rehearsal:
+        sums = list(parts)
+    else:
+        step.check_can_exchange()
+        sums = sum_tensors(parts)
     step.is_same(sums)
     return sums
 

@@ -77,10 +77,11 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     counted = [None if each is None else step.counted(each) for each in values]
     if step.is_rehearsal or all(each is None for each in counted):
         summed = counted
-    elif _tf.could_be_recorded():
-        summed = _differentiably_reduced(counted)
     else:
-        summed = _reduced(counted)
+        step.check_can_exchange()
+        # An outer tape may differentiate them, for a penalty.
+        is_recorded = _tf.could_be_recorded()
+        summed = (_differentiably_reduced if is_recorded else _reduced)(counted)
     step.is_same([each for each in summed if each is not None])
     for place, part, indices, total in zip(places, parts, rows, summed, strict=True):
         flat[place] = (

@@ -7,8 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.keras.graph import function_being_traced
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
+
+
+class NestedFunctionError(ValueError):
+    """A step exchanges numbers between replicas in a `tf.function` that it calls."""
 
 
 @dataclass(eq=False)
@@ -42,6 +47,7 @@ class ReplicaStep:
     is_differentiating: bool = False
 
     def __post_init__(self) -> None:
+        self._function = function_being_traced()
         self._same: set[Any] = set()
         self._kinds_of_variables: dict[int, Kind] = {}
         self.reader = KindReader(
@@ -74,6 +80,25 @@ class ReplicaStep:
         # A condition, because a product would read and write the whole gradient.
         return tf.cond(
             self.count > 0, lambda: gradient, lambda: tf.zeros_like(gradient)
+        )
+
+    def check_can_exchange(self) -> None:
+        """Checks that what is being traced is the step, and no function within it.
+
+        A collective gets the number by which workers match it when its function is called,
+        which must be outside of any graph.
+
+        Raises:
+            NestedFunctionError: If it is a function that the step calls.
+        """
+        is_eager = self.known_kinds is not None
+        function = function_being_traced()
+        if is_eager or function is self._function:
+            return
+        raise NestedFunctionError(
+            f"the step computes a gradient, a sum or a state of all replicas in "
+            f"{function.name!r}, a tf.function that it calls, where replicas cannot "
+            "exchange numbers. Remove that @tf.function: fit compiles the whole step"
         )
 
     def kind_of(self, tensor: tf.Tensor) -> Kind:

@@ -1,0 +1,168 @@
+"""A `@tf.function` that a step calls, or that surrounds a layer, keeps its writes."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tfdist.keras.computation import computing
+from tfdist.keras.default_driver import DefaultDriver
+from tfdist.parameter_server.rounds.computation import RoundComputation
+from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.synchronous.fit.exchange import exchanged
+from tfdist.synchronous.fit.replica import NestedFunctionError, ReplicaStep
+
+X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+class Local(DefaultDriver):
+    def _function(self, step):
+        @tf.function
+        def run(batch):
+            return self.strategy.run(step, args=(batch,))
+
+        return run
+
+    def train_step_function(self, model):
+        return self._function(model.train_step)
+
+    def test_step_function(self, model):
+        return self._function(model.test_step)
+
+
+class Compiled(layers.Layer):
+    """Normalizes and counts in a function of its own, as a user of TensorFlow 1.x does."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = layers.BatchNormalization()
+        self.calls = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="calls"
+        )
+
+    def build(self, shape):
+        self.norm.build(shape)
+
+    @tf.function
+    def call(self, x, training=None):
+        self.calls.assign_add(1.0)
+        return self.norm(x, training=training)
+
+
+class FunctionInStep(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.norm = layers.BatchNormalization()
+        self.dense = layers.Dense(1)
+
+    def call(self, x, training=False):
+        return self.dense(self.norm(x, training=training))
+
+    def train_step(self, data):
+        loss = self.update(*data)
+        return {"loss": loss}
+
+    @tf.function
+    def update(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), weights, strict=True)
+        )
+        return loss
+
+
+class WithoutCall(FunctionInStep):
+    """Keras cannot build it, so that its step is rehearsed until it has variables."""
+
+    call = keras.Model.call
+
+    @tf.function
+    def update(self, x, y):
+        with tf.GradientTape() as tape:
+            predicted = self.dense(self.norm(x, training=True))
+            loss = tf.reduce_mean(tf.square(y - predicted))
+        weights = self.dense.trainable_variables + self.norm.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return loss
+
+
+class FunctionAroundCall(keras.Model):
+    """Its step is Keras's, but as one of its own it is rehearsed."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Compiled()
+        self.dense = layers.Dense(1)
+
+    def build(self, shape):
+        self.inner.build(shape)
+        self.dense.build(shape)
+
+    @tf.function
+    def call(self, x, training=None):
+        return self.dense(self.inner(x, training=training))
+
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+def trained(build, strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = build()
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    for _ in range(2):
+        model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        if type(model) is not WithoutCall:
+            model.evaluate(X, Y, batch_size=8, verbose=0)
+    return {each.path: each.numpy() for each in model.variables}, model.optimizer
+
+
+@pytest.mark.parametrize("build", [FunctionInStep, WithoutCall, FunctionAroundCall])
+def test_every_write_is_made(build):
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.fit_driver = Local(strategy)
+    ours, optimizer = trained(build, strategy)
+    plain, _ = trained(build, tf.distribute.get_strategy())
+    assert int(optimizer.iterations) == 20
+    for (name, value), expected in zip(ours.items(), plain.values(), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=name)
+
+
+def inside(how, function):
+    """Calls a function within a condition, a loop or a function."""
+    if how == "cond":
+        tf.cond(tf.constant(True), lambda: (function(), 0)[1], lambda: 0)
+    elif how == "loop":
+        tf.while_loop(
+            lambda i: i < 1, lambda i: (function(), i + 1)[1:], (tf.constant(0),)
+        )
+    else:
+        tf.function(function, autograph=False)()
+
+
+@pytest.mark.parametrize("how", ["cond", "loop", "function"])
+def test_a_round_takes_gradients_from_the_step_itself(how):
+    weight = keras.Variable(1.0)
+    optimizer = keras.optimizers.SGD()
+
+    def step():
+        with computing(RoundComputation(tf.constant(1), lambda contribution: None)):
+            inside(how, lambda: optimizer.apply([tf.constant(1.0)], [weight]))
+
+    with pytest.raises(RoundError, match=r"within a tf\.cond, .* tf\.where"):
+        tf.function(step, autograph=False).get_concrete_function()
+
+
+def test_replicas_exchange_nothing_within_a_function_of_the_step():
+    def step():
+        one = tf.constant(1, tf.int64)
+        replica = ReplicaStep(tf.zeros([], tf.int64), one, one)
+        inside("function", lambda: exchanged(replica, [tf.constant(1.0)]))
+
+    with pytest.raises(NestedFunctionError, match=r"Remove that @tf\.function"):
+        tf.function(step, autograph=False).get_concrete_function()
