@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -228,7 +229,7 @@ def moved():
     """The modules that moved, before and now, as the changelog says."""
     page = (Path(__file__).parent.parent / "CHANGELOG.md").read_text()
     rows = page.partition("| before | now |")[2].splitlines()[2:]
-    for row in rows:
+    for row in itertools.takewhile(str.strip, rows):
         package, before, now = row.strip("| ").split(" | ")
         files = before.replace("/", ".").replace(".py", "").split(", ")
         names = [f"{package.strip('`')}.{each}" for each in files]
