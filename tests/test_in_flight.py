@@ -1,12 +1,15 @@
 """How many functions are in flight, and the order of their results."""
 
+import math
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from tfdist import _tf
+from tfdist.parameter_server.fit import in_flight as in_flight_module
 from tfdist.parameter_server.fit.in_flight import InFlight
 
 from .deadline import DEADLINE
@@ -65,7 +68,7 @@ def test_no_result_comes_after_a_later_one(limit, data):
     in_flight.join()
     assert results == sorted(set(results))
     assert results[-1] == 19
-    assert in_flight.under_way(20) == []
+    assert in_flight.under_way() == []
 
 
 def test_a_slow_function_holds_up_nothing_but_itself():
@@ -74,12 +77,11 @@ def test_a_slow_function_holds_up_nothing_but_itself():
     for number in range(1000):
         in_flight.submit(None, number, results.append)
     assert results == [*range(1, 999)]
-    assert in_flight.under_way(999) == [(0, 1)]
     assert in_flight.finished == 998
-    assert in_flight.under_way(1000) == [(0, 1), (999, 1)]
+    assert in_flight.under_way() == [(0, 1), (999, 1)]
     in_flight.join()
     assert results == [*range(1, 1000)]
-    assert in_flight.under_way(1000) == []
+    assert in_flight.under_way() == []
 
 
 def test_what_has_ended_is_under_way_until_the_weights_have_it():
@@ -94,12 +96,74 @@ def test_what_has_ended_is_under_way_until_the_weights_have_it():
             batches=number,
         )
     in_flight.join()
-    assert in_flight.under_way(4) == [(0, 1), (1, 1), (2, 1), (3, 1)]
-    assert in_flight.under_way(2) == [(0, 1), (1, 1)]
+    assert in_flight.under_way() == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert in_flight.under_way(since=2) == [(2, 1), (3, 1)]
     applied |= {0, 1}
-    assert in_flight.under_way(4) == [(2, 1), (3, 1)]
+    assert in_flight.under_way() == [(2, 1), (3, 1)]
     applied |= {2, 3}
-    assert in_flight.under_way(4) == []
+    assert in_flight.under_way() == []
+
+
+class Clock:
+    """The time of functions that end at certain times: a wait for one moves it."""
+
+    def __init__(self, monkeypatch, coordinator, ends):
+        self.now, self.coordinator, self.ends = 0.0, coordinator, ends
+        monkeypatch.setattr(in_flight_module, "time", self)
+        monkeypatch.setattr(in_flight_module._tf, "wait_for_result", self.wait)
+
+    def monotonic(self):
+        return self.now
+
+    def wait(self, output, seconds):
+        self.now += min(seconds, max(self.ends[output.number] - self.now, 0))
+        for each in [*self.coordinator.under_way]:
+            if self.ends[each.number] <= self.now:
+                self.coordinator.under_way.remove(each)
+                each.end()
+        return self.ends[output.number] <= self.now
+
+
+NEVER = math.inf
+
+
+@pytest.mark.parametrize(
+    ("ends", "renewed", "late", "seconds"),
+    [
+        ([1, 1.5], False, [], 1.5),
+        ([1, 3, 4.5], False, [1, 2], 2),
+        ([1, 3, 4.5], True, [], 4.5),
+        ([NEVER, 1, 2], True, [0], 4),
+        ([NEVER], True, [0], 2),
+    ],
+)
+def test_a_slow_function_is_waited_for_a_limited_time(
+    monkeypatch, ends, renewed, late, seconds
+):
+    coordinator = Coordinator(lambda count: None)
+    in_flight, joins = InFlight(coordinator, limit=9), []
+    in_flight.after_join = lambda: joins.append(1)
+    for number in range(len(ends)):
+        in_flight.submit(None, number)
+    clock = Clock(monkeypatch, coordinator, ends)
+    in_flight.wait(2, renewed)
+    assert in_flight.under_way() == [(number, 1) for number in late]
+    assert clock.now == pytest.approx(seconds, abs=0.1)
+    assert bool(joins) is not bool(late)
+
+
+def test_a_function_that_outlasted_a_wait_is_not_waited_for_again(monkeypatch):
+    ends = [NEVER]
+    coordinator = Coordinator(lambda count: None)
+    in_flight = InFlight(coordinator, limit=9)
+    in_flight.submit(None, 0)
+    clock = Clock(monkeypatch, coordinator, ends)
+    in_flight.wait(2)
+    ends.append(2.5)
+    in_flight.submit(None, 1)
+    in_flight.wait(2)
+    assert in_flight.under_way() == [(0, 1)]
+    assert clock.now == 2.5
 
 
 def test_what_an_error_has_left_is_not_late_in_the_next_fit():
@@ -109,10 +173,10 @@ def test_what_an_error_has_left_is_not_late_in_the_next_fit():
     for number in range(2):  # Of a round that an error has ended.
         in_flight.submit(None, number, on_end=lambda _: lambda: False)
     in_flight.join_functions()
-    assert in_flight.under_way(2) == [(0, 1), (1, 1)]
-    assert in_flight.under_way(2, since=1) == [(1, 1)]
+    assert in_flight.under_way() == [(0, 1), (1, 1)]
+    assert in_flight.under_way(since=1) == [(1, 1)]
     in_flight.settle()
-    assert in_flight.under_way(2) == []
+    assert in_flight.under_way() == []
 
 
 def test_a_result_is_waited_for_until_it_is_on_the_chief():

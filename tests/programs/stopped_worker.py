@@ -147,7 +147,7 @@ def checkpoint(strategy, worker, steps_per_execution):
         strategy.checkpoints.interval = 1e-6 if batch == due else 1e6
         if batch == due:
             # What is left then is the stopped worker's.
-            while len(in_flight.under_way(in_flight.submitted)) > 1:
+            while len(in_flight.under_way()) > 1:
                 in_flight.wait(0.01)
         if batch == due + 2 * steps_per_execution:
             while is_writing():

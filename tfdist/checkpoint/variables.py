@@ -1,15 +1,16 @@
 """Variables of a cluster on disk: each ps writes and reads its own.
 
-Cost: every byte of a variable moves once, from the memory of its ps to the disk of its
-ps; none crosses the network unless the directory is on a network file system. Workers
-continue meanwhile: each variable is consistent in itself, and different variables may
-be a few steps apart.
+All of them are read before any is written, so that updates may go on meanwhile. Cost:
+every byte of a variable moves once, from the memory of its ps to the disk of its ps; none
+crosses the network unless the directory is on a network file system. A variable that is
+updated before it is written takes its memory twice until then.
 """
 
 import errno
 import math
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,13 @@ class VariableWriter:
 
     Args:
         **groups: Lists of Keras variables.
+
+    Attributes:
+        has_read: Is set by a call once all variables are read.
     """
 
     def __init__(self, **groups: Sequence[Any]) -> None:
+        has_read = self.has_read = threading.Event()
         checkpoint = tf.train.Checkpoint(**_lists(groups))
         self._bytes = _MARGIN + sum(
             math.prod(each.shape) * tf.as_dtype(each.dtype).size
@@ -38,7 +43,12 @@ class VariableWriter:
         )
 
         def write(prefix: tf.Tensor) -> tf.Tensor:
-            return checkpoint.write(prefix)
+            written = checkpoint.write(prefix)
+            # A tensor that has been read stays as it is: an update of its variable
+            # writes elsewhere. `tf.group` sends one signal per ps.
+            with tf.control_dependencies([tf.group(*_reads(written.graph))]):
+                tf.numpy_function(has_read.set, [], [])
+            return written
 
         with saved_by_a_function():
             self._write = tf.function(write, autograph=False).get_concrete_function(
@@ -57,6 +67,15 @@ class VariableWriter:
         if shutil.disk_usage(path).free < self._bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self._write(tf.constant(str(path / _FILE)))
+
+
+def _reads(graph: tf.Graph) -> list[tf.Operation]:
+    """Returns what reads a variable."""
+    return [
+        each
+        for each in graph.get_operations()
+        if each.outputs and any(arg.dtype == tf.resource for arg in each.inputs)
+    ]
 
 
 def read(path: Path, **groups: Sequence[Any]) -> None:

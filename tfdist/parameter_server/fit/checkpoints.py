@@ -1,10 +1,9 @@
-"""The checkpoints of a `fit`, written without holding it up.
+"""The checkpoints of a `fit`: each is a consistent cut.
 
-When a checkpoint is due, the position of `fit` and the state of the callbacks are
-recorded, and `fit` continues. Once the steps before that position have finished, the
-variables are written in the background. Nothing waits for a slow step, such as one on a
-stopped worker: its batch is put back. A checkpoint therefore contains every step before
-its position, and perhaps some later ones, which run again after a restart.
+When a checkpoint is due, no further step is sent until those in flight have finished and
+each ps has read its variables. Then `fit` goes on, and what was read is written in the
+background. A step that takes much longer, as on a stopped worker, is not waited for: its
+batch is put back, and runs again after a restart.
 """
 
 import dataclasses
@@ -26,9 +25,10 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
-# How long a checkpoint waits for the steps that were in flight when it was due. The
-# batches of slower steps are put back, so this bounds how old a checkpoint can get.
+# How long a checkpoint waits until one of the steps in flight finishes. The batches of
+# slower steps are put back.
 _SECONDS_FOR_STEPS = 2.0
+_SECONDS_FOR_A_LOOK = 0.05  # At what else may have ended a wait for the ps.
 # How long a failed `fit` waits for the checkpoint that is being written.
 _SETTLE_SECONDS = 30.0
 
@@ -103,51 +103,41 @@ class Checkpoints:
         # checkpoint.
         self._write_variables = variables.VariableWriter(**groups_of(model))
         self._write_data = DataWriter()
-        self._due: tuple[Snapshot, int] | None = None
         self._last = time.monotonic()
 
     def before_step(self, step: int) -> None:
-        """Begins a checkpoint if one is due, or writes the one that was begun."""
+        """Writes a checkpoint if one is due."""
         waited = time.monotonic() - self._last
-        if self._due is not None:
-            snapshot, submitted = self._due
-            late = self._late(submitted)
-            if not late or waited >= _SECONDS_FOR_STEPS:
-                self._due = None
-                self._write(self._put_back(snapshot, late))
-        elif not self._writer.busy and waited >= self._options.interval:
-            self._due = self._begin(step)
+        if not self._writer.busy and waited >= self._options.interval:
+            self._in_flight.wait(_SECONDS_FOR_STEPS, renewed=True)
+            self._cut(step)
 
     def write_now(self, step: int) -> None:
         """Writes a checkpoint and waits for it: no further step will run."""
         self._writer.wait()
-        self._due = None
-        snapshot, submitted = self._begin(step)
         self._in_flight.wait(_SECONDS_FOR_STEPS)
-        self._write(self._put_back(snapshot, self._late(submitted)))
+        self._cut(step)
         self._writer.wait()
 
-    def _late(self, submitted: int) -> list[tuple[Any, int]]:
-        # Without those of an earlier `fit`, whose batches are not of this data.
-        return self._in_flight.under_way(submitted, self._submitted_before)
-
-    def _begin(self, step: int) -> tuple[Snapshot, int]:
-        """Takes the snapshot before a step, and the number of functions before it."""
+    def _cut(self, step: int) -> None:
+        """Writes a checkpoint of all that has finished before a step."""
         self._last = time.monotonic()
         progress = self._progress
         assert progress.feed
         position = Position(
             progress.epochs_done, step, progress.feed.read, progress.batches_before
         )
-        return self._snapshot(position), self._in_flight.submitted
+        # Without those of an earlier `fit`, whose batches are not of this data.
+        late = self._in_flight.under_way(self._submitted_before)
+        self._write(self._put_back(self._snapshot(position), late))
 
     def _put_back(self, snapshot: Snapshot, late: list[tuple[Any, int]]) -> Snapshot:
         """Returns the snapshot with the batches of late steps put back.
 
         Args:
-            snapshot: Taken when the checkpoint was begun.
-            late: The functions that have not finished since then: the argument and the
-                number of steps of each.
+            snapshot: The snapshot.
+            late: The functions that have not finished: the argument and the number of
+                steps of each.
         """
         if not late:
             return snapshot
@@ -168,7 +158,6 @@ class Checkpoints:
     def at_end(self) -> None:
         """Writes the last checkpoint, and waits for it."""
         self._writer.wait()
-        self._due = None
         progress = self._progress
         position = Position(progress.epochs_done)
         assert progress.feed
@@ -201,12 +190,19 @@ class Checkpoints:
         )
 
     def _write(self, snapshot: Snapshot) -> None:
+        """Begins to write, and returns once the ps have read their variables."""
+
         def write() -> None:
             with self._store.writing() as path:
                 self._write_variables(path)
                 snapshot.write(path, self._write_data)
 
+        has_read = self._write_variables.has_read
+        has_read.clear()
         self._writer.start(write, f"a checkpoint in {self._store.directory}")
+        with self._in_flight.waiting():
+            while not has_read.wait(_SECONDS_FOR_A_LOOK) and self._writer.busy:
+                self._in_flight.check()
 
     def settle(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""

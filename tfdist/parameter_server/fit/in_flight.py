@@ -75,6 +75,8 @@ class InFlight:
         # What has ended, and waits for the others of its round.
         self._ended: list[tuple[_Function, Callable[[], bool]]] = []
         self._newest_result = 0
+        # The number of the last function that was submitted before a wait was given up.
+        self._outlasted = 0
         self._submitter: int | None = None
         self.submitted = 0
         self.steps_finished = 0
@@ -128,12 +130,11 @@ class InFlight:
         """The number of functions known to have finished, in any order."""
         return self.submitted - len(self._under_way)
 
-    def under_way(self, first: int, since: int = 0) -> list[tuple[Any, int]]:
-        """Returns those of the `first` functions that the weights may not have yet.
+    def under_way(self, since: int = 0) -> list[tuple[Any, int]]:
+        """Returns the functions that the weights may not have yet.
 
         Args:
-            first: How many had been submitted.
-            since: How many of these to leave out: those of an earlier `fit`.
+            since: How many of the first to leave out: those of an earlier `fit`.
 
         Returns:
             The batches of each, and its number of steps.
@@ -143,25 +144,41 @@ class InFlight:
             for each in sorted(
                 [*self._under_way, *self._unapplied()], key=lambda each: each.number
             )
-            if since < each.number <= first
+            if each.number > since
         ]
 
     def _unapplied(self) -> list[_Function]:
         self._ended = [each for each in self._ended if not each[1]()]
         return [function for function, _ in self._ended]
 
-    def wait(self, timeout: float) -> None:
-        """Waits at most `timeout` seconds for the functions in flight.
+    def wait(self, timeout: float, renewed: bool = False) -> None:
+        """Waits a limited time for the functions in flight.
+
+        This waits for the updates of their complete rounds, too. A function that has
+        outlasted such a wait, as on a stopped worker, is not waited for again.
+
+        Args:
+            timeout: The limit in seconds.
+            renewed: Whether it begins anew whenever a function finishes.
 
         Raises:
             tf.errors.OpError: The error of a function.
         """
-        deadline = time.monotonic() + timeout
+        deadline, finished = time.monotonic() + timeout, self.finished
         self._take_results()
-        while self._under_way and (left := deadline - time.monotonic()) > 0:
-            seconds = min(left, _LONGEST_POLL_SECONDS)
-            _tf.wait_for_result(self._under_way[0].output, seconds)
+        while slow := [
+            each for each in self._under_way if each.number > self._outlasted
+        ]:
+            if renewed and self.finished > finished:
+                deadline, finished = time.monotonic() + timeout, self.finished
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._outlasted = self.submitted
+                return
+            _tf.wait_for_result(slow[0].output, min(left, _LONGEST_POLL_SECONDS))
             self._take_results()
+        if not self._under_way:
+            self.after_join()
 
     def _make_room(self) -> None:
         """Waits until fewer than `limit` functions are in flight."""
