@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
 from launch.plan import SERVER, TaskPlan
-from launch.script_source import import_setting, imports_any
+from launch.script_source import imports_any
+from launch.too_late import too_late
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
@@ -86,8 +87,8 @@ def why_not(
         theirs.pop(LOG_LEVEL, None)
     if different := {name for name, _ in ours.items() ^ theirs.items()}:
         return f"it has its own {', '.join(sorted(different))}"
-    setting = import_setting("".join(plan.argv[1:2]))
-    return f"its script may set {setting}" if setting else ""
+    late = too_late("".join(plan.argv[1:2]))
+    return late and f"its script may {late}"
 
 
 def _read_early(environ: Mapping[str, str]) -> dict[str, str]:

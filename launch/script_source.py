@@ -1,4 +1,4 @@
-"""What the source of a script shows, and of the modules beside it that it imports.
+"""What the source of a script imports, and the modules beside it that it imports.
 
 The source is parsed, not run.
 """
@@ -6,10 +6,6 @@ The source is parsed, not run.
 import ast
 from collections.abc import Collection, Iterator
 from pathlib import Path
-
-from tf_config.contract import is_import_setting
-
-_READERS = ("get", "getenv")
 
 
 def imports_any(script: str, modules: Collection[str]) -> bool:
@@ -22,69 +18,48 @@ def imports_any(script: str, modules: Collection[str]) -> bool:
     wanted = tuple(f"{name}." for name in modules)
     return any(
         f"{name}.".startswith(wanted)
-        for tree in _trees(Path(script))
-        for name in _imports(tree)
+        for tree in trees(script)
+        for name in _imports(tree, ())
     )
 
 
-def import_setting(script: str) -> str:
-    """Returns an environment variable that a script, or a module next to it, may set.
-
-    Whether it is set cannot be told from the source. So this is the first that is named
-    other than to be read.
+def trees(script: str) -> Iterator[ast.Module]:
+    """Yields the syntax tree of a script, and of each module or package beside it.
 
     Args:
         script: The path of a Python script, which need not exist.
-
-    Returns:
-        A variable that TensorFlow, or what it imports, may read while it is imported;
-        '' if there is none.
     """
-    names = (name for tree in _trees(Path(script)) for name in _names(tree))
-    return next(filter(is_import_setting, names), "")
-
-
-def _trees(script: Path) -> Iterator[ast.Module]:
-    """Yields the syntax tree of a script, and of each module beside it."""
-    found = [script]
+    root = Path(script).parent
+    found = [Path(script)]
     for path in found:
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue  # Python reports it when it runs the script.
         yield tree
-        names = set(_imports(tree))
-        # `a.b` is either the module b of the package a, or a name in the module a.
-        names |= {name.rpartition(".")[0] for name in names} - {""}
-        beside = (f"{name.replace('.', '/')}.py" for name in sorted(names))
-        paths = [script.parent / each for each in beside]
-        found += [each for each in paths if each.is_file() and each not in found]
+        names = set(_imports(tree, path.parent.relative_to(root).parts))
+        # `a.b` is either the module b of the package a, or a name in the module a. The
+        # packages around it are imported too.
+        parts = [name.split(".") for name in sorted(names)]
+        heads = [root.joinpath(*p[:n]) for p in parts for n in range(1, len(p) + 1)]
+        for head in heads:
+            paths = (head.with_name(f"{head.name}.py"), head / "__init__.py")
+            found += [p for p in paths if p not in found and p.is_file()]
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[str]:
+    """Yields the dotted names of what is imported.
+
+    Args:
+        tree: The source.
+        package: Where it is; () for a script, which can import nothing relative to it.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            # No relative imports: a script is not in a package, so they would fail.
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _names(tree: ast.Module) -> Iterator[str]:
-    """Yields text and names of arguments, except where they are read by."""
-    read = {id(each) for node in ast.walk(tree) for each in _read_by(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in read:
-                yield node.value
-        elif isinstance(node, ast.keyword) and node.arg:
-            yield node.arg
-
-
-def _read_by(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        return node.args if name in _READERS else []
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        return [node.slice]
-    return []
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            if node.level and not parents:
+                continue
+            module = [*parents, *([node.module] if node.module else [])]
+            yield from (".".join([*module, alias.name]) for alias in node.names)

@@ -52,11 +52,6 @@ IN_PART = {
         "mod-whole",
         "mod-thirds",
     ),
-    "test_fork_server.py::test_a_setting_before_the_import_counts": (
-        "os.environ['KERAS_BACKEND'] = 'jax'-True",
-        "os.putenv('XLA_FLAGS', '')-True",
-        "import keras; os.environ['KERAS_BACKEND'] = 'jax'-False",
-    ),
     "test_kubernetes_nodes.py::test_nothing_is_left": ("cancel", "SIGKILL"),
     "test_kubernetes_nodes.py::test_what_kubernetes_does_not_have": (
         "flags0-ImagePullBackOff: Back-off pulling image",

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -197,23 +196,29 @@ def test_a_deferred_module_is_executed_when_it_is_used(forker, script):
 import sys
 import keras
 from tensorflow import keras as again
-import matplotlib.pyplot
-late = lambda: [name in sys.modules for name in ("sklearn.base", "matplotlib.figure")]
+late = lambda: [name in sys.modules for name in ("sklearn", "matplotlib")]
 before = late()
 # AutoGraph looks at the file of every module.
-files = [module.__file__ for module in (keras.wrappers, again.wrappers)]
+deferred = keras.wrappers, again.wrappers, keras.visualization, again.visualization
+files = [module.__file__ for module in deferred]
 assert late() == before
+keras.wrappers.mine = keras.visualization.mine = "kept"
 assert again.wrappers.SKLearnClassifier is keras.wrappers.SKLearnClassifier
-assert late()[0]
-assert callable(matplotlib.pyplot.plot) and "plot" in dir(matplotlib.pyplot)
-print(files, [type(each) for each in (keras.wrappers, matplotlib.pyplot)])
+assert callable(keras.visualization.plot_image_gallery)
+assert late() == [True, True]
+import matplotlib.pyplot as plt
+plt.show = lambda: "mine"
+again.visualization.plot_image_gallery
+print(files, [type(each) for each in (*deferred, plt)])
+print(keras.wrappers.mine, keras.visualization.mine, plt.show())
 print(before)
 """)
-    (forked, *early), (spawned, *_) = (
-        output.splitlines()[-2:] for _, output in forker.both(path)
+    (*forked, early), (*spawned, _) = (
+        output.splitlines()[-3:] for _, output in forker.both(path)
     )
     assert forked == spawned
-    assert early == ["[False, False]"]
+    assert forked[-1] == "kept kept mine"
+    assert early == "[False, False]"
 
 
 def test_tensorflow_is_there_and_whole(forker, script):
@@ -234,70 +239,49 @@ print(tf.reduce_sum([1.0, 2.0]).numpy(), keras.ops.sum([1.0, 2.0]).numpy())
     assert forked[-1] == "3.0 3.0"
 
 
-STARTED_AGAIN = "import sys; print('tfdist.fork_server' not in sys.modules)"
-
-
 @pytest.mark.parametrize(
-    ("code", "again"),
+    ("code", "done"),
     [
-        ("os.environ['KERAS_BACKEND'] = 'jax'", True),
-        ("os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')", True),
-        ("os.environ.pop('OMP_NUM_THREADS', None)", True),
-        ("os.putenv('XLA_FLAGS', '')", True),
-        ("os.environ['CUDA_VISIBLE_DEVICES'] = '-1'", False),
-        ("os.environ['MY_OWN'] = '1'", False),
-        ("import keras; os.environ['KERAS_BACKEND'] = 'jax'", False),
-        ("import tfdist; os.environ['TF_XLA_FLAGS'] = ''", False),
+        ("os.environ['KERAS_BACKEND'] = 'jax'", "sets KERAS_BACKEND"),
+        ("os.environ.pop('OMP_NUM_THREADS', None)", "sets OMP_NUM_THREADS"),
+        ("os.environ['HOME'] = '/tmp'", "sets HOME"),
+        (
+            "import importlib.util as u\nu.find_spec('tensorflow')\n"
+            "os.environ['TF_X'] = os.environ['KERAS_X'] = ''",
+            "sets KERAS_X and sets TF_X",
+        ),
+        ("import sys; sys.path.insert(0, 'lib')", "changes where Python finds keras"),
+        ("import sys; sys.path[:0] = ['/tmp']; sys.path.append('lib')", ""),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '-1'", ""),
+        ("os.environ['MY_OWN'] = '1'", ""),
+        ("import keras; os.environ['KERAS_BACKEND'] = 'jax'", ""),
+        ("import tfdist; os.environ['TF_XLA_FLAGS'] = ''", ""),
     ],
 )
-def test_a_setting_before_the_import_counts(other_forker, script, code, again):
-    path = script(f"import os\n{code}\n{STARTED_AGAIN}\nprint(os.getppid())")
+def test_what_comes_too_late_is_refused(other_forker, script, code, done):
+    script("", "lib/keras.py")
+    path = script(f"import os, sys\nprint(os.getppid())\n{code}\n{THEN_IMPORT}")
     (status, output), _ = other_forker.both(path)
-    assert (status, output.split()[-2:]) == (
-        0,
-        [str(again), str(other_forker.process.pid)],
-    )
+    parent, *tries = output.splitlines()
+    assert (status, int(parent)) == (0, other_forker.process.pid)
+    if done:
+        [said] = set(tries)
+        assert said.startswith(f"before it imports keras, this program {done}, which")
+        assert "--fork_server=off" in said
+    else:
+        assert tries == ["it is there"] * 2
 
 
-SETS_LATE = """
-import os, sys
-print("read", repr(sys.stdin.readline()))
-os.environ["KERAS" + "_BACKEND"] = "jax"
+# A refusal is not used up.
+THEN_IMPORT = """
+for _ in range(2):
+    try:
+        import keras
+    except RuntimeError as error:
+        print(error)
+    else:
+        print("it is there")
 """
-
-
-def test_a_program_that_starts_again_says_so_and_reads_its_input_again(
-    forker, script, directory
-):
-    (directory / "epochs").write_text("10\n20\n")
-    (_, output), _ = forker.both(f"<{directory}/epochs", script(SETS_LATE))
-    first, said, again = output.splitlines()
-    assert first == again == r"read '10\n'"
-    assert said.startswith("tfdist: this program sets KERAS_BACKEND, which comes too ")
-    assert "happens twice" in said
-    assert "--fork_server=off" in said
-    assert "gone" not in said
-
-
-def test_what_was_read_from_a_pipe_is_said_to_be_gone(forker, script, directory):
-    pipe = directory / "pipe"
-    os.mkfifo(pipe)
-    # Open for both, so that nobody waits for the other end.
-    ours = os.open(pipe, os.O_RDWR)
-    os.write(ours, b"10\n")
-    forker.process.stdin.write(json.dumps([f"<{pipe}", script(SETS_LATE)]) + "\n")
-    forker.process.stdin.flush()
-    wait_for(lambda: _is_empty(ours), "the first reading")
-    os.write(ours, b"20\n")
-    (_, output), _ = json.loads(forker.process.stdout.readline())
-    os.close(ours)
-    first, said, again = output.splitlines()
-    assert (first, again) == (r"read '10\n'", r"read '20\n'")
-    assert "anything it read from standard input is gone" in said
-
-
-def _is_empty(pipe: int) -> bool:
-    return not select.select([pipe], [], [], 0)[0]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import launch
 from launch import forking
 from launch.plan import PlanError, Program, plan
+from launch.too_late import too_late
 from tf_config import Cluster
 
 CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4")
@@ -140,13 +141,56 @@ def test_an_unknown_mode_is_refused():
         ("os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['TF_CONFIG'] = ''", ""),
         ("os.environ['MY_OWN'] = 'TF_ and more'", ""),
         ("'PYTHON is fun'", ""),
+        ("os.environ['HOME'] = '/tmp'", "HOME"),
+        ("os.environ['TMPDIR'] = '/scratch'", "TMPDIR"),
+        ("print(os.environ['HOME'], os.environ.get('TMPDIR'))", ""),
+        ("import package_beside.inner", "KERAS_HOME"),
+        (
+            "find_spec('tensorflow')\nos.environ['KERAS_BACKEND'] = 'jax'",
+            "KERAS_BACKEND",
+        ),
         ("this is no Python: 'KERAS_BACKEND'", ""),
     ],
 )
 def test_a_script_that_sets_what_an_import_reads_is_spawned(tmp_path, code, variable):
     (tmp_path / "settings_beside.py").write_text("os.environ['KERAS_HOME'] = '.'")
+    package = tmp_path / "package_beside"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .settings import nothing")
+    (package / "settings.py").write_text("os.environ['KERAS_HOME'] = '.'")
     script = tmp_path / "train.py"
     script.write_text(code)
     found = reasons(job(ENVIRON, script=str(script)).plans)
     assert found.pop("chief") == (variable and f"its script may set {variable}")
     assert set(found.values()) == {""}
+
+
+@pytest.mark.parametrize(
+    ("code", "late"),
+    [
+        ("sys.path.insert(0, 'lib')", "change sys.path"),
+        ("sys.path[:0] = ['lib']", "change sys.path"),
+        ("sys.path = ['lib', *sys.path]", "change sys.path"),
+        ("from sys import path\npath.insert(0, 'lib')", "change sys.path"),
+        ("del sys.path[0]", "change sys.path"),
+        ("sys.modules['pandas'] = None", "change sys.modules"),
+        ("sys.meta_path.insert(0, Mine())", "change sys.meta_path"),
+        ("sys.path.append('lib')", ""),
+        ("sys.path += ['lib']", "change sys.path"),
+        ("print(sys.path, sys.path[0], 'a' in sys.modules, sys.modules[__name__])", ""),
+        ("sys.modules.get('pandas'), os.path.join('a', 'b'), sys.argv[0]", ""),
+        ("for k, v in settings: os.environ[k] = v", "set any environment variable"),
+        ("os.environ['KERAS' + '_HOME'] = ''", "set any environment variable"),
+        ("os.environ.update(settings)", "set any environment variable"),
+        ("os.environ.update(**settings)", "set any environment variable"),
+        ("os.environ.update({**settings})", "set any environment variable"),
+        ("os.environ.clear()", "set any environment variable"),
+        ("from os import putenv\nputenv(name, '')", "set any environment variable"),
+        ("os.environ.update({'A': a}, B=b); os.environ.pop('A', None)", ""),
+        ("settings.update(others); others.pop(name); mine[name] = 1", ""),
+    ],
+)
+def test_what_comes_too_late_in_a_fork_is_read_from_the_source(tmp_path, code, late):
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    assert too_late(str(script)) == late

@@ -17,7 +17,7 @@ def fork_and_hang():
 
 server._fork = fork_and_hang
 server.Imports = lambda: types.SimpleNamespace(path=[""], hidden_by=lambda _: "")
-server.late_settings.watch = lambda *_: None
+server.FirstImport = lambda _: None
 task = server.serve()
 try:
     task.run()

@@ -1,8 +1,8 @@
-"""Defers imports that take long, and that few programs need.
+"""Defers modules of Keras that few programs need, with the packages that they import.
 
 Keras imports scikit-learn for its wrappers, and Matplotlib for its plots, if they are
 installed: a third of the time. A deferred module is there, and is executed when a program
-first looks for a name in it.
+first looks for a name in it. The packages themselves are not: a program imports its own.
 """
 
 import contextlib
@@ -15,9 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_MODULES = ("keras.wrappers", "matplotlib.pyplot")
-# Keras has every public module once more, for `tf.keras`.
-_SUFFIX = ".keras.wrappers"
+_DEFERRED = (".wrappers", ".visualization")
 _lock = threading.RLock()
 
 
@@ -33,6 +31,11 @@ class _Deferred(ModuleType):
             raise AttributeError(name)
         _execute(self)
         return getattr(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("__"):
+            _execute(self)  # Or else it would undo this later.
+        ModuleType.__setattr__(self, name, value)
 
     def __dir__(self) -> list[str]:
         _execute(self)
@@ -60,7 +63,9 @@ class _Finder:
         self, name: str, path: object, target: object = None
     ) -> ModuleSpec | None:
         """Returns the specification of a deferred module."""
-        if not (name in _MODULES or name.endswith(_SUFFIX)) or name in self._seen:
+        # Keras has a module several times: in its source, public, and for `tf.keras`.
+        is_one = name.startswith("keras.") and name.endswith(_DEFERRED)
+        if not is_one or name in self._seen:
             return None
         self._seen.add(name)  # Or else it would find itself.
         spec = importlib.util.find_spec(name)

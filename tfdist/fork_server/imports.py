@@ -69,6 +69,14 @@ class Imports:
                 return name
         return ""
 
+    def elsewhere(self, path: Sequence[str]) -> set[str]:
+        """Returns the imported modules that another `sys.path` has elsewhere, or not."""
+        return {
+            name
+            for name, module in self._modules.items()
+            if _find(name, path) != _origin(module)
+        }
+
 
 def _origin(module: ModuleType) -> str:
     spec = getattr(module, "__spec__", None)

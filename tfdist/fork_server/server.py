@@ -6,7 +6,8 @@ import sys
 import warnings
 
 from tf_config.contract import ForkAnswer, ForkRequest
-from tfdist.fork_server import late_settings, process
+from tfdist.fork_server import process
+from tfdist.fork_server.first_import import FirstImport
 from tfdist.fork_server.imports import Imports
 from tfdist.fork_server.program import Program
 
@@ -124,5 +125,5 @@ def _start(
         os._exit(1)
     program = Program(request.argv)
     program.prepare(imports.path[0 if program.directory is None else 1 :])
-    late_settings.watch(request, imports.set_variables)
+    sys.meta_path.insert(0, FirstImport(imports))
     return program

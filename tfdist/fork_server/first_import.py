@@ -1,0 +1,100 @@
+"""What a program did before its first import of TensorFlow, which a fork has done already.
+
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras
+
+In a forked process this would do nothing, in silence, so the import is refused. The
+launcher spawns a task whose source shows that it does this, so that few programs get here;
+see `launch/script_source.py`.
+"""
+
+import copy
+import importlib.machinery
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from tf_config.contract import is_import_setting
+from tfdist.fork_server.imports import Imports
+
+_IMPORTED_LATE = ("tensorflow", "keras", "tfdist")
+
+
+class FirstImport:
+    """Gives the program the modules that are there when it first imports one of them.
+
+    It is a finder on `sys.meta_path` until then.
+
+    Args:
+        imports: What has been imported.
+    """
+
+    def __init__(self, imports: Imports) -> None:
+        self._modules = {name: sys.modules.pop(name) for name in _IMPORTED_LATE}
+        self._specs = {name: each.__spec__ for name, each in self._modules.items()}
+        self._imports = imports
+        self._environ = dict(os.environ)
+        self._path = tuple(sys.path)
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        """Finds one of the modules."""
+        if name not in self._modules:
+            return None
+        spec = copy.copy(self._specs[name])
+        assert spec is not None
+        spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """Returns the module that is there.
+
+        Raises:
+            RuntimeError: If the program did something that comes too late.
+        """
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            try:
+                self._check(spec.name)
+            except RuntimeError:
+                sys.meta_path.insert(0, self)
+                raise
+            # Of a module that is there, the import would take its own specification.
+            others = {*self._modules} - {spec.name}
+            sys.modules.update({name: self._modules[name] for name in others})
+            for variable, value in self._imports.set_variables.items():
+                os.environ.setdefault(variable, value)
+        return self._modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Executes nothing: the module has been executed."""
+        module.__spec__ = self._specs[module.__name__]
+
+    def _check(self, name: str) -> None:
+        done = [f"sets {each}" for each in changed(self._environ, os.environ)]
+        if self._path != tuple(sys.path):
+            before, now = (self._imports.elsewhere(p) for p in (self._path, sys.path))
+            moved = ", ".join(sorted(now - before))
+            done += [f"changes where Python finds {moved}"] if moved else []
+        if done:
+            raise RuntimeError(refusal(name, done))
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Returns the variables that an import reads, and that differ.
+
+    >>> changed({"HOME": "/root", "A": "1"}, {"HOME": "/tmp", "A": "2", "TF_X": ""})
+    ['HOME', 'TF_X']
+    """
+    differing = {name for name, _ in before.items() ^ now.items()}
+    return sorted(filter(is_import_setting, differing))
+
+
+def refusal(name: str, done: Sequence[str]) -> str:
+    """Returns the message of the error about what a program did before an import."""
+    return (
+        f"before it imports {name}, this program {' and '.join(done)}, which comes too "
+        f"late: it is a forked task, for which {name} was imported before. Start the "
+        "launcher with --fork_server=off, or set it before the launcher starts"
+    )
