@@ -8,7 +8,7 @@ from launch import Program, local_cluster, make_job
 from launch.console.console import Console
 from launch.console.keras_progress import split_progress
 from launch.console.lines import LineSplitter
-from launch.console.tf_noise import hides
+from launch.console.tf_noise import Chatter, hides
 from launch.supervise.output import Output
 from launch.supervise.summary import Phases, Row, summarize
 
@@ -185,6 +185,53 @@ def test_log_level_hides_information_and_warnings_of_tensorflow(line, expected):
     assert hides("3", line) is expected
     assert not hides("1", line)
     assert not hides(None, line)
+
+
+CONFIG = """device_count {
+  key: "CPU"
+  value: 1
+}
+gpu_options {
+  experimental {
+  }
+}
+allow_soft_placement: true
+experimental {
+  collective_group_leader: "/job:ps/replica:0/task:0"
+}
+"""
+
+
+def test_what_a_hidden_line_goes_on_with_is_hidden():
+    lines = [
+        *f"I0000 00:00:1795256414.1 28852 server.cc:9] config: {CONFIG}".split("\n"),
+        "loss: 0.5",
+        "I0000 00:00:1795256414.1 28852 server.cc:9] Started",
+        *CONFIG.split("\n"),
+        "W0000 00:00:1795256414.1 28852 server.cc:9] Started",
+        "loss: 0.5",
+        "WARNING:tensorflow:From /a/b.py:12: _colocate_with (from tensorflow.python."
+        "framework.ops) is deprecated and will be removed in a future version.",
+        "Instructions for updating:",
+        "Colocations handled automatically by placer.",
+        "WARNING:tensorflow:From train.py:12: mine (from tensorflow.python.ops) is "
+        "deprecated and will be removed in a future version.",
+        "Instructions for updating:",
+        "model {",
+        "  units: 3",
+    ]
+    chatter = Chatter("2")
+    shown = [line for line in lines if not chatter.hides(line)]
+    assert [line.partition(" is dep")[0][-40:] for line in shown] == [
+        "loss: 0.5",
+        "loss: 0.5",
+        "n.py:12: mine (from tensorflow.python.ops)"[-40:],
+        "Instructions for updating:",
+        "model {",
+        "  units: 3",
+    ]
+    talkative = Chatter("0")
+    assert not any(map(talkative.hides, lines))
 
 
 def test_summary_has_a_line_for_each_task_and_the_phases():

@@ -15,10 +15,50 @@ _CHATTER = re.compile(
     r"|(WARNING:tensorflow:|W[0-9]{4} [^]]*\] )not packing values due to the unknown "
     # The second line of one of the messages above.
     r"|To enable the following instructions: "
+    # TensorFlow's own use of a private function of its own, as in `_colocate_with`.
+    r"|(WARNING:tensorflow:|W[0-9]{4} [^]]*\] )From .*: _\w+ \(from tensorflow\."
     # TensorFlow logs these as errors, but a machine may have no GPU, and a function may
     # have been removed already.
     r"|E[0-9]{4} .*(failed call to cuInit|Failed to remove function remotely)"
 )
+
+# What some of these go on with: a message in protobuf's text format, or advice.
+_OPENS = re.compile(r"(.*\] .*)?\w+ \{$")
+_GOES_ON = re.compile(r"\s+\w+: |\w+: (true|false)$|\s*\w+ \{$|\s*\}$|$")
+_ADVISES = (
+    "Instructions for updating:",
+    "Colocations handled automatically by placer.",
+)
+
+
+class Chatter:
+    """Recognizes such lines of one task, with the lines that they go on with.
+
+    >>> chatter = Chatter("2")
+    >>> first = "I0000 00:00:1795256414.1   28852 server.cc:9] config: device_count {"
+    >>> [chatter.hides(each) for each in (first, '  key: "CPU"', "}", "step 1", "}")]
+    [True, True, True, False, False]
+
+    Args:
+        level: The task's value of `LOG_LEVEL`.
+    """
+
+    def __init__(self, level: str | None) -> None:
+        self._level = level
+        self._before = ""
+        self._is_open = False
+
+    def hides(self, line: str) -> bool:
+        """Takes the task's next line; returns whether it is to be hidden."""
+        is_first = hides(self._level, line)
+        goes_on = bool(self._before) and (
+            line in _ADVISES
+            or bool(_OPENS.match(line))
+            or (self._is_open and bool(_GOES_ON.match(line)))
+        )
+        self._is_open = bool(_OPENS.match(line)) or (self._is_open and goes_on)
+        self._before = line if is_first or goes_on else ""
+        return is_first or goes_on
 
 
 def hides(level: str | None, line: str) -> bool:

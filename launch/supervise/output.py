@@ -4,7 +4,7 @@ import os
 
 from launch.console.console import Console
 from launch.console.keras_progress import split_progress
-from launch.console.tf_noise import LOG_LEVEL, hides
+from launch.console.tf_noise import LOG_LEVEL, Chatter
 from launch.job import Job
 from launch.plan import TaskPlan, task_name
 from launch.supervise.echo import Echo, quiet_tasks
@@ -28,6 +28,7 @@ class Output:
         self._leader = leader(job.plans)
         self._console = console
         self._echo = Echo(console.line, quiet)
+        self._chatter = {plan.name: _chatter(plan) for plan in job.plans}
 
     @property
     def notice(self) -> str:
@@ -53,7 +54,7 @@ class Output:
     def line(self, plan: TaskPlan, text: str) -> None:
         """Takes a line of a task."""
         progress, rest = split_progress(text)
-        if _is_chatter(plan, rest):
+        if self._chatter[plan.name].hides(rest):
             text = progress
         if text or not rest:
             self._echo.line(plan.name, text)
@@ -69,13 +70,12 @@ class Output:
         if plan.name not in self._quiet:
             return ""
         self._echo.drop(plan.name)
-        return task.tail(hidden=lambda text: _is_chatter(plan, text))
+        return task.tail(hidden=_chatter(plan).hides)
 
     def close(self) -> None:
         """Shows what is still waiting, at the end of the job."""
         self._echo.close()
 
 
-def _is_chatter(plan: TaskPlan, text: str) -> bool:
-    level = plan.env.get(LOG_LEVEL) or os.environ.get(LOG_LEVEL) or "2"
-    return hides(level, text)
+def _chatter(plan: TaskPlan) -> Chatter:
+    return Chatter(plan.env.get(LOG_LEVEL) or os.environ.get(LOG_LEVEL) or "2")
