@@ -5,7 +5,8 @@ flight. With a single batch (`train_on_batch` and the like), it waits for the re
 """
 
 import itertools
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
@@ -23,6 +24,8 @@ from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
+
+_log = logging.getLogger("tfdist")
 
 
 class WorkerSteps:
@@ -65,7 +68,9 @@ class WorkerSteps:
         """
         steps = data.asked or self._steps
         if self._is_training and data.worker_input is not None:
-            self._submit(self._reading(data, steps), data.worker_input.iterators, steps)
+            for count in self._functions_of(data.structure, steps):
+                function = self._reading(data, count)
+                self._submit(function, data.worker_input.iterators, count)
         else:
             for rows in self._take(data, steps):
                 function = self._on_rows(data.structure, len(rows))
@@ -92,17 +97,22 @@ class WorkerSteps:
             # Keras leaves the epoch here without the wait that it makes elsewhere.
             self._in_flight.join()
             raise
-        if len(rows) == steps:
-            return [_joined(rows)]
-        # What is left of a dataset of unknown length is not worth a trace.
-        traced = {
-            steps
-            for (key, *_, steps), gate in self._functions
-            if (key, gate) == (feed.structure.key, self._gate)
-        }
+        counts = self._functions_of(feed.structure, len(rows))
+        if len(rows) != steps and len(counts) == 1:
+            # What is left of a dataset of unknown length is not worth a trace.
+            traced = {
+                steps
+                for (key, *_, steps), gate in self._functions
+                if (key, gate) == (feed.structure.key, self._gate)
+            }
+            counts = list(split(len(rows), 1, sorted({1, *traced})))
         rest = iter(rows)
-        counts = split(len(rows), 1, sorted({1, *traced}))
         return [_joined(list(itertools.islice(rest, count))) for count in counts]
+
+    def _functions_of(self, structure: BatchStructure, steps: int) -> list[int]:
+        """Returns of how many steps each function is that takes some steps together."""
+        is_copied = not self._worker_function(structure).step.not_copied
+        return [steps] if is_copied else [1] * steps
 
     def _submit(self, function: Any, argument: Any, steps: int) -> None:
         self._in_flight.submit(function, argument, self._logs.take, steps)
@@ -157,12 +167,30 @@ class WorkerSteps:
             )
             # Before a worker runs any of it.
             check_captures(traced.step.function, self._model)
+            _tell_of_seeds(traced.step.seeded, traced.step.not_copied)
             self._traced[structure.key, gate] = traced
         return self._traced[structure.key, gate]
 
     @property
     def _gate(self) -> Gate | None:
         return self._strategy.gate if self._is_training else None
+
+
+def _tell_of_seeds(seeded: Collection[str], not_copied: Collection[str]) -> None:
+    if seeded:
+        _log.info(
+            "%s draw without the seed that they were given: each worker draws numbers of "
+            "its own, which differ from run to run. keras.random keeps its seed",
+            ", ".join(sorted(seeded)),
+        )
+    if not_copied:
+        _log.warning(
+            "%s keep a state of their own, so that each message to a worker has one step "
+            "alone, and each worker has a state of its own. A tf.random operation with a "
+            "seed inside a tf.function, a branch or a loop is one of these: call it "
+            "outside, without a seed, or use keras.random",
+            ", ".join(sorted(not_copied)),
+        )
 
 
 def _joined(rows: list[tf.Tensor]) -> tf.Tensor:

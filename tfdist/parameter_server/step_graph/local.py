@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph import messages
+from tfdist.parameter_server.step_graph import copies, messages
 from tfdist.parameter_server.step_graph.definitions import Builder, reference
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Node
@@ -127,6 +127,7 @@ class _Rewriting:
         self._graph = graph = step.function.graph
         self._homes = step.homes
         self._graph_def = graph.as_graph_def()
+        copies.without_seeds(self._graph_def.node)
         self._definitions = {each.name: each for each in self._graph_def.node}
         roots = [each.op.name for each in graph.outputs]
         roots += [op.name for op in graph.control_outputs]

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph import messages, wire
+from tfdist.parameter_server.step_graph import copies, messages, wire
 from tfdist.parameter_server.step_graph.definitions import Builder, reference, rewire
 from tfdist.parameter_server.step_graph.messages import Message, Node, Output
 from tfdist.parameter_server.step_graph.tasks import (
@@ -92,6 +92,7 @@ class _Packing:
         self._waits = _waits(graph, homes, entered)
         self._tasks = tasks_of(graph, homes)
         self._graph_def = graph.as_graph_def()
+        copies.without_seeds(self._graph_def.node)
         self._definitions = {each.name: each for each in self._graph_def.node}
         self._relayed: dict[str, Output] = {}
         self._roots = [tensor.op.name for tensor in graph.outputs]

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.connect import connect
 from tfdist.parameter_server.gate.gate import Gate, Turn
+from tfdist.parameter_server.step_graph.copies import not_copied, seeded
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.packing import pack
 
@@ -28,6 +29,9 @@ class StepGraph:
         function: The step as it was traced, a `ConcreteFunction`.
         homes: The device of each resource that it uses, by the name of its placeholder.
         messages: What the worker and the ps send each other in one step.
+        not_copied: The types of its operations because of which a function may have it
+            only once.
+        seeded: The types of its operations that draw without the seed they were given.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class StepGraph:
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph
         remember(graph)
+        self.not_copied = not_copied(graph)
+        self.seeded = seeded(graph)
         self.homes = {
             inside.op.name: outside.device
             for outside, inside in graph.captures

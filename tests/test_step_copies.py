@@ -1,0 +1,100 @@
+"""Which operations of a step may be copied."""
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfdist.parameter_server.step_graph import copies
+
+
+def graph_of(step: Any) -> Any:
+    return tf.function(step).get_concrete_function(tf.TensorSpec([3])).graph
+
+
+def looped(x: tf.Tensor) -> tf.Tensor:
+    array = tf.TensorArray(tf.float32, 3)
+    for i in tf.range(3):
+        array = array.write(i, x[i] + tf.random.normal([]))
+    return array.stack()
+
+
+def checked(x: tf.Tensor) -> tf.Tensor:
+    tf.debugging.assert_positive(x)
+    tf.print(x)
+    return tf.debugging.check_numerics(x, "no number")
+
+
+@tf.function
+def seeded_inside(x: tf.Tensor) -> tf.Tensor:
+    return x + tf.random.normal([3], seed=1)
+
+
+@pytest.fixture(autouse=True)
+def no_seed_of_the_program() -> None:
+    tf.random.set_seed(None)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        looped,
+        checked,
+        lambda x: tf.random.shuffle(x, seed=1),
+        lambda x: tf.nn.dropout(x, 0.5, seed=1),
+        lambda x: tf.random.stateless_normal([3], seed=[1, 2]) + x,
+        lambda x: tf.cond(x[0] > 0, lambda: x, lambda: tf.random.uniform([3])),
+    ],
+    ids=["loop", "checks", "shuffle", "dropout", "stateless", "branch"],
+)
+def test_may_be_copied(step: Any) -> None:
+    assert copies.not_copied(graph_of(step)) == set()
+
+
+def test_state_in_a_variable_is_shared() -> None:
+    generator = tf.random.Generator.from_seed(1)
+    total = tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        total.assign_add(x[0])
+        return x + generator.normal([3])
+
+    assert copies.not_copied(graph_of(step)) == set()
+
+
+@pytest.mark.parametrize(
+    ("step", "type_"),
+    [
+        (seeded_inside, "RandomStandardNormal"),
+        (
+            lambda x: tf.cond(x[0] > 0, lambda: x, lambda: seeded_inside(x)),
+            "RandomStandardNormal",
+        ),
+        (
+            lambda x: (
+                tf.raw_ops.ThreadUnsafeUnigramCandidateSampler(
+                    true_classes=tf.zeros([3, 1], tf.int64),
+                    num_true=1,
+                    num_sampled=1,
+                    unique=False,
+                    range_max=3,
+                ).sampled_expected_count
+                + x
+            ),
+            "ThreadUnsafeUnigramCandidateSampler",
+        ),
+    ],
+    ids=["function", "branch", "learns"],
+)
+def test_may_not_be_copied(step: Any, type_: str) -> None:
+    outer = graph_of(lambda x: step(x))
+    assert copies.not_copied(outer) == {type_}
+
+
+def test_copies_draw_without_their_seed() -> None:
+    graph = graph_of(lambda x: tf.random.normal([3], seed=1) + x)
+    assert copies.seeded(graph) == {"RandomStandardNormal"}
+    definition = graph.as_graph_def()
+    copies.without_seeds(definition.node)
+    (node,) = (each for each in definition.node if each.op == "RandomStandardNormal")
+    assert (node.attr["seed"].i, node.attr["seed2"].i) == (0, 0)
