@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
+
 pytestmark = pytest.mark.parameter_server
 
 STEPS = 130
@@ -77,3 +79,9 @@ def test_a_seed_inside_a_function_is_not_copied(strategy, sent):
     assert len(sent.functions) == 1, "of one step"
     # Two workers draw the same stream, and none of them a number twice.
     assert len(np.unique(drawn)) >= STEPS // 2
+
+
+def test_steps_between_exchanges_draw_numbers_of_their_own(strategy, monkeypatch):
+    monkeypatch.setattr(strategy, "exchange", tfdist.Every(5))
+    drawn = epochs(strategy, lambda: tf.random.uniform([], seed=1), sizes=(1, 10))
+    assert len(np.unique(drawn)) > len(drawn) - 5
