@@ -10,6 +10,7 @@ from tfdist.keras.computation import computing
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.parameter_server.rounds.computation import RoundComputation
 from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import exchanged
 from tfdist.synchronous.fit.replica import NestedFunctionError, ReplicaStep
 
@@ -166,3 +167,50 @@ def test_replicas_exchange_nothing_within_a_function_of_the_step():
 
     with pytest.raises(NestedFunctionError, match=r"Remove that @tf\.function"):
         tf.function(step, autograph=False).get_concrete_function()
+
+
+class OfFixedSize(keras.Model):
+    """Without `call`; reads the size of a batch while it is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            error = tf.square(y - self.dense(x)) * np.ones((x.shape[0], 1), "float32")
+            loss = tf.reduce_sum(error) / x.shape[0]
+        weights = self.dense.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_a_rehearsal_knows_the_size_of_batches_that_are_all_full():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.fit_driver = Local(strategy)
+    with strategy.scope():
+        model = OfFixedSize()
+        model.compile("sgd")
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, drop_remainder=True)
+    model.fit(data, verbose=0)
+    assert int(model.optimizer.iterations) == 5
+
+
+def test_a_rehearsal_has_the_gradient_of_a_table():
+    """Which rows it has depends on a replica's examples; those of the sum do not."""
+    table = keras.Variable(tf.ones([5, 2]))
+    optimizer = keras.optimizers.SGD()
+
+    def step(ids):
+        one = tf.constant(1, tf.int64)
+        replica = ReplicaStep(tf.zeros([], tf.int64), one, one, is_rehearsal=True)
+        replica.is_given(ids)
+        with tracing(replica):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.gather(table.value, ids))
+            optimizer.apply(tape.gradient(loss, [table.value]), [table])
+
+    optimizer.build([table])
+    traced = tf.function(step, autograph=False)
+    traced.get_concrete_function(tf.TensorSpec([None], tf.int32))

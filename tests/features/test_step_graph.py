@@ -173,6 +173,25 @@ def test_counts_are_exact_between_exchanges(strategy, exchange, steps, optimizer
     np.testing.assert_array_equal(history["seen"][-1], np.ones(len(x)))
 
 
+def test_a_count_of_unknown_shape_between_exchanges(strategy, exchange):
+    """What is added to a plain variable does not tell the variable's shape."""
+    exchange(5)
+
+    class Counting(keras.Sequential):
+        def train_step(self, data):
+            ids = tf.cast(tf.reshape(data[1], [-1]), tf.int32)
+            self.seen.assign_add(tf.math.bincount(ids, minlength=8, maxlength=8))
+            return super().train_step(data)
+
+    with strategy.scope():
+        model = Counting([keras.Input((1,)), layers.Dense(1)])
+        model.seen = tf.Variable(tf.zeros([8], tf.int32), trainable=False)
+        model.compile("sgd", "mse", steps_per_execution=10)
+    x = np.arange(BATCH * BATCHES, dtype="float32")[:, None] % 8
+    model.fit(x * 0, x, batch_size=BATCH, verbose=0)
+    np.testing.assert_array_equal(model.seen.numpy(), np.full(8, BATCHES))
+
+
 @pytest.mark.parametrize("steps", [3, 10])
 def test_sums_of_changes_are_exact_between_exchanges(strategy, exchange, steps):
     exchange(steps)

@@ -89,6 +89,7 @@ def build(
     rehearse: Callable[[Any], Any],
     *,
     always: bool = False,
+    any_rows: bool = False,
 ) -> None:
     """Builds a model by its `call`, or by rehearsing its step if that fails.
 
@@ -98,6 +99,7 @@ def build(
         element_spec: The structure of type specs of a batch; None for what it lacks.
         rehearse: Runs the next step on a symbolic batch.
         always: Whether to rehearse even if Keras could build the model.
+        any_rows: Whether a step gets a part of the batch, whatever its fixed size.
 
     Raises:
         Exception: The error of the step itself, if neither way works.
@@ -118,7 +120,7 @@ def build(
     if key in _rehearsed.get(model, ()):
         return
     try:
-        _rehearse(strategy, element_spec, rehearse)
+        _rehearse(strategy, element_spec, rehearse, any_rows)
     except Exception:
         # What Keras has built may be enough. If not, the first step raises the error.
         if problem or always:
@@ -142,11 +144,16 @@ def _build_by_call(
 
 
 def _rehearse(
-    strategy: tf.distribute.Strategy, element_spec: Any, step: Callable[[Any], Any]
+    strategy: tf.distribute.Strategy,
+    element_spec: Any,
+    step: Callable[[Any], Any],
+    any_rows: bool,
 ) -> None:
     """Rehearses a step until it creates no variable that the next rehearsal needs."""
     leaves = tf.nest.flatten(element_spec)
-    specs = [_of_any_rows(spec) for spec in leaves if spec is not None]
+    specs = [spec for spec in leaves if spec is not None]
+    if any_rows:
+        specs = [_of_any_rows(spec) for spec in specs]
 
     @tf.autograph.experimental.do_not_convert
     def run(*present: Any) -> None:

@@ -43,7 +43,7 @@ class LocalVariable:
         device: Where it lives.
         dtype: Its dtype.
         shape: Its shape.
-        is_read: Whether a step uses its value. A counter or a metric is only added to.
+        is_read: Whether to pull its value. A counter or a metric is only added to.
         adds: Whether to push the change of its value. Otherwise the value is pushed, and
             replaces what other workers have pushed meanwhile.
         value: The name of the tensor that has its value after the step.
@@ -195,7 +195,8 @@ class _Rewriting:
             self._homes[placeholder],
             dtype,
             shape,
-            is_read=bool(reads) or not adds,
+            # To begin from zeros, their shape must be known.
+            is_read=bool(reads) or not adds or not shape.is_fully_defined(),
             adds=adds and (is_weight or not _depends(writes, reads)),
             value=value,
         )

@@ -59,6 +59,7 @@ class SynchronousDriver(DefaultDriver):
             lambda batch: steps.rehearse(structure, batch),
             # In eager mode there is no graph, so kinds come from a rehearsal.
             always=bool(model.run_eagerly),
+            any_rows=True,
         )
 
     @contextlib.contextmanager

@@ -50,7 +50,8 @@ def exchanged(step: ReplicaStep, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Adds up parts over all replicas, and marks the sums as equal on all of them."""
     # A rehearsal traces one replica outside `strategy.run`: nobody else to add up with.
     if step.is_rehearsal:
-        sums = list(parts)
+        # New tensors, as sums are: what is known of the parts does not hold for them.
+        sums = [tf.identity(each) for each in parts]
     else:
         step.check_can_exchange()
         sums = sum_tensors(parts)

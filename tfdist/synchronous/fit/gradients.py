@@ -75,8 +75,11 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
         for part, indices in zip(parts, rows, strict=True)
     ]
     counted = [None if each is None else step.counted(each) for each in values]
-    if step.is_rehearsal or all(each is None for each in counted):
+    if all(each is None for each in counted):
         summed = counted
+    elif step.is_rehearsal:
+        # New tensors, as sums are: what is known of the parts does not hold for them.
+        summed = [None if each is None else tf.identity(each) for each in counted]
     else:
         step.check_can_exchange()
         # An outer tape may differentiate them, for a penalty.
