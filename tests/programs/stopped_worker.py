@@ -118,7 +118,7 @@ def checkpoint(strategy, worker, steps_per_execution):
     """What the stopped worker had is run again, though steps after it are not."""
     batches, due = 90, 30
     directory = strategy.checkpoints.directory = Path("checkpoints").absolute()
-    checkpoints._SECONDS_FOR_STEPS = 0.0
+    checkpoints._SECONDS_FOR_A_STEP = 0.0
     rows = np.arange(8 * batches, dtype="float32")[:, np.newaxis]
     with strategy.scope():
         counts = tf.Variable(tf.zeros([len(rows)]))

@@ -25,8 +25,10 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
-# How long a checkpoint waits until one of the steps in flight finishes. The batches of
-# slower steps are put back.
+# How long a checkpoint waits until one of the steps in flight finishes; at SIGTERM, until
+# all have. The batches of slower steps are put back. A worker may need seconds for the
+# first message of a new number of steps.
+_SECONDS_FOR_A_STEP = 10.0
 _SECONDS_FOR_STEPS = 2.0
 _SECONDS_FOR_A_LOOK = 0.05  # At what else may have ended a wait for the ps.
 # How long a failed `fit` waits for the checkpoint that is being written.
@@ -109,7 +111,7 @@ class Checkpoints:
         """Writes a checkpoint if one is due."""
         waited = time.monotonic() - self._last
         if not self._writer.busy and waited >= self._options.interval:
-            self._in_flight.wait(_SECONDS_FOR_STEPS, renewed=True)
+            self._in_flight.wait(_SECONDS_FOR_A_STEP, renewed=True)
             self._cut(step)
 
     def write_now(self, step: int) -> None:
