@@ -10,7 +10,6 @@ from models import SampleCount
 from policies import own_logs
 
 from tfdist.parameter_server.rounds.errors import RoundError
-from tfdist.synchronous.fit.replica import NestedFunctionError
 
 layers = keras.layers
 STEPS = 8
@@ -170,11 +169,12 @@ def test_gradients_applied_within(regression, trains, is_synchronous, in_rounds,
         model.compile(keras.optimizers.Adam(0.05))
         return model
 
+    # Within a function, AutoGraph raises an error of its own with the same text.
     refused = None
     if in_rounds:
-        refused = pytest.raises(RoundError, match=r"within a tf\.cond")
+        refused = pytest.raises(Exception, match=r"within a tf\.cond")
     elif is_synchronous and where == "function":
-        refused = pytest.raises(NestedFunctionError, match="Remove that @tf.function")
+        refused = pytest.raises(Exception, match="Remove that @tf.function")
     with refused or contextlib.nullcontext():
         model, history = trains(build, *regression, epochs=6, steps=48)
         assert history["last"][-1] < history["last"][0]
