@@ -71,8 +71,7 @@ def selections(part: str, seed: int) -> list[list[str]]:
     if part == parts.GATE:
         return [
             [*in_two, "-m", "not cluster", str(TESTS)],
-            # These wait for other processes often enough for a third one.
-            [*in_two, "-n3", "-m", "cluster", *_paths(parts.OF_CLUSTERS)],
+            [*in_two, "-m", "cluster", *_paths(parts.OF_CLUSTERS)],
         ]
     one_at_a_time = ["-pno:randomly", f"--part={part}"]
     files = [
