@@ -25,7 +25,7 @@ from consistency import BATCH, compile_model
 from results import Spread
 from slow_worker import Condition, held_up, processes
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import mnist_5k  # noqa: E402
 import mnist_cnn  # noqa: E402

@@ -24,7 +24,7 @@ from results import Spread
 from slow_worker import Condition, held_up
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "examples"))
 
 import mnist_5k  # noqa: E402
 import mnist_cnn  # noqa: E402

@@ -19,7 +19,7 @@ from typing import Any
 from absl import app, flags
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "examples"))
 
 import linear_predictor  # noqa: E402
 

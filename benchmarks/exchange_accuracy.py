@@ -19,7 +19,7 @@ from absl import app, flags
 from results import Spread
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "examples"))
 
 import mnist_5k  # noqa: E402
 import mnist_cnn  # noqa: E402

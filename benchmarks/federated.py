@@ -26,7 +26,7 @@ import numpy as np
 from absl import app, flags
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "examples"))
 
 import federated_mnist  # noqa: E402
 

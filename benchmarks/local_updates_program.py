@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from absl import app, flags
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import local_sgd  # noqa: E402
 

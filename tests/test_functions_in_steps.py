@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from tfdist.keras import hooks
 from tfdist.keras.computation import computing
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.parameter_server.rounds.computation import RoundComputation
@@ -13,6 +14,13 @@ from tfdist.parameter_server.rounds.errors import RoundError
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import exchanged
 from tfdist.synchronous.fit.replica import NestedFunctionError, ReplicaStep
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hooked():
+    """As making a strategy does, which not every test of this file does first."""
+    hooks.install()
+
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)

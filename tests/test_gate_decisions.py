@@ -1,7 +1,7 @@
 """The decisions on a ps are those of the pure policy, after every event."""
 
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
@@ -20,8 +20,6 @@ def after(slots, slot, phase, bound):
     return decisions.release(slots, bound)
 
 
-# Each number of workers takes a trace.
-@settings(max_examples=60)
 @given(st.integers(0, 8), st.sampled_from([1, 2, 4]), st.data())
 def test_as_the_pure_policy(bound, workers, data):
     schedule = Schedule(BoundedStaleness(bound))

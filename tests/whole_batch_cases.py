@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))
 
 import multi_worker_cases as cases  # noqa: E402
 
