@@ -5,7 +5,7 @@
 
 In a forked process this would do nothing, in silence, so the import is refused. The
 launcher spawns a task whose source shows that it does this, so that few programs get here;
-see `launch/script_source.py`.
+see `launch/too_late.py`.
 """
 
 import copy
