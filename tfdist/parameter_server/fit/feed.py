@@ -39,7 +39,8 @@ class Feed(Iterator[FedBatch]):
 
     Args:
         rows: The dataset as serialized rows. The chief starts to read it when the first
-            batch is requested.
+            batch is requested. Its iterator is made at once, as Keras's is: the next one
+            of a dataset that shuffles has another order.
         structure: The structure of its batches.
         worker_input: The same dataset as the workers read it; None if they cannot.
 
@@ -58,9 +59,13 @@ class Feed(Iterator[FedBatch]):
         self.structure = structure
         self.worker_input = worker_input
         self._rows = rows
-        self._batches: Iterator[Any] | None = None
         self._ahead: collections.deque[FedBatch] = collections.deque()
         self._executor = _tf.new_executor()
+        self._batches: Iterator[Any] | None = None
+        self._unread: Iterator[Any] | None = None
+        if worker_input is None:
+            with _tf.executor_scope(self._executor):
+                self._unread = iter(rows)
         self.taken = 0
         self.asked: int | None = None
         self.is_shown = True
@@ -127,7 +132,8 @@ class Feed(Iterator[FedBatch]):
 
     def _begin(self) -> Iterator[Any]:
         if self._batches is None:
-            self._batches = iter(self._rows)
+            # One that was never read has no tuner, and is deleted at once.
+            self._batches, self._unread = self._unread or iter(self._rows), None
         return self._batches
 
     def peek(self, count: int) -> list[FedBatch]:
