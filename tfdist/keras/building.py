@@ -187,7 +187,7 @@ def _rehearse(
     # there.
     for optimizer, variables in applied:
         if not optimizer.built:
-            with strategy.scope(), keras.name_scope(optimizer.name):
+            with strategy.scope(), keras.name_scope(optimizer.name, caller=optimizer):
                 optimizer.build(variables)
 
 
