@@ -57,6 +57,12 @@ MUTANTS = (
         "tests/features/test_no_lost_updates.py::test_state_of_layers[each-step-0]",
     ),
     Mutant(
+        "function-of-a-rehearsal-used",
+        "tfdist/keras/own_traces.py",
+        ("_current.set(object())", "_current.set(None)"),
+        "tests/differential/test_fixed.py::test_trains_as_in_one_process[function_in_a_step]",
+    ),
+    Mutant(
         "ring-to-wrong-neighbour",
         "tfdist/all_reduce/schedule.py",
         ("d, (d + 1) % n, (d - 1 - step)", "d, (d - 1) % n, (d - 1 - step)"),

@@ -19,6 +19,8 @@ PARTS = {
     "scripts": ("test_scripts",),
     "features_in_step": ("test_features_synchronous", "test_feature_jobs"),
     "whole_batch": ("test_whole_batch", "test_loss_kind"),
+    # Programs 0 to 199; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
+    "differential": ("differential/test_*",),
     "synchronous": ("test_multi_worker*", "test_ring_*", "test_all_reduce*"),
     "embedding": (
         "features/test_embeddings",
@@ -143,6 +145,7 @@ LEFT_OUT = (
 )
 
 OF_CLUSTERS: dict[str, Collection[str]] = {
+    "differential/test_fixed": ("*",),
     "features/test_callbacks": (
         "test_a_rate_set_between_epochs_is_that_of_the_epoch",
         "test_backup_and_restore",

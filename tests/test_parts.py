@@ -15,7 +15,8 @@ from .processes import still_running
 TESTS = Path(__file__).parent
 FILES = {
     path.relative_to(TESTS).with_suffix("").as_posix(): path
-    for path in [*TESTS.glob("test_*.py"), *TESTS.glob("features/test_*.py")]
+    for pattern in ("test_*.py", "features/test_*.py", "differential/test_*.py")
+    for path in TESTS.glob(pattern)
 }
 
 
