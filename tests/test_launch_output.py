@@ -1,4 +1,5 @@
 import io
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -202,6 +203,13 @@ experimental {
 """
 
 
+GRPC = [
+    "Additional GRPC error information from remote target /job:ps/replica:0/task:0 while",
+    ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"failed"}',
+    "This could happen if the remote target has been disconnected from the client.",
+]
+
+
 def test_what_a_hidden_line_goes_on_with_is_hidden():
     lines = [
         *f"I0000 00:00:1795256414.1 28852 server.cc:9] config: {CONFIG}".split("\n"),
@@ -210,6 +218,13 @@ def test_what_a_hidden_line_goes_on_with_is_hidden():
         *CONFIG.split("\n"),
         "W0000 00:00:1795256414.1 28852 server.cc:9] Started",
         "loss: 0.5",
+        "E0000 00:00:1795256414.1 28852 context.cc:9] Failed to remove function remotely "
+        "due to failed to connect to all addresses",
+        *GRPC,
+        "E0000 00:00:1795256414.1 28852 onednn_util.cc:9] could not create a primitive",
+        "W0000 00:00:1795256414.1 28852 rendezvous.cc:412] aborting: assertion failed",
+        "\t [[step_0/message_2/send/15/_6]]",
+        GRPC[0],
         "WARNING:tensorflow:From /a/b.py:12: _colocate_with (from tensorflow.python."
         "framework.ops) is deprecated and will be removed in a future version.",
         "Instructions for updating:",
@@ -263,12 +278,45 @@ CHATTER = "W0000 00:00:1795256414.158899   28852 port.cc:153] odd"
 )
 def test_chatter_goes_and_the_progress_before_it_stays(line, shown, monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    assert shown_of([(0, line)]) == shown
+
+
+def shown_of(lines, workers=1, last_words_of=None):
+    """What a job shows of the lines of its workers, and of the last words of one."""
     out = Pipe()
-    job = make_job(local_cluster(0, 1, chief=False), Program("train.py"))
-    output = Output(job, Console(["worker:0"], out, None))
-    output.line(job.plans[0], line)
+    job = make_job(local_cluster(0, workers, chief=False), Program("train.py"))
+    output = Output(job, Console(["worker:0", "worker:1"], out, None))
+    for index, line in lines:
+        output.line(job.plans[index], line)
+    if last_words_of is not None:
+        words = [line for index, line in lines if index == last_words_of]
+        tail = "\n".join(["the log ends with", *(f"  {word}" for word in words)])
+        task = SimpleNamespace(plan=job.plans[last_words_of], tail=lambda hidden: tail)
+        out.write(output.last_words(task))
     output.close()
-    assert out.getvalue() == shown
+    return out.getvalue()
+
+
+def test_the_empty_line_after_hidden_ones_is_hidden(monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    lines = f"I0000 00:00:1.1 28852 server.cc:9] config: {CONFIG}\n\nloss: 0.5\n"
+    shown = shown_of([(0, line) for line in lines.split("\n")])
+    assert shown == "[worker:0] \n[worker:0] loss: 0.5\n[worker:0] \n"
+
+
+REFUSAL = [
+    "Traceback (most recent call last):",
+    '  File "t.py", line 3',
+    "Odd: no data",
+]
+
+
+def test_what_every_task_says_at_its_end_is_shown_once(monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    both = [(index, line) for line in REFUSAL for index in (1, 0)]
+    assert shown_of(both, workers=2, last_words_of=1).count("no data") == 1
+    own = [(1, line) for line in REFUSAL]
+    assert "the log ends with" in shown_of(own, workers=2, last_words_of=1)
 
 
 @pytest.mark.parametrize(

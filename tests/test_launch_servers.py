@@ -177,3 +177,25 @@ def test_a_fork_server_that_is_late_is_not_waited_for(serve_late, tmp_path):
     assert [line for line in log.splitlines() if line.startswith("launch: ")] == [
         f"launch: {name} {late}" for name in ("ps:0", "worker:0")
     ]
+
+
+def test_a_program_that_outlives_its_servers_ends_quietly(run_python):
+    """TensorFlow logs an error for each function that it cannot delete on a server."""
+    ran = run_python(
+        """
+import os
+import launch
+
+with launch.servers(num_ps=1, num_workers=1) as servers:
+    os.environ["TF_CONFIG"] = servers.tf_config.to_json()
+    import keras, numpy, tfdist
+
+    strategy = tfdist.ParameterServerStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(numpy.zeros((8, 1)), numpy.zeros((8, 1)), verbose=0)
+        """
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Failed to remove function" not in ran.stderr

@@ -7,9 +7,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
+from tfdist.keras.short_traceback import ending_in_the_program
 from tfdist.liveness.step_error import shortened, summary
 from tfdist.liveness.tf_log import CoordinatorLog, OfTensorFlowAlone
 from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
 
 TITLE = "Graph execution error:\n\n"
 STACK = """Graph execution error:
@@ -78,12 +80,16 @@ def test_the_coordinators_log_is_shortened():
         record = logging.LogRecord(
             "tensorflow", 40, f"/{module}.py", 1, message, (), None
         )
-        assert CoordinatorLog().filter(record)
-        return record.getMessage()
+        return record.getMessage() if CoordinatorLog().filter(record) else None
 
     long = "worker 1 failed: " + STACK + REASON + END
     assert filtered("cluster_coordinator", long) == "worker 1 failed: " + SHORT
     assert filtered("cluster_coordinator", "worker 1 is back") == "worker 1 is back"
+    lost = "Worker 1 failed with UnavailableError():connection refused"
+    assert filtered("cluster_coordinator", lost + END) == lost
+    # The program gets this one itself.
+    raised = "task:1 encountered the following error when processing closure: "
+    assert filtered("cluster_coordinator", raised + STACK + REASON + END) is None
     assert filtered("another", long) == long
 
 
@@ -114,6 +120,30 @@ def test_a_record_is_printed_once():
         assert printed_beside(ours) == 2
     finally:
         logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize(
+    ("error", "applies", "is_whole"),
+    [
+        (AsynchronousTrainingError("no"), True, False),
+        (tf.errors.InvalidArgumentError(None, None, "no"), True, False),
+        (AsynchronousTrainingError("no"), False, True),
+        (ValueError("the user's own"), True, True),
+    ],
+)
+def test_an_error_that_explains_itself_shows_the_program(error, applies, is_whole):
+    def user(values):
+        raise error
+
+    def fit(self):
+        # Within the files of a library.
+        tf.nest.map_structure(user, [1])
+
+    with pytest.raises(type(error)) as caught:
+        ending_in_the_program(fit, lambda _: applies)(None)
+    names = [each.name for each in caught.traceback[1:]]
+    assert names[:2] + names[-1:] == ["called", "fit", "user"]
+    assert (len(names) > 3) == is_whole
 
 
 class FailingCoordinator:

@@ -80,6 +80,15 @@ _COPY_POLL_SECONDS = 0.0005
 """Ends what the coordinator logs about a worker that is absent at the start."""
 
 
+def keep_functions() -> None:
+    """Has this process delete no more functions, on its servers or here.
+
+    At its end nobody needs that. Servers may have ended before, and TensorFlow logs an
+    error for each function and each of them.
+    """
+    context.context().remove_function = lambda name: None
+
+
 def scratch_graph(name: str) -> tf.Graph:
     """Returns a graph to trace into and throw away.
 

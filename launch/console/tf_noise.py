@@ -17,17 +17,20 @@ _CHATTER = re.compile(
     r"|To enable the following instructions: "
     # TensorFlow's own use of a private function of its own, as in `_colocate_with`.
     r"|(WARNING:tensorflow:|W[0-9]{4} [^]]*\] )From .*: _\w+ \(from tensorflow\."
-    # TensorFlow logs these as errors, but a machine may have no GPU, and a function may
-    # have been removed already.
-    r"|E[0-9]{4} .*(failed call to cuInit|Failed to remove function remotely)"
+    # TensorFlow logs these as errors, but a machine may have no GPU, a function may have
+    # been removed already, and what oneDNN cannot compute is computed without it.
+    r"|E[0-9]{4} .*(failed call to cuInit|Failed to remove function remotely|"
+    r"(?i:onednn|mkl_)\S*\.(cc|h|hpp|cpp):[0-9]+\])"
 )
 
-# What some of these go on with: a message in protobuf's text format, or advice.
+# What some of these go on with: a message in protobuf's text format, advice, or details.
 _OPENS = re.compile(r"(.*\] .*)?\w+ \{$")
 _GOES_ON = re.compile(r"\s+\w+: |\w+: (true|false)$|\s*\w+ \{$|\s*\}$|$")
-_ADVISES = (
-    "Instructions for updating:",
-    "Colocations handled automatically by placer.",
+_ADVISES = re.compile(
+    r"Instructions for updating:$|Colocations handled automatically by placer\.$"
+    # The operation that failed, and what gRPC adds to an error from another task.
+    r"|\t \[\[|Additional GRPC error information from remote target "
+    r"|:UNKNOWN:Error received from peer |This could happen if the remote target has been"
 )
 
 
@@ -52,7 +55,7 @@ class Chatter:
         """Takes the task's next line; returns whether it is to be hidden."""
         is_first = hides(self._level, line)
         goes_on = bool(self._before) and (
-            line in _ADVISES
+            bool(_ADVISES.match(line))
             or bool(_OPENS.match(line))
             or (self._is_open and bool(_GOES_ON.match(line)))
         )

@@ -1,5 +1,6 @@
 """What the console shows of the tasks' output."""
 
+import collections
 import os
 
 from launch.console.console import Console
@@ -12,6 +13,8 @@ from launch.supervise.policy import leader
 from launch.supervise.task_process import TaskProcess
 
 _WAITING_INTERVAL = 1.0  # seconds
+# Of the leader, which may say more after an error.
+_LAST_LINES = 20
 
 
 class Output:
@@ -29,6 +32,7 @@ class Output:
         self._console = console
         self._echo = Echo(console.line, quiet)
         self._chatter = {plan.name: _chatter(plan) for plan in job.plans}
+        self._said: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
 
     @property
     def notice(self) -> str:
@@ -54,10 +58,12 @@ class Output:
     def line(self, plan: TaskPlan, text: str) -> None:
         """Takes a line of a task."""
         progress, rest = split_progress(text)
-        if self._chatter[plan.name].hides(rest):
-            text = progress
-        if text or not rest:
-            self._echo.line(plan.name, text)
+        is_hidden = self._chatter[plan.name].hides(rest)
+        if is_hidden and not progress:
+            return
+        if plan.task == self._leader:
+            self._said.append(rest)
+        self._echo.line(plan.name, progress if is_hidden else text)
 
     def partial(self, task: TaskProcess) -> None:
         """Takes the unfinished line of a task."""
@@ -65,12 +71,16 @@ class Output:
             self._console.partial(task.plan.name, task.partial)
 
     def last_words(self, task: TaskProcess) -> str:
-        """Returns the end of a failed task's log, or '' if it was shown already."""
+        """Returns the end of a failed task's log, or '' if it was shown already.
+
+        Where every task refuses to train, the leader's error is that of all.
+        """
         plan = task.plan
         if plan.name not in self._quiet:
             return ""
         self._echo.drop(plan.name)
-        return task.tail(hidden=_chatter(plan).hides)
+        words = task.tail(hidden=_chatter(plan).hides)
+        return "" if words.splitlines()[-1].strip() in self._said else words
 
     def close(self) -> None:
         """Shows what is still waiting, at the end of the job."""

@@ -1,5 +1,6 @@
 """This process's membership in a cluster: its task, and that it joins only once."""
 
+import atexit
 import copy
 import os
 import weakref
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 import tf_config
 from tf_config import contract
+from tfdist import _tf
 
 
 def check_eager(strategy: str) -> None:
@@ -198,6 +200,7 @@ class Membership:
         """Records the strategy that connected this process."""
         self._joined = (os.getpid(), type(strategy).__name__)
         self._strategy = weakref.ref(strategy)
+        atexit.register(_tf.keep_functions)
 
 
 MEMBERSHIP = Membership()

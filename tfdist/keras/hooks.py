@@ -26,6 +26,7 @@ from tfdist.keras import (
     variable_hooks,
 )
 from tfdist.keras.driver import FitDriver, driver_of
+from tfdist.keras.short_traceback import ending_in_the_program
 
 _log = logging.getLogger("tfdist")
 # Models that were reported to be out of scope. Weak, so that it keeps none alive.
@@ -51,6 +52,9 @@ def install() -> None:
             _surround_by_driver(trainer, method)
         for method, stage in building.STAGES.items():
             _note_stage(trainer, method, stage)
+        for method in ("predict", *building.STAGES):
+            shortened = ending_in_the_program(getattr(trainer, method), _has_driver)
+            setattr(trainer, method, shortened)
         _take_data_of_driver(epoch_iterator)
         own_traces.install()
         saving.install()
@@ -74,6 +78,10 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
         return keras_method(self, *args, **kwargs)
 
     setattr(owner, name, method)
+
+
+def _has_driver(model: Any) -> bool:
+    return driver_of(_strategy_of(model)) is not None
 
 
 def _warn_of_no_scope(model: Any) -> None:

@@ -60,7 +60,7 @@ def summary(text: str) -> str:
     if why == text:
         return text
     worker = _WORKER.search(text)
-    ours = [each for each in frames if not _is_of_a_library(each["path"])]
+    ours = [each for each in frames if not is_of_a_library(each["path"])]
     made = f"{ours[-1]['path']}, line {ours[-1]['line']}" if ours else _origin(text)
     return "".join(
         (
@@ -89,10 +89,16 @@ def reason(text: str) -> str:
     else:
         return text
     after_the_stack = _FUNCTIONS.sub("", _SEVERAL.sub("", told))
-    return _AFTER_THE_REASON.split(after_the_stack)[0].strip() or text
+    return without_details(after_the_stack).strip() or text
 
 
-def _is_of_a_library(path: str) -> bool:
+def without_details(text: str) -> str:
+    """Returns a message up to what gRPC, or the name of an operation, adds to it."""
+    return _AFTER_THE_REASON.split(text)[0]
+
+
+def is_of_a_library(path: str) -> bool:
+    """Whether a file is not the user's code."""
     return any(part in path for part in _LIBRARIES)
 
 
@@ -120,7 +126,7 @@ def user_line(op: tf.Operation) -> str:
 
 
 def _user_line(op: tf.Operation) -> str:
-    frames = [frame for frame in op.traceback if not _is_of_a_library(frame.filename)]
+    frames = [frame for frame in op.traceback if not is_of_a_library(frame.filename)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
@@ -128,7 +134,7 @@ def is_by_user(op: tf.Operation) -> bool:
     """Whether the program itself created an operation, and not a layer of a library."""
     for frame in reversed(op.traceback):
         if not any(part in frame.filename for part in _PRIMITIVES):
-            return not _is_of_a_library(frame.filename)
+            return not is_of_a_library(frame.filename)
     return False
 
 

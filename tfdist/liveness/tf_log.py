@@ -1,26 +1,42 @@
-"""Filters for TensorFlow's log: one line per failed step, each record once."""
+"""Filters for TensorFlow's log: no more than a line per failed step, each record once."""
 
 import logging
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.liveness.step_error import summary
+from tfdist.liveness.step_error import summary, without_details
+
+_log = logging.getLogger("tfdist")
+
+# What the coordinator logs of an error that it then raises in the program. Each step that
+# is under way may have one.
+_RAISED_TOO = (
+    "encountered the following error when processing closure",
+    "Start cancelling closures due to error",
+)
 
 
 class CoordinatorLog(logging.Filter):
     """Shortens what TensorFlow's coordinator logs about a failed step to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Shortens the coordinator's records; drops those of workers to come."""
-        if record.module == "cluster_coordinator":
-            if record.getMessage().endswith(_tf.NOT_HERE_YET):
-                return False
-            before, found, after = record.getMessage().partition(
-                "Graph execution error"
-            )
-            if found:
-                record.msg, record.args = before + summary(found + after), ()
+        """Shortens the coordinator's records; drops those of errors that it raises.
+
+        It drops those of workers to come, too.
+        """
+        if record.module != "cluster_coordinator":
+            return True
+        message = record.getMessage()
+        if message.endswith(_tf.NOT_HERE_YET):
+            return False
+        if any(each in message for each in _RAISED_TOO):
+            _log.debug("%s", message)
+            return False
+        before, found, after = message.partition("Graph execution error")
+        short = before + summary(found + after) if found else without_details(message)
+        if short != message:
+            record.msg, record.args = short, ()
         return True
 
 
