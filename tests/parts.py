@@ -19,7 +19,7 @@ PARTS = {
     "scripts": ("test_scripts",),
     "features_in_step": ("test_features_synchronous", "test_feature_jobs"),
     "whole_batch": ("test_whole_batch", "test_loss_kind"),
-    # Programs 0 to 199; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
+    # Programs 0 to 119; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
     "differential": ("differential/test_*",),
     "synchronous": ("test_multi_worker*", "test_ring_*", "test_all_reduce*"),
     "embedding": (

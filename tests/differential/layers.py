@@ -10,6 +10,8 @@ from keras import layers
 from .rows import FEATURES, LENGTH, PIXELS, VOCABULARY
 
 UNITS = 6
+EPSILON = 0.1
+"""The variance of few rows may be small, and magnify what rounding leaves."""
 
 
 @keras.saving.register_keras_serializable("differential")
@@ -33,7 +35,7 @@ class InFunction(layers.Layer):
     """Normalizes and counts in a `@tf.function` of its own."""
 
     def build(self, shape: Any) -> None:
-        self.norm = layers.BatchNormalization()
+        self.norm = layers.BatchNormalization(epsilon=EPSILON)
         self.norm.build(shape)
         self.calls = self.add_weight(
             shape=(), initializer="zeros", trainable=False, name="calls"
@@ -77,7 +79,9 @@ def _shared(x: Any) -> Any:
 
 def _normalized(x: Any) -> Any:
     # Of a bias before it, the gradient is zero but for rounding.
-    return layers.BatchNormalization()(layers.Dense(UNITS, use_bias=False)(x))
+    return layers.BatchNormalization(epsilon=EPSILON)(
+        layers.Dense(UNITS, use_bias=False)(x)
+    )
 
 
 APPLY: dict[str, Callable[[Any], Any]] = {

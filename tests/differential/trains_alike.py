@@ -7,7 +7,7 @@ import pytest
 from .programs import Program, program_of, smallest
 
 ALL = 1000
-IN_PART = 200
+IN_PART = 120
 """How many of the seeds the part `differential` runs: what ten minutes allow."""
 
 
