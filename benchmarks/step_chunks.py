@@ -5,7 +5,7 @@
 
 Each row is a cluster of its own, of 2 ps and a worker: its first and its second message
 of 20 steps, in a loop over one step, in chunks of any size, or in the chunks that tfdist
-chooses. `LONGEST_CHUNK` and `LARGEST_CHUNK` of `worker_function.py` follow from it.
+chooses. `LONGEST_CHUNK` and `LARGEST_CHUNK` of `unrolling.py` follow from it.
 """
 
 import json
@@ -95,9 +95,10 @@ def probe(name: str, way: str) -> None:
 
     import tfdist
     from tfdist.parameter_server.fit import worker_function
+    from tfdist.parameter_server.step_graph import unrolling
 
     if limits := WAYS[way]:
-        worker_function.LONGEST_CHUNK, worker_function.LARGEST_CHUNK = limits
+        unrolling.LONGEST_CHUNK, unrolling.LARGEST_CHUNK = limits
     made: list[Any] = []
     make = worker_function.WorkerFunction.__init__
 

@@ -166,6 +166,7 @@ def test_the_public_names():
         "Embedding",
         "EmbeddingBag",
         "Every",
+        "ExchangeReport",
         "FixedShardsPartitioner",
         "GreedyLoadBalancing",
         "IndivisibleLossError",

@@ -54,8 +54,9 @@ PURE = {
     ],
     "low_level": ["replica_round"],
     "mixing": ["*"],
-    "parameter_server": ["exchange"],
-    "parameter_server.step_graph": ["messages"],
+    "parameter_server": ["exchange", "exchange_report"],
+    "parameter_server.fit": ["pace"],
+    "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
     "placement": ["*"],
     "planning": [

@@ -9,13 +9,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tfdist import _tf
+from tfdist.parameter_server.fit.pace import Pace, sizes_of
 from tfdist.parameter_server.fit.strides import (
-    Pace,
     in_strides,
     sees_batches,
     shows_progress,
-    sizes_of,
     split,
+)
+from tfdist.parameter_server.step_graph.unrolling import (
+    LARGEST_CHUNK,
+    LONGEST_CHUNK,
+    copies,
+    local_copies,
 )
 
 SIZES = sizes_of(1)
@@ -30,12 +35,12 @@ class Clock:
         return self.now
 
 
-def settled(seconds: float, workers: int = 2, pace: Pace | None = None) -> int:
-    """The size of a stride after ten seconds of steps that take so long."""
+def settled(seconds: float, exchange: int = 1, workers: int = 2) -> int:
+    """The size of a stride after many steps that take so long."""
     clock = Clock()
-    pace = pace or Pace(workers, SIZES, clock)
+    pace = Pace(workers, exchange, clock)
     for _ in range(20):
-        clock.now += 0.5
+        clock.now += max(0.5, 10 * exchange * seconds)
         size = pace.steps(int(clock.now * workers / seconds))
     return size
 
@@ -48,9 +53,79 @@ def test_a_message_takes_a_fraction_of_a_second(seconds: float, size: int) -> No
     assert settled(seconds) == size
 
 
+@pytest.mark.parametrize(
+    ("exchange", "seconds", "size"),
+    [
+        (5, 0.043, 5),
+        (10, 0.043, 10),
+        (50, 0.043, 50),
+        (7, 0.0005, 105),
+        (50, 0.0005, 100),
+        (200, 0.0005, 200),
+        # A checkpoint would not wait for as many.
+        (50, 0.2, 25),
+        (10, 3.0, 1),
+    ],
+)
+def test_an_exchange_sets_the_size(exchange: int, seconds: float, size: int) -> None:
+    assert Pace(2, exchange).steps(0) == exchange
+    assert settled(seconds, exchange) == size
+
+
+@given(st.integers(1, 300))
+def test_sizes_are_whole_exchanges_or_parts_of_one(exchange: int) -> None:
+    sizes = sizes_of(exchange)
+    assert sizes[0] == 1
+    assert list(sizes) == sorted(set(sizes))
+    assert exchange in sizes
+    assert all(size % exchange == 0 for size in sizes if size > exchange)
+
+
+def test_the_trace_of_a_size_does_not_make_it_smaller() -> None:
+    clock = Clock()
+    pace = Pace(2, 10, clock)
+    finished = 0
+    for seconds in (12, 6, 3):  # The trace, and each worker's preparation of it.
+        clock.now += seconds
+        finished += 10
+        assert pace.steps(finished) == 10
+
+
+@given(st.integers(1, 10**6), st.integers(1, 300))
+def test_copies_are_bounded(operations: int, steps_each: int) -> None:
+    many = copies(operations, steps_each)
+    assert many == 1 or many * operations <= LARGEST_CHUNK
+    assert many == 1 or many * steps_each <= LONGEST_CHUNK
+    assert many >= 1
+
+
+@pytest.mark.parametrize(
+    ("operations", "many"), [(100, 20), (400, 12), (5_000, 1), (15_000, 1)]
+)
+def test_a_larger_graph_has_fewer_copies(operations: int, many: int) -> None:
+    assert copies(operations) == many
+
+
+@pytest.mark.parametrize(
+    ("operations", "steps", "many"),
+    [
+        (100, 10, 10),
+        (100, 50, 10),
+        (20, 50, 20),
+        (600, 5, 5),
+        (600, 10, 1),
+        (9_000, 2, 1),
+    ],
+)
+def test_steps_of_a_worker_alone_are_all_copied_or_few(
+    operations: int, steps: int, many: int
+) -> None:
+    assert local_copies(operations, steps) == many
+
+
 def test_a_larger_size_waits_until_its_trace_pays() -> None:
     clock = Clock()
-    pace = Pace(1, SIZES, clock)
+    pace = Pace(1, 1, clock)
     sizes = {}
     for finished in range(100, 5000, 100):
         clock.now += 0.5
@@ -62,7 +137,7 @@ def test_a_larger_size_waits_until_its_trace_pays() -> None:
 
 def test_the_pace_slows_down_with_the_steps() -> None:
     clock = Clock()
-    pace = Pace(1, SIZES, clock)
+    pace = Pace(1, 1, clock)
     finished = 0
     sizes = []
     for rate in (200, 200, 200, 10, 10, 10):
@@ -74,7 +149,7 @@ def test_the_pace_slows_down_with_the_steps() -> None:
 
 def test_time_between_epochs_does_not_count() -> None:
     clock = Clock()
-    pace = Pace(1, SIZES, clock)
+    pace = Pace(1, 1, clock)
     clock.now = 1
     assert pace.steps(200) == 10
     clock.now = 1000
@@ -86,7 +161,8 @@ def test_time_between_epochs_does_not_count() -> None:
 @given(st.integers(1, 500), st.integers(1, 20), st.integers(1, 40))
 def test_a_split_covers_all_steps(executions: int, least: int, exchange: int) -> None:
     steps = executions * least
-    parts = list(split(steps, least, sizes_of(exchange)))
+    sizes = [each for each in sizes_of(exchange) if each >= exchange]
+    parts = list(split(steps, least, sizes))
     assert sum(parts) == steps
     assert all(part % least == 0 for part in parts)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.parameter_server.consistency.synchronous import Synchronous
     from tfdist.parameter_server.consistency_schedule import ConsistencySchedule
     from tfdist.parameter_server.exchange import Every
+    from tfdist.parameter_server.exchange_report import ExchangeReport
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
     from tfdist.parameter_server.fit.resume import CheckpointMismatchError
     from tfdist.parameter_server.strategy import ParameterServerStrategy
@@ -81,6 +82,7 @@ _PURE = {
     "tfdist.parameter_server.consistency.synchronous": ("Synchronous",),
     "tfdist.parameter_server.consistency.staleness": ("StalenessReport",),
     "tfdist.parameter_server.exchange": ("Every",),
+    "tfdist.parameter_server.exchange_report": ("ExchangeReport",),
     "tfdist.placement.partition": (
         "Partition",
         "PartitionError",
@@ -189,6 +191,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "Every",
+    "ExchangeReport",
     "FixedShardsPartitioner",
     "GreedyLoadBalancing",
     "IndivisibleLossError",

@@ -8,7 +8,9 @@ from models import Seen
 
 import tfdist
 from tfdist.parameter_server.exchange import check_exchange
+from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit import worker_function
+from tfdist.parameter_server.step_graph import unrolling
 from tfdist.parameter_server.step_graph.messages import Message
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
@@ -143,7 +145,7 @@ def test_ten_steps_take_ten_times_the_messages_of_one(strategy, traced, sent):
 
 
 def test_long_calls_loop_over_chunks(strategy, sent, monkeypatch):
-    monkeypatch.setattr(worker_function, "LONGEST_CHUNK", 4)
+    monkeypatch.setattr(unrolling, "LONGEST_CHUNK", 4)
     model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
     model.fit(*data(), batch_size=BATCH, epochs=2, verbose=0)
     assert model.optimizer.iterations == 2 * BATCHES
@@ -214,8 +216,13 @@ def _output(_, predicted):
 
 
 @averages_of_the_last
-def test_one_worker_computes_what_one_process_does(strategy, exchange, traced):
+@pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 500, 1])
+def test_one_worker_computes_what_one_process_does(
+    strategy, exchange, traced, sent, monkeypatch, largest
+):
     """One call of all steps runs on one worker, so that its result is determined."""
+    monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
+    monkeypatch.setattr(unrolling, "LARGEST_LOCAL_BODY", largest)
     exchange(BATCHES)
     model = compiled(strategy, mlp, "adam", steps_per_execution=BATCHES)
     alone = mlp()
@@ -231,7 +238,89 @@ def test_one_worker_computes_what_one_process_does(strategy, exchange, traced):
     np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
     for mine, other in zip(model.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
-    assert len(traced[-1].messages) == 4, "for all steps together"
+    step, together = traced
+    assert len(together.messages) == 4, "for all steps together"
+    assert together.size < 2 * max(largest, step.size), "a loop over the rest"
+    assert crossings(sent.functions[0].graph) == 4
+
+
+@pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 1])
+def test_rows_move_in_each_step_of_a_loop(strategy, exchange, monkeypatch, largest):
+    monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
+    exchange(5)
+    model = compiled(strategy, recommender, "sgd", steps_per_execution=BATCHES)
+    alone = recommender()
+    alone.set_weights(model.get_weights())
+    alone.compile(
+        "sgd",
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    ours = model.fit(*data(), **options).history
+    theirs = alone.fit(*data(), **options).history
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+
+
+@averages_of_the_last
+def test_an_exchange_of_batches_that_workers_read(strategy, exchange, sent):
+    exchange(5)
+    model = compiled(strategy, mlp, "adam")
+    dataset = tf.data.Dataset.from_tensor_slices(data()).repeat().batch(BATCH)
+    model.fit(dataset, steps_per_epoch=12, epochs=2, verbose=0)
+    assert model.optimizer.iterations == 24
+    # Of five steps, and of the two that are left in an epoch.
+    assert [crossings(each.graph) for each in sent.functions] == [4, 4]
+
+
+def test_callbacks_that_keep_exchanges_small_are_told(
+    strategy, exchange, monkeypatch, caplog
+):
+    exchange(5)
+    monkeypatch.setattr(strategy.fit_driver, "_told_of_small_calls", False)
+    watching = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: None)
+    for steps in (5, 1, 1):
+        model = compiled(strategy, mlp, "sgd", steps_per_execution=steps)
+        model.fit(*data(), batch_size=BATCH, verbose=0, callbacks=[watching])
+    (text,) = [each for each in caplog.messages if "exchange=Every(5)" in each]
+    assert "Pass steps_per_execution=5 to compile" in text
+
+
+@averages_of_the_last
+def test_an_exchange_sets_the_steps_of_a_message(strategy, exchange, sent):
+    exchange(10)
+    model = compiled(strategy, mlp, "adam")
+    model.fit(*data(), batch_size=BATCH, epochs=2, verbose=0)
+    assert model.optimizer.iterations == 2 * BATCHES
+    (function,) = sent.functions
+    assert crossings(function.graph) == 4
+    assert function.inputs[0].shape[0] == 10
+
+
+@pytest.mark.sets_own_value("doublings|momentum|velocity")
+def test_what_the_last_worker_sets_is_told(strategy, exchange, monkeypatch, caplog):
+    exchange(5)
+    monkeypatch.setattr(strategy, "exchanges", Exchanges(2))
+
+    class Counting(keras.Sequential):
+        def train_step(self, data):
+            self.doublings.assign(self.doublings * 2 + 1)
+            self.steps.assign_add(1)
+            return super().train_step(data)
+
+    with strategy.scope():
+        model = Counting([keras.Input((20,)), layers.Dense(10)])
+        model.doublings = tf.Variable(0.0, trainable=False, name="doublings")
+        model.steps = tf.Variable(0, trainable=False, name="steps")
+        model.compile("adam", "mse")
+    x, y = data()
+    model.fit(x, keras.utils.to_categorical(y, 10), batch_size=BATCH, verbose=0)
+    report = strategy.exchange_report()
+    assert "doublings" in report.set
+    assert {"steps", model.layers[0].kernel.path} <= set(report.added)
+    (text,) = [each for each in caplog.messages if "exchange=Every(5)" in each]
+    assert "sets doublings to a value" in text
+    assert model.steps.numpy() == BATCHES
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5", np.True_, np.array([5])])

@@ -11,8 +11,9 @@ class Every:
     A worker pulls the variables, runs up to `steps` steps on its own copies, and pushes
     the sum of its changes. So a step costs a fraction of the messages and the bytes, and
     the workers see each other's progress later. Exact are, whatever `steps` is: the
-    number of steps, the metrics, and the sum of the changes of each weight. A moving
-    average of an optimizer or a layer becomes that of the worker that pushed last.
+    number of steps, the metrics, and the sum of the changes of each weight. What a step
+    computes from its own value, such as a moving average, becomes that of the worker that
+    pushed last: `ParameterServerStrategy.exchange_report()` lists these.
 
     Variables that a step looks up by row, and those used in a branch, a loop or a
     `tf.function` inside the step, still move in each step.

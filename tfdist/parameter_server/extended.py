@@ -65,13 +65,19 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             placed for variable, placed in self._placed if variable() is not None
         )
 
-    def is_weight(self, handle: Any) -> bool:
-        """Whether this is the handle of a weight, or of a shard of one."""
-        variables = (variable() for variable, _ in self._placed)
-        return any(
-            variable is not None and variable.is_weight and variable.handle is handle
-            for variable in variables
-        )
+    def of_handles(
+        self, handles: Iterable[Any]
+    ) -> list[tuple[ParameterServerVariable, str]]:
+        """Returns the variables of these handles, with their names.
+
+        What is not one of the strategy's, such as a lookup table, is left out.
+        """
+        known = {
+            id(variable.handle): (variable, placed.spec.name)
+            for reference, placed in self._placed
+            if (variable := reference()) is not None
+        }
+        return [known[id(each)] for each in handles if id(each) in known]
 
     def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
         """Checks, before the first step, that the model matches the placement plan."""

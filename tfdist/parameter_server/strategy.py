@@ -41,9 +41,11 @@ from tfdist.parameter_server.consistency.setting import (
 )
 from tfdist.parameter_server.consistency.staleness import StalenessReport
 from tfdist.parameter_server.exchange import Every, check_exchange
+from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
-from tfdist.parameter_server.fit.in_flight import STEPS_PER_WORKER, InFlight
+from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.gates import Gates
 from tfdist.parameter_server.step_counter import StepCounter
@@ -189,7 +191,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         self._step_counter = StepCounter(self, presence)
         self._in_flight = InFlight(
             self._coordinator,
-            STEPS_PER_WORKER * self.num_workers,
+            MESSAGES_PER_WORKER * self.num_workers,
             Patience(self._coordinator, self.activity, self.watchdog.check),
         )
         # On TensorFlow's shared executor, each worker's thread would wait after every
@@ -201,6 +203,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         )
         self.checkpoints = checkpoints
         self.exchange = exchange
+        self.exchanges = Exchanges(self.num_workers)
         self._consistency = consistency
         self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
         shorten_the_coordinators_log()
@@ -313,6 +316,14 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
                 "one, steps are not measured"
             )
         return report
+
+    def exchange_report(self) -> ExchangeReport:
+        """Reports what `exchange=Every(k)` does with each variable that steps write.
+
+        Of the models that `fit` and `evaluate` have trained and tested so far. It prints
+        as a list.
+        """
+        return self.exchanges.report(self.exchange.steps)
 
     @property
     def consistency_setting(self) -> str:

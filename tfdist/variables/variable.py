@@ -63,6 +63,11 @@ class ParameterServerVariable(_tf.CachingVariable):
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)
 
+    @property
+    def is_slot(self) -> bool:
+        """Whether it is a slot of an optimizer."""
+        return self._beside is not None
+
     def forget_view(self) -> None:
         """Has the next read ask the ps: this step has written the variable."""
         self._view = None

@@ -1,6 +1,7 @@
 """The driver with which `fit` trains on parameter servers."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -19,17 +20,18 @@ from tfdist.parameter_server.fit import refusals
 from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.pace import Pace
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 from tfdist.parameter_server.fit.strides import (
-    Pace,
     in_strides,
     sees_batches,
     shows_progress,
-    sizes_of,
 )
 from tfdist.parameter_server.fit.train_steps import TrainSteps
+
+_log = logging.getLogger("tfdist")
 
 # How fast the current call of `fit` or `evaluate` sends steps, and whether it shows its
 # progress; None for one step at a time.
@@ -61,6 +63,7 @@ class ParameterServerDriver(DefaultDriver):
         self._checkpoints = checkpoints
         self._resumable: ResumableFit | None = None
         self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
+        self._told_of_small_calls = False
         self.fits = 0
         self.is_within_epoch = False
 
@@ -142,11 +145,13 @@ class ParameterServerDriver(DefaultDriver):
         given = inside or keras.tree.flatten(callbacks or [])
         stage = building.STAGES.get(method)
         pace = None
-        if stage is not None and not sees_batches(given, stage):
+        if stage is not None and sees_batches(given, stage):
+            self._tell_of_small_calls(model)
+        elif stage is not None:
             paces = self._paces.setdefault(model, {})
-            sizes = sizes_of(self.strategy.exchange.steps)
+            exchange = self.strategy.exchange.steps
             pace = (
-                paces.setdefault(stage, Pace(self.strategy.num_workers, sizes)),
+                paces.setdefault(stage, Pace(self.strategy.num_workers, exchange)),
                 shows_progress(given, arguments.get("verbose", "auto")),
             )
         token = _pace.set(pace)
@@ -154,6 +159,20 @@ class ParameterServerDriver(DefaultDriver):
             yield
         finally:
             _pace.reset(token)
+
+    def _tell_of_small_calls(self, model: Any) -> None:
+        """Warns once if callbacks take away what `exchange` is to save."""
+        asked, each = self.strategy.exchange.steps, model.steps_per_execution
+        if each < asked and not self._told_of_small_calls:
+            self._told_of_small_calls = True
+            _log.warning(
+                "exchange=Every(%d): a callback sees each batch, so values move once in "
+                "steps_per_execution=%d steps. Pass steps_per_execution=%d to compile, "
+                "or leave out callbacks with a batch hook such as on_train_batch_end",
+                asked,
+                each,
+                asked,
+            )
 
     @contextlib.contextmanager
     def _resuming(

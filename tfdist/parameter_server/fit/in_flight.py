@@ -18,11 +18,6 @@ from tfdist.liveness.watchdog import StalledError
 
 _log = logging.getLogger("tfdist")
 
-# Each worker has one step to run and a few queued behind it, so that it never waits for
-# the chief. TensorFlow's own queue has room for 256k steps, and would keep the batches
-# of all of them in memory.
-STEPS_PER_WORKER = 4
-
 # Between looks at the other functions, per step of the oldest.
 _POLL_SECONDS = 0.005
 _LONGEST_POLL_SECONDS = 0.025

@@ -6,7 +6,7 @@ flight. With a single batch (`train_on_batch` and the like), it waits for the re
 
 import itertools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import keras
@@ -68,7 +68,7 @@ class WorkerSteps:
         """
         steps = data.asked or self._steps
         if self._is_training and data.worker_input is not None:
-            for count in self._functions_of(data.structure, steps):
+            for count in self._functions_of(data.structure, steps, steps):
                 function = self._reading(data, count)
                 self._submit(function, data.worker_input.iterators, count)
         else:
@@ -97,22 +97,33 @@ class WorkerSteps:
             # Keras leaves the epoch here without the wait that it makes elsewhere.
             self._in_flight.join()
             raise
-        counts = self._functions_of(feed.structure, len(rows))
-        if len(rows) != steps and len(counts) == 1:
-            # What is left of a dataset of unknown length is not worth a trace.
-            traced = {
-                steps
-                for (key, *_, steps), gate in self._functions
-                if (key, gate) == (feed.structure.key, self._gate)
-            }
-            counts = list(split(len(rows), 1, sorted({1, *traced})))
+        counts = self._functions_of(feed.structure, len(rows), steps)
         rest = iter(rows)
         return [_joined(list(itertools.islice(rest, count))) for count in counts]
 
-    def _functions_of(self, structure: BatchStructure, steps: int) -> list[int]:
-        """Returns of how many steps each function is that takes some steps together."""
-        is_copied = not self._worker_function(structure).step.not_copied
-        return [steps] if is_copied else [1] * steps
+    def _functions_of(
+        self, structure: BatchStructure, steps: int, asked: int
+    ) -> Iterable[int]:
+        """Returns of how many steps each function is.
+
+        Args:
+            structure: The structure of a batch.
+            steps: How many steps there are.
+            asked: How many steps were asked for.
+        """
+        if self._worker_function(structure).step.not_copied:
+            return [1] * steps
+        if steps == asked:
+            return [steps]
+        # What is left of a dataset of unknown length is not worth a trace.
+        traced = {
+            steps
+            for (key, *_, steps), gate in self._functions
+            if (key, gate) == (structure.key, self._gate)
+        }
+        if self._strategy.exchange.steps == 1:
+            traced.add(1)
+        return split(steps, 1, traced)
 
     def _submit(self, function: Any, argument: Any, steps: int) -> None:
         self._in_flight.submit(function, argument, self._logs.take, steps)

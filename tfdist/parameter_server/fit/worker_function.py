@@ -1,32 +1,24 @@
 """The functions that workers run: one or more steps on the batches of a message."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit import message
+from tfdist.parameter_server.fit.batch_source import (
+    BatchSource,
+    IteratorSource,
+    RowSource,
+)
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
 from tfdist.parameter_server.step_graph.local import LocalSteps
+from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.parameter_server.step_graph.unrolling import copies
 from tfdist.variables.fused_update import leaving_updates_to_keras
-
-LONGEST_CHUNK = 20
-"""The most steps that follow each other without a loop: more gain little."""
-
-LARGEST_CHUNK = 5_000
-"""The most operations that follow each other without a loop.
-
-Each worker prepares all of them before its first step, in a time that grows faster than
-their number. A larger model computes long enough that six more messages per step do not
-matter.
-"""
-
-Batch = Callable[[Any], list[tf.Tensor]]
-"""Returns the tensors of the batch of this number."""
 
 
 class WorkerFunction:
@@ -77,110 +69,94 @@ class WorkerFunction:
         self.step = StepGraph(
             strategy, run, specs, gate if alone else None, entered=entered
         )
-        # By the number of steps between two exchanges.
-        self._exchanges = {1: self.step} if alone else {}
+        self._local_steps = None if alone else self._local(strategy)
+        self._exchanges: dict[tuple[type[BatchSource], int], StepGraph] = {}
+
+    def _local(self, strategy: Any) -> LocalSteps:
+        """Returns the step with copies, and tells the strategy what becomes of them."""
+        extended = strategy.extended
+        captured = [outside for outside, _ in self.step.function.graph.captures]
+        known = extended.of_handles(captured)
+        weights = {id(each.handle) for each, _ in known if each.is_weight}
+        local = LocalSteps(self.step, lambda handle: id(handle) in weights)
+
+        def names(handles: Sequence[Any]) -> list[str]:
+            return [name for _, name in extended.of_handles(handles)]
+
+        strategy.exchanges.note(
+            strategy.exchange.steps,
+            names(local.added),
+            names(local.set),
+            names(local.in_each_step),
+            [name for each, name in known if each.is_slot],
+        )
+        return local
 
     def on_rows(self, steps: int) -> Any:
         """Returns a function of `steps` batches, given as rows."""
-        width = len(self._specs) + len(self._tickets)
-
-        def tensors(row: tf.Tensor) -> list[tf.Tensor]:
-            of_batch = message.tensors_from_row(self._structure, row)
-            return of_batch + [
-                tf.ensure_shape(tf.io.parse_tensor(row[-1], spec.dtype), spec.shape)
-                for spec in self._tickets
-            ]
-
-        return self._trace(
-            lambda rows: self._steps(lambda i: tensors(rows[i]), steps),
-            tf.TensorSpec([steps, width], tf.string),
-        )
+        return self._trace(RowSource(self._structure, self._tickets), steps)
 
     def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
         """Returns a function of a worker's iterator, which takes `steps` batches."""
-        return self._trace(
-            lambda iterator: self._steps(
-                lambda _: message.tensors_of(self._structure, next(iterator)), steps
-            ),
-            iterator_spec,
-        )
+        return self._trace(IteratorSource(self._structure, iterator_spec), steps)
 
-    def _steps(self, batch: Batch, steps: int) -> Any:
-        """Adds steps; returns the result of the last one."""
-        most = min(self._strategy.exchange.steps, steps)
-        size = self._exchange(most).size
-        per_chunk = max(1, min(LONGEST_CHUNK // most, LARGEST_CHUNK // size)) * most
-        # Captured here, and not within a loop, whose body gets no values at each call.
-        slot = [] if self._gate is None else self._gate.slot()
-        first, result = 0, None
-        if steps // per_chunk > 1:
-            first = steps - steps % per_chunk
-            result = self._loop(batch, slot, first, per_chunk, most)
-        while first < steps:
-            result = self._add(batch, slot, first, min(most, steps - first))
-            first += most
-        return _unless_empty(result)
+    def _trace(self, source: BatchSource, steps: int) -> Any:
+        def run(argument: Any) -> Any:
+            # Captured here, and not within a loop, whose body gets no values at each
+            # call.
+            slot = [] if self._gate is None else self._gate.slot()
+            if self._local_steps is None:
+                return _unless_empty(self._one_by_one(source, argument, slot, steps))
+            return _unless_empty(self._merged(source, argument, slot, steps))
 
-    def _loop(
-        self,
-        batch: Batch,
-        slot: list[tf.Tensor],
-        steps: int,
-        per_chunk: int,
-        most: int,
-    ) -> tf.Tensor:
-        # The vector's length is known only once `body` has been traced, after the loop
-        # needs an initial value. So the loop starts from an empty vector.
-        shape = None
-
-        def body(i: tf.Tensor, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            nonlocal shape
-            for first in range(0, per_chunk, most):
-                vector = self._add(batch, slot, i + first, most)
-            shape = vector.shape
-            return i + per_chunk, vector
-
-        _, last = tf.while_loop(
-            lambda i, _: i < steps,
-            body,
-            (tf.constant(0), tf.zeros([0], tf.float64)),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-            parallel_iterations=1,
-        )
-        last.set_shape(shape)
-        return last
-
-    def _add(self, batch: Batch, slot: list[tf.Tensor], first: Any, steps: int) -> Any:
-        """Adds steps with one exchange."""
-        tensors = [each for i in range(steps) for each in batch(first + i)]
-        # The default graph may be that of a loop's body.
-        here = map(tf.compat.v1.get_default_graph().capture, slot)
-        return self._exchange(steps).add([*tensors, *here], "step_0")
-
-    @functools.cached_property
-    def _local_steps(self) -> LocalSteps:
-        return LocalSteps(self.step, self._strategy.extended.is_weight)
-
-    def _exchange(self, steps: int) -> StepGraph:
-        """Returns a graph of steps of which only the first pulls, and the last pushes."""
-        if steps not in self._exchanges:
-            local = self._local_steps
-            width = len(self._specs)
-
-            def run(*tensors: tf.Tensor) -> Any:
-                return local.run(
-                    [tensors[i : i + width] for i in range(0, len(tensors), width)]
-                )
-
-            specs = self._specs * steps
-            self._exchanges[steps] = StepGraph(
-                self._strategy, run, specs, self._gate, steps
-            )
-        return self._exchanges[steps]
-
-    def _trace(self, run: Callable[[Any], Any], spec: Any) -> Any:
         with self._strategy.scope():
-            return tf.function(run, autograph=False).get_concrete_function(spec)
+            traced = tf.function(run, autograph=False)
+            return traced.get_concrete_function(source.spec(steps))
+
+    def _one_by_one(
+        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+    ) -> Any:
+        """Adds steps; returns the result of the last one."""
+
+        def add(i: Any, _: State) -> tuple[Any, State]:
+            tensors = [*source.tensors(argument, i), *slot]
+            return self.step.add(tensors, "step_0"), ()
+
+        return repeated(add, steps, copies(self.step.size))[0]
+
+    def _merged(
+        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+    ) -> Any:
+        """Adds steps with as few exchanges as they may have."""
+        most = min(self._strategy.exchange.steps, steps)
+
+        def add(first: Any, count: int) -> Any:
+            part = source.part(argument, first, count)
+            tensors = tf.nest.flatten(part, expand_composites=True)
+            return self._exchange(source, count).add([*tensors, *slot], "exchange_0")
+
+        result, _ = repeated(
+            lambda i, _: (add(i * most, most), ()),
+            steps // most,
+            copies(self._exchange(source, most).size, most),
+        )
+        rest = steps % most
+        return add(steps - rest, rest) if rest else result
+
+    def _exchange(self, source: BatchSource, steps: int) -> StepGraph:
+        """Returns a graph of steps of which only the first pulls, and the last pushes."""
+        key = type(source), steps
+        if key not in self._exchanges:
+            local = self._local_steps
+            assert local
+
+            def run(argument: Any) -> Any:
+                return local.run(lambda i: source.tensors(argument, i), steps)
+
+            self._exchanges[key] = StepGraph(
+                self._strategy, run, [source.spec(steps)], self._gate, steps
+            )
+        return self._exchanges[key]
 
 
 def _unless_empty(result: Any) -> Any:

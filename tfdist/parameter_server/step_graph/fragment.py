@@ -26,8 +26,9 @@ class Fragment:
 
     @property
     def size(self) -> int:
-        """The number of its operations."""
-        return len(self._definition.node)
+        """The number of its operations, and of those in its branches and loops."""
+        functions = self._definition.library.function
+        return len(self._definition.node) + sum(len(f.node_def) for f in functions)
 
     def add(
         self, given: Sequence[tf.Tensor], outputs: Sequence[str], name: str
@@ -42,7 +43,14 @@ class Fragment:
         Returns:
             The tensors of these names.
         """
-        known: Mapping[str, tf.Tensor] = dict(zip(self._inputs, given, strict=True))
+        # That function may be the body of a loop, which captures what it uses, and waits
+        # for all that it captures.
+        capture = tf.compat.v1.get_default_graph().capture
+        known: Mapping[str, tf.Tensor] = {
+            each: capture(tensor)
+            for each, tensor in zip(self._inputs, given, strict=True)
+            if each in self._used or each in outputs
+        }
         computed = [each for each in dict.fromkeys(outputs) if each not in known]
         results = tf.graph_util.import_graph_def(
             self._definition,

@@ -6,22 +6,24 @@ with the new value. Only before the first step are variables pulled, and only af
 last one are changes pushed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph import copies, messages
+from tfdist.parameter_server.step_graph import messages
 from tfdist.parameter_server.step_graph.definitions import Builder, reference
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Node
+from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import (
     StepGraph,
     captures_of,
     structured,
 )
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
+from tfdist.parameter_server.step_graph.unrolling import local_copies
 
 # What a step does with a variable of which a worker can have a copy. The others look up
 # or update some rows, or pass the variable on to a function.
@@ -46,6 +48,7 @@ class LocalVariable:
         is_read: Whether to pull its value. A counter or a metric is only added to.
         adds: Whether to push the change of its value. Otherwise the value is pushed, and
             replaces what other workers have pushed meanwhile.
+        is_written: Whether there is anything to push.
         value: The name of the tensor that has its value after the step.
     """
 
@@ -55,6 +58,7 @@ class LocalVariable:
     shape: tf.TensorShape
     is_read: bool
     adds: bool
+    is_written: bool
     value: str
 
 
@@ -64,18 +68,34 @@ class LocalSteps:
     Args:
         step: The step, which reads and writes the variables themselves.
         is_weight: Whether a captured resource handle is that of a weight.
+
+    Attributes:
+        added: The handles of the variables to which the changes are added.
+        set: Those of the variables that are set to the last value.
+        in_each_step: Those of the variables of which a worker has no copy.
     """
 
     def __init__(self, step: StepGraph, is_weight: Callable[[Any], bool]) -> None:
         self._function = step.function
         rewriting = _Rewriting(step, is_weight)
         self._variables = rewriting.variables
+        written = [each for each in self._variables if each.is_written]
+        handles = rewriting.handles
+        self.added = [handles[each.placeholder] for each in written if each.adds]
+        self.set = [handles[each.placeholder] for each in written if not each.adds]
+        local = {each.placeholder for each in self._variables}
+        self.in_each_step = [handles[name] for name in handles if name not in local]
         states = [f"state/{i}:0" for i in range(len(self._variables))]
         inputs = [each.name for each in self._function.inputs]
         self._fragment = Fragment(rewriting.definition(), [*inputs, *states])
 
-    def run(self, batches: Sequence[Sequence[tf.Tensor]]) -> Any:
-        """Adds a step per batch, with one exchange, to the function being traced.
+    def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
+        """Adds steps with one exchange to the function being traced.
+
+        Args:
+            batch: Returns the tensors of the batch of this number.
+            steps: How many steps it is. If the step is too large for as many copies, it
+                must return a vector.
 
         Returns:
             The result of the last step.
@@ -84,17 +104,24 @@ class LocalSteps:
         names = [each.op.name for each in self._function.inputs]
         names = names[len(names) - len(captured) :]
         handles = dict(zip(names, captured, strict=True))
-        pulled = [_pull(each, handles[each.placeholder]) for each in self._variables]
-        values = pulled
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self._variables]
-        for i, batch in enumerate(batches):
-            given = [*batch, *captured, *values]
-            made = self._fragment.add(given, [*results, *after], f"step_{i}")
+
+        def step(i: Any, values: State) -> tuple[Any, State]:
+            given = [*batch(i), *captured, *values]
+            made = self._fragment.add(given, [*results, *after], "step_0")
             outputs, values = made[: len(results)], made[len(results) :]
+            for each, value in zip(self._variables, values, strict=True):
+                value.set_shape(each.shape)
+            return structured(self._function, outputs), values
+
+        pulled = [_pull(each, handles[each.placeholder]) for each in self._variables]
+        result, values = repeated(
+            step, steps, local_copies(self._fragment.size, steps), pulled
+        )
         for each, before, value in zip(self._variables, pulled, values, strict=True):
             _push(each, handles[each.placeholder], before, value)
-        return structured(self._function, outputs)
+        return result
 
 
 def _pull(variable: LocalVariable, handle: tf.Tensor) -> tf.Tensor:
@@ -109,7 +136,7 @@ def _pull(variable: LocalVariable, handle: tf.Tensor) -> tf.Tensor:
 def _push(
     variable: LocalVariable, handle: tf.Tensor, before: tf.Tensor, value: tf.Tensor
 ) -> None:
-    if value is before:
+    if not variable.is_written:
         return
     if not variable.adds:
         with tf.device(variable.device):
@@ -126,22 +153,25 @@ class _Rewriting:
     def __init__(self, step: StepGraph, is_weight: Callable[[Any], bool]) -> None:
         self._graph = graph = step.function.graph
         self._homes = step.homes
-        self._graph_def = graph.as_graph_def()
-        copies.without_seeds(self._graph_def.node)
+        self._graph_def = step.definition()
         self._definitions = {each.name: each for each in self._graph_def.node}
         roots = [each.op.name for each in graph.outputs]
         roots += [op.name for op in graph.control_outputs]
         nodes = [_node(op) for op in graph.get_operations()]
         self._needed = [each.name for each in messages.needed(nodes, roots)]
         self._ops = [graph.get_operation_by_name(name) for name in self._needed]
-        handles = {inside.op.name: outside for outside, inside in graph.captures}
-        self._values: dict[str, str] = {}
+        self.handles = {
+            inside.op.name: outside
+            for outside, inside in graph.captures
+            if inside.op.name in self._homes
+        }
+        uses = self._uses()
+        from_own = _set_from_own(self._ops, uses)
         self.variables: list[LocalVariable] = []
-        for name in self._local():
-            index = len(self.variables)
-            self.variables.append(
-                self._rewrite(name, f"state/{index}:0", is_weight(handles[name]))
-            )
+        for name, ops in uses.items():
+            adds = is_weight(self.handles[name]) or name not in from_own
+            state = f"state/{len(self.variables)}:0"
+            self.variables.append(self._rewrite(name, ops, state, adds))
 
     def definition(self) -> Any:
         """Returns the rewritten graph, without the placeholders of its inputs."""
@@ -163,24 +193,24 @@ class _Rewriting:
         self._graph_def.node.extend(kept)
         return self._graph_def
 
-    def _local(self) -> list[str]:
-        """Returns the placeholders of the variables that a worker can copy."""
-        uses: dict[str, set[str]] = {}
+    def _uses(self) -> dict[str, list[tf.Operation]]:
+        """Returns what uses each variable that a worker can copy, by its placeholder."""
+        uses: dict[str, list[tf.Operation]] = {}
         for op in self._ops:
-            for each in op.inputs:
-                if each.op.name in self._homes:
-                    uses.setdefault(each.op.name, set()).add(op.type)
-        return [
-            name
-            for name, types in uses.items()
-            if types <= _COPIED and task_at(self._homes[name]) != WORKER
-        ]
+            for name in dict.fromkeys(each.op.name for each in op.inputs):
+                if name in self._homes:
+                    uses.setdefault(name, []).append(op)
+        return {
+            name: ops
+            for name, ops in uses.items()
+            if all(op.type in _COPIED for op in ops)
+            and task_at(self._homes[name]) != WORKER
+        }
 
-    def _rewrite(self, placeholder: str, state: str, is_weight: bool) -> LocalVariable:
+    def _rewrite(
+        self, placeholder: str, ops: Sequence[tf.Operation], state: str, adds: bool
+    ) -> LocalVariable:
         """Has the step use values in place of a variable."""
-        ops = [
-            op for op in self._ops if any(i.op.name == placeholder for i in op.inputs)
-        ]
         value = state
         dtype, shape = _type_of(ops)
         for op in ops:
@@ -188,16 +218,16 @@ class _Rewriting:
             if op.type != _READ:
                 value = f"{op.name}:0"
         writes = [op for op in ops if op.type != _READ]
-        reads = [op for op in ops if op.type == _READ]
-        adds = all(op.type != _SET for op in writes)
+        adds = adds and all(op.type != _SET for op in writes)
         return LocalVariable(
             placeholder,
             self._homes[placeholder],
             dtype,
             shape,
             # To begin from zeros, their shape must be known.
-            is_read=bool(reads) or not adds or not shape.is_fully_defined(),
-            adds=adds and (is_weight or not _depends(writes, reads)),
+            is_read=len(writes) < len(ops) or not adds or not shape.is_fully_defined(),
+            adds=adds,
+            is_written=bool(writes),
             value=value,
         )
 
@@ -230,16 +260,32 @@ def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
     return builder.made[0]
 
 
-def _depends(writes: Sequence[tf.Operation], reads: Sequence[tf.Operation]) -> bool:
-    """Whether what is added to a variable was computed from its value."""
-    sources = {op.name for op in reads}
-    pending = [op.inputs[1].op for op in writes]
-    seen: set[str] = set()
-    while pending:
-        op = pending.pop()
-        if op.name in sources:
-            return True
-        if op.name not in seen:
-            seen.add(op.name)
-            pending.extend(each.op for each in op.inputs)
-    return False
+def _set_from_own(
+    ops: Sequence[tf.Operation], uses: Mapping[str, Sequence[tf.Operation]]
+) -> set[str]:
+    """Returns the variables to which a value is added that was computed from theirs.
+
+    Args:
+        ops: The operations of the step, each after its inputs.
+        uses: The operations that use each variable.
+    """
+    # A bit per variable: one pass, however many there are.
+    bits = {name: 1 << i for i, name in enumerate(uses)}
+    read = {
+        op.name: bits[name]
+        for name, of_variable in uses.items()
+        for op in of_variable
+        if op.type == _READ
+    }
+    sources: dict[str, int] = {}
+    for op in ops:
+        of_op = read.get(op.name, 0)
+        for each in op.inputs:
+            of_op |= sources.get(each.op.name, 0)
+        sources[op.name] = of_op
+    return {
+        name
+        for name, of_variable in uses.items()
+        for op in of_variable
+        if op.type != _READ and sources[op.inputs[1].op.name] & bits[name]
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph import copies, messages, wire
+from tfdist.parameter_server.step_graph import messages, wire
 from tfdist.parameter_server.step_graph.definitions import Builder, reference, rewire
 from tfdist.parameter_server.step_graph.messages import Message, Node, Output
 from tfdist.parameter_server.step_graph.tasks import (
@@ -42,7 +42,10 @@ class PackedGraph:
 
 
 def pack(
-    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str] | None = None
+    graph: Any,
+    definition: Any,
+    homes: Mapping[str, str],
+    entered: Mapping[str, str] | None = None,
 ) -> PackedGraph:
     """Packs what the tasks of a step send each other.
 
@@ -50,11 +53,12 @@ def pack(
 
     Args:
         graph: The `FuncGraph` of the step.
+        definition: Its `GraphDef`, which is rewritten.
         homes: The device of each captured resource, by the name of its placeholder.
         entered: By task, the operation for which all others wait that use a resource of
             that task, unless it depends on them.
     """
-    return _Packing(graph, homes, entered or {}).packed()
+    return _Packing(graph, definition, homes, entered or {}).packed()
 
 
 def _waits(
@@ -86,13 +90,16 @@ class _Packing:
     """
 
     def __init__(
-        self, graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
+        self,
+        graph: Any,
+        definition: Any,
+        homes: Mapping[str, str],
+        entered: Mapping[str, str],
     ) -> None:
         self._graph = graph
         self._waits = _waits(graph, homes, entered)
         self._tasks = tasks_of(graph, homes)
-        self._graph_def = graph.as_graph_def()
-        copies.without_seeds(self._graph_def.node)
+        self._graph_def = definition
         self._definitions = {each.name: each for each in self._graph_def.node}
         self._relayed: dict[str, Output] = {}
         self._roots = [tensor.op.name for tensor in graph.outputs]

@@ -1,5 +1,6 @@
 """One step of a model, traced once and added to the functions that workers run."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,9 +9,14 @@ import tensorflow as tf
 from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.connect import connect
 from tfdist.parameter_server.gate.gate import Gate, Turn
-from tfdist.parameter_server.step_graph.copies import not_copied, seeded
+from tfdist.parameter_server.step_graph.copies import (
+    not_copied,
+    seeded,
+    without_seeds,
+)
 from tfdist.parameter_server.step_graph.fragment import Fragment
-from tfdist.parameter_server.step_graph.packing import pack
+from tfdist.parameter_server.step_graph.messages import Message
+from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
 
 
 class StepGraph:
@@ -28,7 +34,6 @@ class StepGraph:
     Attributes:
         function: The step as it was traced, a `ConcreteFunction`.
         homes: The device of each resource that it uses, by the name of its placeholder.
-        messages: What the worker and the ps send each other in one step.
         not_copied: The types of its operations because of which a function may have it
             only once.
         seeded: The types of its operations that draw without the seed they were given.
@@ -64,10 +69,28 @@ class StepGraph:
             slot = self.function.inputs[len(specs) - len(gate.slot_specs) : len(specs)]
             self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
             connect(graph, self.homes, turns[-1], gate.device)
-        packed = pack(graph, self.homes, entered())
-        self.messages = packed.messages
+        self._entered = entered()
+
+    def definition(self) -> Any:
+        """Returns a new `GraphDef` of it, of which there may be copies."""
+        definition = self.function.graph.as_graph_def()
+        without_seeds(definition.node)
+        return definition
+
+    @functools.cached_property
+    def _packed(self) -> PackedGraph:
+        graph = self.function.graph
+        return pack(graph, self.definition(), self.homes, self._entered)
+
+    @functools.cached_property
+    def _fragment(self) -> Fragment:
         inputs = [each.name for each in self.function.inputs]
-        self._fragment = Fragment(packed.definition, inputs)
+        return Fragment(self._packed.definition, inputs)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What the worker and the ps send each other in one step."""
+        return self._packed.messages
 
     @property
     def size(self) -> int:

@@ -1,0 +1,72 @@
+"""Adds a graph several times to the function being traced, in a loop if it is large."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+State = Sequence[tf.Tensor]
+
+
+def repeated(
+    add: Callable[[Any, State], tuple[Any, State]],
+    times: int,
+    copies: int,
+    state: State = (),
+) -> tuple[Any, State]:
+    """Runs something again and again, each time on the state that it has left.
+
+    Without a loop where possible: TensorFlow sends six messages per iteration of a loop
+    that spans tasks.
+
+    Args:
+        add: Takes how often it has run before and the state; adds it once more. Returns
+            its result and the new state. If it is to run more than `copies` times, its
+            result is a vector of float64.
+        times: How often it is to run.
+        copies: How often to add it without a loop. It is added fewer than twice as often.
+        state: What it begins with.
+
+    Returns:
+        The last result, and the last state.
+    """
+    done, result = 0, None
+    if times // copies > 1:
+        done = times - times % copies
+        result, state = _looped(add, done, copies, state)
+    for i in range(done, times):
+        result, state = add(i, state)
+    return result, state
+
+
+def _looped(
+    add: Callable[[Any, State], tuple[Any, State]],
+    times: int,
+    copies: int,
+    state: State,
+) -> tuple[tf.Tensor, State]:
+    # The result's length is known only once `body` has been traced, after the loop
+    # needs an initial value. So the loop starts from an empty vector.
+    shape = None
+
+    def body(i: tf.Tensor, result: Any, *state: tf.Tensor) -> tuple[Any, ...]:
+        nonlocal shape
+        after: State = state
+        for copy in range(copies):
+            result, after = add(i + copy, after)
+        shape = result.shape
+        return i + copies, result, *after
+
+    _, result, *after = tf.while_loop(
+        lambda i, *_: i < times,
+        body,
+        (tf.constant(0), tf.zeros([0], tf.float64), *state),
+        shape_invariants=(
+            tf.TensorShape([]),
+            tf.TensorShape([None]),
+            *(each.shape for each in state),
+        ),
+        parallel_iterations=1,
+    )
+    result.set_shape(shape)
+    return result, after

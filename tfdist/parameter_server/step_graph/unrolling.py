@@ -1,0 +1,38 @@
+"""How many copies of a step follow each other without a loop. Pure."""
+
+LONGEST_CHUNK = 20
+"""The most steps that follow each other without a loop: more gain little."""
+
+LARGEST_CHUNK = 5_000
+"""The most operations that follow each other without a loop.
+
+Each worker prepares all of them before its first step, in a time that grows faster than
+their number. A larger model computes long enough that six more messages per step do not
+matter.
+"""
+
+
+def copies(operations: int, steps_each: int = 1) -> int:
+    """Returns how many copies of a graph to put into the body of a loop, at most.
+
+    Args:
+        operations: The number of operations in the graph.
+        steps_each: How many steps it is.
+    """
+    return max(1, min(LONGEST_CHUNK // steps_each, LARGEST_CHUNK // operations))
+
+
+LARGEST_LOCAL_BODY = 1_000
+"""The most operations in the body of a loop that sends nothing: more gain little."""
+
+
+def local_copies(operations: int, steps: int) -> int:
+    """Returns how many copies follow each other without a loop on a worker alone.
+
+    Args:
+        operations: The number of operations in a step that sends nothing.
+        steps: How many steps there are.
+    """
+    if steps <= copies(operations):
+        return steps
+    return max(1, min(LONGEST_CHUNK, LARGEST_LOCAL_BODY // operations))
