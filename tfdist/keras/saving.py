@@ -15,10 +15,14 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras.driver import driver_of
+from tfdist.keras.missing_file import explained
 
 
 def install() -> None:
-    """Patches every save, export and load to run inside the driver's `storing`."""
+    """Patches every save, export and load to run inside the driver's `storing`.
+
+    A load of a file that is not there says what to do.
+    """
     for operation, owner, name in (
         ("save", keras.Model, "save"),
         ("save", keras.Model, "save_weights"),
@@ -32,6 +36,28 @@ def install() -> None:
         ("checkpoint", tf.train.CheckpointManager, "save"),
     ):
         setattr(owner, name, _surrounded(getattr(owner, name), operation))
+    for owner, name, position in (
+        (keras.Model, "load_weights", 1),
+        (keras.saving, "load_model", 0),
+        (keras.models, "load_model", 0),
+        (tf.train.Checkpoint, "read", 1),
+        (tf.train.Checkpoint, "restore", 1),
+    ):
+        setattr(owner, name, _explained(getattr(owner, name), position))
+
+
+def _explained(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """Returns a function that loads the path which is its argument of this position."""
+
+    @functools.wraps(function)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        path = (
+            args[position] if len(args) > position else next(iter(kwargs.values()), "")
+        )
+        with explained(MEMBERSHIP.strategy, path):
+            return function(*args, **kwargs)
+
+    return load
 
 
 def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., Any]:

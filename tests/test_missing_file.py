@@ -1,0 +1,83 @@
+"""A worker that loads what the chief has not written yet is told to wait for it."""
+
+import sys
+import zipfile
+from types import SimpleNamespace
+
+import h5py
+import keras
+import pytest
+import tensorflow as tf
+
+from tfdist.keras.missing_file import explained
+
+
+def worker(index: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        barrier=lambda: None,
+        is_chief=index == 0,
+        num_workers=3,
+        extended=SimpleNamespace(worker_index=index),
+    )
+
+
+def model() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def h5_in_part(path: str) -> None:
+    with open(path, "wb") as file:
+        file.write(b"\x89HDF\r\n\x1a\n")
+    h5py.File(path)
+
+
+LOADS = {
+    "model.keras": keras.saving.load_model,
+    "model.h5": keras.saving.load_model,
+    "a.weights.h5": lambda path: model().load_weights(path),
+    "weights.keras": lambda path: model().load_weights(path),
+    "in_part.h5": h5_in_part,
+    "checkpoint": lambda path: tf.train.Checkpoint(model=model()).restore(path),
+    "archive": lambda path: zipfile.ZipFile(path),
+}
+
+
+ERRORS = (ValueError, OSError, tf.errors.NotFoundError)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="it is logged there")
+@pytest.mark.parametrize("name", LOADS)
+def test_a_missing_file_names_the_barrier(name, tmp_path):
+    path = str(tmp_path / name)
+    with pytest.raises(ERRORS) as raised, explained(worker(1), path):
+        LOADS[name](path)
+    (note,) = raised.value.__notes__
+    assert (
+        f"worker 1 of 3, and only the chief, worker 0, saves: it may not have written {path}"
+        in note
+    )
+    assert "Call strategy.barrier()" in note
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error"),
+    [
+        (worker(0), FileNotFoundError()),
+        (None, FileNotFoundError()),
+        (object(), FileNotFoundError()),
+        (worker(1), ValueError("the layers differ")),
+    ],
+)
+def test_other_errors_stay_as_they_are(strategy, error):
+    with pytest.raises(type(error)) as raised, explained(strategy, "a.keras"):
+        raise error
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_before_notes_it_is_logged(caplog):
+    class WithoutNotes(OSError):
+        add_note = property()
+
+    with pytest.raises(WithoutNotes), explained(worker(2), "a.keras"):
+        raise WithoutNotes
+    assert "Call strategy.barrier()" in caplog.text
