@@ -24,7 +24,7 @@ def alike(strategy) -> Callable[..., list[str]]:
     import tensorflow as tf
 
     import tfdist
-    from tfdist.parameter_server.fit.strides import Pace
+    from tfdist.parameter_server.fit.pace import Pace
 
     from .compare import differences
     from .run import run
