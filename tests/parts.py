@@ -18,8 +18,13 @@ PARTS = {
     "ssh": ("test_ssh_hosts", "test_secure_hosts", "test_stunnel"),
     "scripts": ("test_scripts",),
     "features_in_step": ("test_features_synchronous", "test_feature_jobs"),
-    "whole_batch": ("test_whole_batch", "test_loss_kind"),
-    # Programs 0 to 119; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
+    "whole_batch": (
+        "test_compiled",
+        "test_loss_kind",
+        "test_separable",
+        "test_whole_batch",
+    ),
+    # Programs 0 to 199; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
     "differential": ("differential/test_*",),
     "synchronous": ("test_multi_worker*", "test_ring_*", "test_all_reduce*"),
     "embedding": (

@@ -222,6 +222,7 @@ def test_the_public_names():
         "session_config",
         "suggest_cluster",
         "wait_until_ready",
+        "whole_batch",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)
 

@@ -9,6 +9,8 @@ from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
 
 WEIGHT = tf.Variable(tf.ones([3, 3]))
+NORMALIZATION = keras.layers.BatchNormalization()
+NORMALIZATION.build((None, 3))
 CASES = {}
 
 
@@ -129,6 +131,48 @@ def first_example(x, y):
     return x[0, 0]
 
 
+@case(Kind.MIXED)
+def against_all_others(x, y):
+    logits = keras.ops.matmul(x, keras.ops.transpose(y))
+    return -keras.ops.mean(keras.ops.diagonal(keras.ops.log_softmax(logits, axis=1)))
+
+
+@case(Kind.MIXED)
+def normalized_by_the_batch(x, y):
+    return keras.ops.mean((x - keras.ops.mean(x, axis=0)) * y)
+
+
+@case(Kind.MIXED)
+def normalized_along_the_batch(x, y):
+    return tf.reduce_mean(tf.nn.softmax(x, axis=0) * y)
+
+
+@case(Kind.MEAN)
+def normalized_along_an_example(x, y):
+    return tf.reduce_mean(tf.nn.softmax(x) * y)
+
+
+@case(Kind.MIXED)
+def another_shape(x, y):
+    return tf.reduce_mean(tf.cast(tf.equal(x[:, 0], y[:, :1]), tf.float32))
+
+
+@case(Kind.MIXED)
+def shuffled(x, y):
+    return tf.reduce_mean(x * keras.random.shuffle(y))
+
+
+@case(Kind.MIXED)
+def one_number_per_step_of_sequences(x, y):
+    length = tf.random.uniform([], 1, 4, tf.int32)
+    return tf.reduce_sum(tf.reduce_mean(x[:, :length], axis=0))
+
+
+@case(Kind.MEAN)
+def keras_layer_that_normalizes(x, y):
+    return tf.reduce_mean(NORMALIZATION(x, training=True))
+
+
 @case(Kind.SAME)
 def regularizer(x, y):
     return tf.reduce_sum(WEIGHT**2)
@@ -223,3 +267,28 @@ def test_what_cannot_be_taken_apart_is_named_with_its_line():
 
     spec = tf.TensorSpec([None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
+
+
+def test_a_package_is_read_like_the_script(tmp_path):
+    path = tmp_path / "site-packages" / "package.py"
+    path.parent.mkdir()
+    path.write_text("def first(x):\n    return x[:2]\n")
+    package = {}
+    exec(compile(path.read_text(), str(path), "exec"), package)
+
+    def trace(x):
+        loss = tf.reduce_mean(package["first"](x))
+        with pytest.raises(
+            IndivisibleLossError,
+            match=r"StridedSlice.*site-packages/package.py, line 2.*"
+            r"tfdist.whole_batch\(tensor\)",
+        ):
+            KindReader().parts_of(loss)
+
+    spec = tf.TensorSpec([None, 3])
+    tf.function(trace, autograph=False).get_concrete_function(spec)
+
+
+@pytest.mark.parametrize("loss", [against_all_others, another_shape, shuffled])
+def test_each_part_counts_as_a_batch_of_its_own(loss):
+    assert kind_of(loss, is_strict=False) is Kind.MEAN

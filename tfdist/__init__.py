@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.planning.receipt import Receipt
     from tfdist.planning.suggest import ClusterSuggestion, suggest_cluster
     from tfdist.synchronous.extended import UnequalDevicesError, UnequalModelError
+    from tfdist.synchronous.fit.all_rows import whole_batch
     from tfdist.synchronous.fit.indivisible import IndivisibleLossError
     from tfdist.synchronous.fit.refusals import ScopeError, SynchronousTrainingError
     from tfdist.synchronous.fit.shares import UnequalDataError
@@ -159,6 +160,7 @@ _ON_TENSORFLOW = {
         "UnequalDevicesError",
         "UnequalModelError",
     ),
+    "tfdist.synchronous.fit.all_rows": ("whole_batch",),
     "tfdist.synchronous.fit.shares": ("UnequalDataError",),
     "tfdist.synchronous.fit.indivisible": ("IndivisibleLossError",),
     "tfdist.synchronous.fit.refusals": (
@@ -247,6 +249,7 @@ __all__ = [
     "session_config",
     "suggest_cluster",
     "wait_until_ready",
+    "whole_batch",
 ]
 
 

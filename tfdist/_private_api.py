@@ -63,6 +63,17 @@ SYMBOLS: tuple[Symbol, ...] = (
         "As for `legacy_h5_format`.",
     ),
     Symbol(
+        "keras.src.trainers.compile_utils.CompileLoss",
+        "Calls each loss that a model was compiled with. Those that do not separate over "
+        "examples are computed on the whole batch.",
+        "A user's loss may be a function, or override `keras.losses.Loss.__call__`.",
+    ),
+    Symbol(
+        "keras.src.trainers.compile_utils.MetricsList",
+        "The same for metrics.",
+        "`keras.metrics.Metric.update_state` is what users override.",
+    ),
+    Symbol(
         "tensorflow.python.distribute.collective_all_reduce_strategy."
         "CollectiveAllReduceExtended",
         "Decides which devices of a process are replicas of "
@@ -180,6 +191,27 @@ SYMBOLS: tuple[Symbol, ...] = (
 )
 
 MEMBERS: tuple[Member, ...] = (
+    Member(
+        "keras.src.trainers.compile_utils.CompileLoss",
+        "_flat_losses",
+        "set",
+        "The losses as `compile` resolved them. Each asks how it is to be computed.",
+        "None: what was passed to `compile` may be a name, a function or nested.",
+    ),
+    Member(
+        "keras.src.losses.losses.LossFunctionWrapper",
+        "_fn_kwargs",
+        "read",
+        "Tells along which axis a loss that was passed as an object is computed.",
+        "`get_config` has it for some losses only.",
+    ),
+    Member(
+        "keras.metrics.MeanMetricWrapper",
+        "_fn",
+        "read",
+        "The function that was passed to `compile` as a metric.",
+        "`get_config` has its name only.",
+    ),
     Member(
         "keras.Model",
         "_flatten_layers",

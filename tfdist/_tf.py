@@ -31,6 +31,7 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as keras_loss
 from keras.src.saving import saving_lib
+from keras.src.trainers.compile_utils import CompileLoss, MetricsList
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
@@ -59,6 +60,8 @@ import tf_config
 __all__ = [
     "CachingVariable",
     "CollectiveAllReduceExtended",
+    "CompileLoss",
+    "MetricsList",
     "MirroredExtended",
     "ParameterServerStrategyV2Extended",
     "SaveSpec",
@@ -87,6 +90,16 @@ def keep_functions() -> None:
     error for each function and each of them.
     """
     context.context().remove_function = lambda name: None
+
+
+def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
+    """Returns the function of which a metric is the mean."""
+    return metric._fn
+
+
+def function_options(loss_or_metric: Any) -> dict[str, Any]:
+    """Returns the options of the function that a loss or metric wraps, if it does."""
+    return getattr(loss_or_metric, "_fn_kwargs", {})
 
 
 def scratch_graph(name: str) -> tf.Graph:

@@ -8,8 +8,8 @@ from keras import layers
 SAME_WEIGHTS = True
 WITHIN = 0.2
 REFUSED = {
-    "multi_worker": "Give what belongs together, pairs for example, as several inputs",
-    "ring": "Give what belongs together, pairs for example, as several inputs",
+    "multi_worker": "belong together, such as pairs, as several inputs",
+    "ring": "belong together, such as pairs, as several inputs",
 }
 
 CLASSES = 6

@@ -71,6 +71,16 @@ class Computation(Protocol):
         """Returns the sample weights of a loss whose predictions have a mask."""
         ...
 
+    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Returns what `loss(y_true, y_pred, sample_weight)` should, a compiled loss."""
+        ...
+
+    def update_metric(
+        self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
+    ) -> None:
+        """Does what `metric.update_state(...)` of a compiled metric should do."""
+        ...
+
 
 def current_computation() -> Any:
     """Returns the current computation of this thread, or None."""

@@ -18,6 +18,7 @@ import keras
 from tfdist import _tf
 from tfdist.keras import (
     building,
+    compiled,
     computation,
     epoch_history,
     optimizer_hooks,
@@ -59,6 +60,7 @@ def install() -> None:
         own_traces.install()
         saving.install()
         computation.install()
+        compiled.install()
         variable_hooks.install()
         optimizer_hooks.install()
         _installed = True

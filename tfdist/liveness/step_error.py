@@ -128,23 +128,3 @@ def user_line(op: tf.Operation) -> str:
 def _user_line(op: tf.Operation) -> str:
     frames = [frame for frame in op.traceback if not is_of_a_library(frame.filename)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-
-
-def is_by_user(op: tf.Operation) -> bool:
-    """Whether the program itself created an operation, and not a layer of a library."""
-    for frame in reversed(op.traceback):
-        if not any(part in frame.filename for part in _PRIMITIVES):
-            return not is_of_a_library(frame.filename)
-    return False
-
-
-# Functions that create single operations for their caller.
-_PRIMITIVES = (
-    "/tensorflow/python/",
-    "/keras/src/ops/",
-    "/keras/src/backend/",
-    "/keras/src/utils/traceback_utils",
-    "/tfdist/keras/",
-    "/tfdist/synchronous/",
-    "/tfdist/parameter_server/",
-)

@@ -15,7 +15,7 @@ from tfdist.cluster.membership import (
     worker_config_of,
 )
 from tfdist.synchronous.extended import MultiWorkerExtended
-from tfdist.synchronous.strategy import SynchronousStrategy
+from tfdist.synchronous.strategy import WHOLE_BATCH_BYTES, SynchronousStrategy
 
 
 class MultiWorkerMirroredStrategy(SynchronousStrategy):
@@ -38,6 +38,11 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         startup_timeout: How long to wait for the other tasks, in seconds.
         peer_timeout: How long another task may fail to respond before the step that
             waits for it fails, in seconds.
+        whole_batch: Whether losses and metrics that do not separate over examples are
+            computed on the whole batch, and a step that computes such numbers from a part
+            of it is refused. With False, each replica computes them from its own part.
+        whole_batch_bytes: The most bytes that a step gathers at once of the whole batch,
+            256 MiB by default. A step that needs more fails.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is
@@ -55,6 +60,8 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         *,
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
+        whole_batch: bool = True,
+        whole_batch_bytes: int = WHOLE_BATCH_BYTES,
     ) -> None:
         check_eager("MultiWorkerMirroredStrategy")
         config = worker_config_of(cluster, "MultiWorkerMirroredStrategy")
@@ -65,7 +72,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             self, config, resolver, options, startup_timeout, peer_timeout
         )
         MEMBERSHIP.joined(self)
-        super().__init__(extended, resolver)
+        super().__init__(extended, resolver, whole_batch, whole_batch_bytes)
         status.publish_here(config)
 
     @property

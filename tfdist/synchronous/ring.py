@@ -12,7 +12,7 @@ from tfdist.cluster import status
 from tfdist.cluster.membership import MEMBERSHIP, check_eager, config_of, resolver_of
 from tfdist.cluster.startup import wait_for
 from tfdist.synchronous.ring_extended import RingExtended
-from tfdist.synchronous.strategy import SynchronousStrategy
+from tfdist.synchronous.strategy import WHOLE_BATCH_BYTES, SynchronousStrategy
 
 _ADVICE = (
     "Start each of them (python -m launch.task, or python -m launch.local for a whole "
@@ -44,6 +44,11 @@ class RingStrategy(SynchronousStrategy):
         peer_timeout: How long a worker may fail to respond afterwards, in seconds. Then
             `fit`, `evaluate` and `predict` raise a `PeerLostError`, or, if they are in a
             wait that cannot be interrupted, the process exits with status 69.
+        whole_batch: Whether losses and metrics that do not separate over examples are
+            computed on the whole batch, and a step that computes such numbers from a part
+            of it is refused. With False, each replica computes them from its own part.
+        whole_batch_bytes: The most bytes that a step gathers at once of the whole batch,
+            256 MiB by default. A step that needs more fails.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is not
@@ -63,6 +68,8 @@ class RingStrategy(SynchronousStrategy):
         *,
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
+        whole_batch: bool = True,
+        whole_batch_bytes: int = WHOLE_BATCH_BYTES,
     ) -> None:
         ops = AllReduce("ring") if cross_device_ops is None else cross_device_ops
         if not isinstance(ops, tf.distribute.CrossDeviceOps):
@@ -85,7 +92,7 @@ class RingStrategy(SynchronousStrategy):
         MEMBERSHIP.joined(self)
         status.publish_here(config)
         extended = RingExtended(self, addresses, ops, peer_timeout)
-        super().__init__(extended, resolver_of(config))
+        super().__init__(extended, resolver_of(config), whole_batch, whole_batch_bytes)
         weakref.finalize(self, self.extended.stop_watching).atexit = False
 
     @property

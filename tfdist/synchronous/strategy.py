@@ -8,6 +8,8 @@ import tensorflow as tf
 from tfdist.cluster.membership import JoinsOnce
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
+WHOLE_BATCH_BYTES = 1 << 28
+
 
 class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     """A strategy under which all replicas compute parts of the same batch.
@@ -28,6 +30,12 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
     Args:
         extended: The strategy's `extended`.
         resolver: The cluster, and this process's task in it.
+        whole_batch: Whether what does not separate over examples is computed on the whole
+            batch, or refused; else on each replica's part.
+        whole_batch_bytes: The most bytes that a step gathers at once of a whole batch.
+
+    Raises:
+        ValueError: If `whole_batch_bytes` is not positive.
     """
 
     has_one_script = False
@@ -43,8 +51,16 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
         self,
         extended: tf.distribute.StrategyExtended,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        whole_batch: bool = True,
+        whole_batch_bytes: int = WHOLE_BATCH_BYTES,
     ) -> None:
+        if whole_batch_bytes <= 0:
+            raise ValueError(
+                f"whole_batch_bytes must be positive; received {whole_batch_bytes}. To "
+                "gather nothing, pass whole_batch=False"
+            )
         super().__init__(extended)
+        self.whole_batch, self.whole_batch_bytes = whole_batch, whole_batch_bytes
         self._resolver = resolver
         self.fit_driver = SynchronousDriver(self)
 

@@ -61,6 +61,16 @@ class UpdateComputation:
         """Returns the weights as they are."""
         return keras_mask(sample_weight, mask, dtype, reduction)
 
+    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Returns the loss as it is: a step has the whole batch."""
+        return loss(y_true, y_pred, sample_weight)
+
+    def update_metric(
+        self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
+    ) -> None:
+        """Updates the metric as Keras does."""
+        metric.update_state(y_true, y_pred, sample_weight)
+
 
 class RoundComputation(UpdateComputation):
     """The `tfdist.keras.computation.Computation` of one step.

@@ -6,12 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import computing, current_computation
-from tfdist.liveness.step_error import is_by_user
 from tfdist.synchronous.fit import gradients
+from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
 from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
 from tfdist.synchronous.fit.indivisible import IndivisibleLossError
 from tfdist.synchronous.fit.kind import ADDED_UP, CONSTANTS, INDIVISIBLE, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.fit.separable import is_separable
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.fit.written import settled_at_once
 from tfdist.variables.increment import NotAdditiveError
@@ -127,11 +128,7 @@ class ReplicaComputation:
         if step.is_updating or variable.synchronization != "on_read":
             return keras_add(variable, value)
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
-        kind = step.kind_of(value)
-        if kind not in INDIVISIBLE:
-            value = part_of(step, value)
-        elif step.known_kinds is None and is_by_user(step.reader.origin(value).op):
-            raise step.reader.error_of(value)
+        value = part_of(step, value, is_increment=True)
         with step.updating():
             return keras_add(variable, value)
 
@@ -165,6 +162,59 @@ class ReplicaComputation:
         sums = [tf.reduce_sum(tf.ones_like(mask)), tf.reduce_sum(mask)]
         size, valid = exchanged(self.step, [self.step.counted(each) for each in sums])
         return weights * tf.math.divide_no_nan(size, valid)
+
+    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Returns a compiled loss: of the whole batch unless it separates."""
+        if not self._needs_all(loss, y_pred):
+            return loss(y_true, y_pred, sample_weight)
+        whole = of_all_examples(self.step, y_true, y_pred, sample_weight)
+        with computing(WholeBatchComputation(self.step)):
+            return loss(*whole)
+
+    def update_metric(
+        self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
+    ) -> None:
+        """Updates a compiled metric: from the whole batch unless it separates."""
+        if not self._needs_all(metric, y_pred):
+            metric.update_state(y_true, y_pred, sample_weight)
+            return
+        whole = of_all_examples(
+            self.step, y_true, y_pred, sample_weight, may_reuse=True
+        )
+        with computing(WholeBatchComputation(self.step)):
+            update_on_whole_batch(
+                self.step, metric, lambda: metric.update_state(*whole)
+            )
+
+    def _needs_all(self, loss_or_metric: Any, y_pred: Any) -> bool:
+        return self.step.whole_batch and not is_separable(loss_or_metric, y_pred)
+
+
+class WholeBatchComputation(ReplicaComputation):
+    """A loss or metric of the whole batch, which every replica computes alike.
+
+    Gradients are corrected as elsewhere in the step. Nothing else has to be.
+    """
+
+    def assign(self, variable: Any, value: Any) -> Any:
+        """Returns the value as it is."""
+        return value
+
+    def assign_add(
+        self, keras_add: Callable[..., Any], variable: Any, value: Any
+    ) -> Any:
+        """Adds as Keras does."""
+        return keras_add(variable, value)
+
+    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+        """Returns the next seed, the same on every replica."""
+        return keras_next()
+
+    def mask_weights(
+        self, keras_mask: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Returns Keras's weights, which already divide by all unmasked steps."""
+        return keras_mask(*args, **kwargs)
 
 
 def tracing(step: ReplicaStep) -> Any:

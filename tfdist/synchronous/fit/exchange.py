@@ -59,6 +59,29 @@ def exchanged(step: ReplicaStep, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return sums
 
 
+def differentiable_sums(
+    step: ReplicaStep, tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Adds up tensors over all replicas, and so does their gradient, of any order.
+
+    Every replica's loss depends on each sum. The gradient of one replica's part is
+    therefore the sum of the upstream gradients of all replicas.
+    """
+    token, *sums = sums_after(step.token, *tensors)
+    step.proceed(token)
+    return sums
+
+
+@tf.custom_gradient
+def sums_after(token: tf.Tensor, *tensors: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
+    """Adds up tensors, after all that the token depends on; gradients in reverse order.
+
+    A tape goes back through parallel paths in any order, which may be another one on each
+    replica, and exchanges match by their order.
+    """
+    return [tf.identity(token), *sum_tensors(tensors)], sums_after
+
+
 def _sum_by_dtype(values: Sequence[Any], options: Any) -> list[Any]:
     # TensorFlow concatenates tensors into packs, which fails for mixed dtypes. The order
     # of the dtypes is that of `values`, the same on all replicas: collectives match by
@@ -110,35 +133,10 @@ def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], No
         def restore() -> tf.Tensor:
             with step.updating():
                 for variable, value in zip(variables, before, strict=True):
-                    variable.assign(value)
+                    if id(variable) not in step.of_whole_batch:
+                        variable.assign(value)
             return tf.constant(True)
 
         tf.cond(step.count > 0, lambda: tf.constant(False), restore)
 
     return undo
-
-
-def gather_rows(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
-    """Concatenates the rows of all replicas, in the order of the replicas.
-
-    Cost: one all-reduce of as many rows as all replicas have, each replica's padded to
-    the largest number.
-
-    Args:
-        step: The replica's step. Rows beyond its `count` do not count: they are dropped.
-        value: This replica's rows, of shape [rows, ...].
-    """
-    context = tf.distribute.get_replica_context()
-    replicas = context.num_replicas_in_sync
-    count, here = step.count, step.replica
-    counts = sum_tensors([tf.one_hot(here, replicas, dtype=tf.int64) * count])[0]
-    most = tf.reduce_max(counts)
-    # Each replica pads its rows with zeros where the others' belong, so that the sum is
-    # the concatenation. TensorFlow's own gather does not guarantee the order of the
-    # replicas when a worker has several devices.
-    around = [[here * most, (replicas - here) * most - count]]
-    carried = tf.cast(value[:count], _CARRIED_AS.get(value.dtype, value.dtype))
-    placed = tf.pad(carried, around + [[0, 0]] * (value.shape.rank - 1))
-    rows = tf.reshape(tf.sequence_mask(counts, most), [-1])
-    gathered = tf.boolean_mask(_sum_by_dtype([placed], None)[0], rows)
-    return tf.cast(gathered, value.dtype)

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.synchronous.fit.exchange import reduce_gradients
+from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import weighed_targets
@@ -41,14 +41,11 @@ def of_whole_batch(
     if output_gradients is not None:
         given = tf.nest.flatten(output_gradients)
     tensors, weights = weighed_targets(step, targets, given)
-    # Layers that recompute their outputs call a tape of their own within this call.
-    step.is_differentiating = True
-    try:
+    step.is_differentiable |= _tf.could_be_recorded()
+    with step.differentiating(targets if output_gradients is None else None):
         own = tape_gradient(
             tensors, sources, _all_or_none(tensors, weights), unconnected
         )
-    finally:
-        step.is_differentiating = False
     return _added_up(step, sources, own)
 
 
@@ -84,7 +81,7 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
         step.check_can_exchange()
         # An outer tape may differentiate them, for a penalty.
         is_recorded = _tf.could_be_recorded()
-        summed = (_differentiably_reduced if is_recorded else _reduced)(counted)
+        summed = _differentiable(step, counted) if is_recorded else _reduced(counted)
     step.is_same([each for each in summed if each is not None])
     for place, part, indices, total in zip(places, parts, rows, summed, strict=True):
         flat[place] = (
@@ -113,22 +110,11 @@ def _reduced(gradients: list[Any]) -> list[Any]:
     return reduce_gradients(gradients, options)
 
 
-def _differentiably_reduced(gradients: list[Any]) -> list[Any]:
-    """Adds up gradients that an outer tape may differentiate, such as for a penalty.
-
-    Every replica's loss depends on each sum. The gradient of one replica's part is
-    therefore the sum of the upstream gradients of all replicas.
-    """
-
-    @tf.custom_gradient
-    def reduce(*dense: tf.Tensor) -> tuple[list[Any], Callable[..., list[Any]]]:
-        return _reduced(list(dense)), lambda *upstream: _reduced(list(upstream))
-
-    present = [
-        None if each is None else tf.convert_to_tensor(each) for each in gradients
-    ]
-    sums = iter(reduce(*(each for each in present if each is not None)))
-    return [None if each is None else next(sums) for each in present]
+def _differentiable(step: ReplicaStep, gradients: list[Any]) -> list[Any]:
+    """Adds up gradients that an outer tape may differentiate, such as for a penalty."""
+    present = [tf.convert_to_tensor(each) for each in gradients if each is not None]
+    sums = iter(differentiable_sums(step, present))
+    return [None if each is None else next(sums) for each in gradients]
 
 
 def _is_variable(source: Any) -> bool:

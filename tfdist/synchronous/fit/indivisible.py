@@ -4,38 +4,55 @@ import re
 
 import tensorflow as tf
 
-from tfdist.liveness.step_error import user_line
-from tfdist.synchronous.fit.rows import TAKING
+from tfdist.synchronous.fit.authors import line_of
+from tfdist.synchronous.fit.kind import Kind
 
 FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
+
+_WHOLE_BATCH = (
+    "tfdist.whole_batch(tensor), which has the rows of all replicas. Or let each replica "
+    "compute from its own part by whole_batch=False of the strategy"
+)
+_ADVICE = {
+    Kind.TAKEN: (
+        "It selects examples by their position in the batch, or divides each by their "
+        "number, and each replica has only a part of the batch. Divide a sum over all "
+        f"examples instead, or select from {_WHOLE_BATCH}. Pass examples that belong "
+        "together, such as pairs, as several inputs: (anchors, positives), not one array "
+        "of both"
+    ),
+    Kind.MIXED: (
+        "It computes an example's value from other examples, and each replica has only a "
+        f"part of them. Compute it from {_WHOLE_BATCH}"
+    ),
+    Kind.UNKNOWN: (
+        "Each replica has a part of the batch, and only sums and means over examples can "
+        "be combined from parts. Write the loss with those (tf.reduce_mean, "
+        f"tf.reduce_sum, Keras's losses), or compute it from {_WHOLE_BATCH}"
+    ),
+}
 
 
 class IndivisibleLossError(ValueError):
     """A loss cannot be computed by replicas that each have a part of the batch."""
 
 
-def indivisible(op: tf.Operation) -> IndivisibleLossError:
-    """Returns the error for a loss that depends on the examples through `op`."""
+def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossError:
+    """Returns the error for a loss that depends on the examples through `op`.
+
+    Args:
+        op: The operation.
+        kind: The kind of its result.
+    """
     if FUNCTIONS.search(op.type) or op.type == "Placeholder":
         advice = (
             "The result of a condition, a loop or a Python function cannot be taken "
-            "apart: use tf.where, and compute the loss in train_step itself"
-        )
-    elif op.type in TAKING:
-        advice = (
-            "It selects examples by their position in the batch, or divides each by "
-            "their number, and each replica has only a part of the batch. Divide a "
-            "sum over all examples instead. Pass examples that belong together, such "
-            "as pairs, as several inputs: (anchors, positives), not one array of both"
+            "apart: use tf.where, and compute the loss in train_step itself, or from "
+            f"{_WHOLE_BATCH}"
         )
     else:
-        advice = (
-            "Each replica has a part of the batch, and only sums and means over "
-            "examples can be combined from parts. Write the loss with those "
-            "(tf.reduce_mean, tf.reduce_sum, Keras's losses), or train it under "
-            "tfdist.ParameterServerStrategy, where each step has the whole batch"
-        )
+        advice = _ADVICE.get(kind, _ADVICE[Kind.UNKNOWN])
     return IndivisibleLossError(
         f"the loss or a metric depends on the examples through {op.type} ({op.name})"
-        f"{user_line(op)}. {advice}"
+        f"{line_of(op)}. {advice}"
     )

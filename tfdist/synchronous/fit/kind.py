@@ -22,6 +22,7 @@ class Kind(enum.Enum):
         OTHER: A function of these kinds that is none of them itself.
         UNKNOWN: Computed from the examples by an operation that is not a sum over them.
         TAKEN: Computed from examples selected by their position in the batch.
+        MIXED: An example's value that is computed from other examples.
     """
 
     SAME = enum.auto()
@@ -35,13 +36,16 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
     UNKNOWN = enum.auto()
     TAKEN = enum.auto()
+    MIXED = enum.auto()
 
 
 CONSTANTS = frozenset({Kind.SAME, Kind.DRAWN})
 WEIGHED = CONSTANTS | {Kind.MEAN}
 """The kinds whose value for the batch is the replicas' mean, weighted by shares."""
 
-INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN})
+INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN, Kind.MIXED})
+"""The kinds whose value for the batch does not follow from the replicas'."""
+
 ADDED_UP = frozenset({Kind.ROWS, Kind.SUM, Kind.COUNT})
 """The kinds whose value for the batch is the sum of the replicas'."""
 

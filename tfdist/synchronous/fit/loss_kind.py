@@ -50,6 +50,8 @@ class KindReader:
         kind_of_variable: Returns the kind of a variable's value, given its handle.
         has_varying_rows: Whether a batch holds ragged or sparse values. Their number is
             not proportional to the number of examples.
+        is_strict: Whether to tell apart what depends on how a batch is divided: TAKEN and
+            MIXED. Otherwise each replica's part counts as a batch of its own.
     """
 
     def __init__(
@@ -57,14 +59,14 @@ class KindReader:
         is_same: Callable[[Any], bool] = lambda tensor: False,
         kind_of_variable: Callable[[Any], Kind] = lambda handle: Kind.SAME,
         has_varying_rows: bool = False,
+        is_strict: bool = True,
     ) -> None:
+        self._is_strict = is_strict
         self._is_same = is_same
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
         self.kinds: dict[Any, Kind] = {}
         self._batch: set[Any] = set()
-        self.mixing: dict[tf.Operation, None] = {}
-        """The operations that compute an example's value from other examples."""
         self._selects: dict[tf.Operation, bool] = {}
 
     def kind_of(self, tensor: Any) -> Kind:
@@ -102,7 +104,7 @@ class KindReader:
             compute it.
 
         Raises:
-            IndivisibleLossError: If a part is of kind UNKNOWN or TAKEN.
+            IndivisibleLossError: If a part is of a kind that is INDIVISIBLE.
         """
         parts: dict[Any, Any] = {}
         operations: dict[tf.Operation, None] = {}
@@ -123,7 +125,7 @@ class KindReader:
 
     def error_of(self, tensor: Any) -> IndivisibleLossError:
         """Returns the error for a tensor that cannot be combined from the replicas' own."""
-        return indivisible(self.origin(tensor).op)
+        return indivisible(self.origin(tensor).op, self.kind_of(tensor))
 
     def origin(self, tensor: Any) -> Any:
         """Returns the first tensor of the same kind on the path to this one."""
@@ -166,11 +168,8 @@ class KindReader:
         if op.type == "Placeholder":
             # A placeholder without an input is an argument of a nested tf.function.
             return kinds[0] if inputs else Kind.UNKNOWN
-        of_batch = any(each.ref() in self._batch for each in inputs)
-        if Kind.TAKEN in kinds or takes_rows(op, kinds, of_batch):
-            return Kind.TAKEN
-        if mixes_rows(tensor, inputs, kinds):
-            self.mixing[op] = None
+        if divided := self._of_division(tensor, inputs, kinds):
+            return divided
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
@@ -188,13 +187,29 @@ class KindReader:
             return self._of_shape(tensor, inputs)
         return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
 
+    def _of_division(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
+    ) -> Kind | None:
+        """Returns the kind of what depends on how the batch is divided, else None."""
+        if not self._is_strict:
+            return None
+        of_batch = any(each.ref() in self._batch for each in inputs)
+        if Kind.TAKEN in kinds or takes_rows(tensor.op, kinds, of_batch):
+            return Kind.TAKEN
+        if Kind.MIXED in kinds or mixes_rows(tensor, inputs, kinds):
+            return Kind.MIXED
+        return None
+
     def _of_call(self, tensor: Any, kinds: Sequence[Kind]) -> Kind:
         """Returns the kind of a nested tf.function's result, from its own graph."""
         graph = _tf.function_graph(tensor.op)
         if graph is None:
             return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
         inside = KindReader(
-            self._is_same, self._kind_of_variable, self._has_varying_rows
+            self._is_same,
+            self._kind_of_variable,
+            self._has_varying_rows,
+            self._is_strict,
         )
         for each, kind in zip(graph.inputs, kinds, strict=True):
             inside.kinds[each.ref()] = kind

@@ -3,18 +3,12 @@
 They raise before the first step, with the reason and what to do instead.
 """
 
-import logging
-from collections.abc import Iterable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras import captures
-from tfdist.liveness.step_error import user_line
-
-_log = logging.getLogger("tfdist")
 
 
 class ScopeError(ValueError):
@@ -85,28 +79,3 @@ def check_copies(graph: Any, model: Any) -> None:
             "variable has no copies on the workers. Create the model, its metrics and "
             "its optimizer inside `with strategy.scope():`"
         )
-
-
-def warn_of_mixing(operations: Iterable[tf.Operation]) -> None:
-    """Warns, once per line of the program, where a step combines several examples.
-
-    A replica combines only its own examples. That is a warning and not an error because
-    it is often intended, as for negatives within a batch.
-
-    Args:
-        operations: The operations of the step's graph that the program itself called.
-    """
-    for op in operations:
-        line = user_line(op) or f" ({op.name})"
-        if line not in _warned:
-            _warned.add(line)
-            _log.warning(
-                "%s%s combines several examples of a batch in a way that is not a sum or "
-                "mean over them. Each replica combines only its own examples: the result "
-                "differs from one process's",
-                op.type,
-                line,
-            )
-
-
-_warned: set[str] = set()

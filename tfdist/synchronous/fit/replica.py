@@ -31,8 +31,17 @@ class ReplicaStep:
         is_rehearsal: Whether one replica is traced alone, with none to exchange with.
         written: The Keras variables that this replica has assigned, with their values.
         kinds: The kinds that `kind_of` has returned.
+        whole_batch: Whether what does not separate over examples is computed on the whole
+            batch.
+        gathered: The tensors whose rows were gathered from all replicas, with all rows.
+        gathered_in: The graph in which they were.
+        of_whole_batch: The metric variables that were updated from the whole batch.
         is_updating: Whether current writes are equal on all replicas already.
         is_differentiating: Whether a gradient is being computed.
+        differentiates_same: Whether it is one of numbers that every replica has alike,
+            weighted by the replicas' shares.
+        is_differentiable: Whether a gradient of the step may be differentiated again.
+        token: What the next exchange that a tape may go back through depends on.
     """
 
     replica: tf.Tensor
@@ -43,17 +52,25 @@ class ReplicaStep:
     is_rehearsal: bool = False
     written: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     kinds: list[Kind] = field(default_factory=list)
+    whole_batch: bool = True
+    gathered: dict[int, tuple[Any, tf.Tensor]] = field(default_factory=dict)
+    gathered_in: Any = None
+    of_whole_batch: set[int] = field(default_factory=set)
     is_updating: bool = False
     is_differentiating: bool = False
+    differentiates_same: bool = False
+    is_differentiable: bool = False
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
+        self.token = tf.zeros([])
         self._same: set[Any] = set()
         self._kinds_of_variables: dict[int, Kind] = {}
         self.reader = KindReader(
             lambda tensor: tensor.ref() in self._same,
             lambda handle: self._kinds_of_variables.get(id(handle), Kind.SAME),
             self.has_varying_rows,
+            self.whole_batch,
         )
 
     @property
@@ -100,6 +117,12 @@ class ReplicaStep:
             f"{function.name!r}, a tf.function that it calls, where replicas cannot "
             "exchange numbers. Remove that @tf.function: fit compiles the whole step"
         )
+
+    def proceed(self, token: tf.Tensor) -> None:
+        """Makes the next exchange that a tape may go back through depend on a token."""
+        # What a branch of a condition computes is not known outside of it.
+        if getattr(token, "graph", None) is getattr(self.token, "graph", None):
+            self.token = token
 
     def kind_of(self, tensor: tf.Tensor) -> Kind:
         """Returns how a number of this replica relates to the whole batch's."""
@@ -149,3 +172,23 @@ class ReplicaStep:
             yield
         finally:
             self.is_updating = before
+
+    @contextlib.contextmanager
+    def differentiating(self, targets: Sequence[tf.Tensor] | None) -> Iterator[None]:
+        """Notes that a tape computes a gradient within this context.
+
+        Layers that recompute their outputs call a tape of their own within it.
+
+        Args:
+            targets: What is differentiated; None if it has weights of its own.
+        """
+        self.is_differentiating = True
+        self.differentiates_same = (
+            targets is not None
+            and not self.is_differentiable
+            and all(self.kind_of(each) is Kind.SAME for each in targets)
+        )
+        try:
+            yield
+        finally:
+            self.is_differentiating = self.differentiates_same = False

@@ -9,16 +9,32 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.liveness.step_error import is_by_user
+from tfdist.synchronous.fit.authors import is_of_keras
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 
 _SCALED = frozenset(["Mul", "RealDiv", "Div", "DivNoNan"])
-TAKING = frozenset(["StridedSlice", "Unpack", "GatherV2", "Split", "SplitV", *_SCALED])
-"""The operations that `takes_rows` looks at."""
+_TAKING = frozenset(["StridedSlice", "Unpack", "GatherV2", "Split", "SplitV", *_SCALED])
 
 _STATISTICS = frozenset([Kind.MEAN, Kind.SUM, Kind.SELECTED, Kind.OTHER, Kind.UNKNOWN])
 # The index of the input that is the axis.
 _ALONG_AN_AXIS = {"ReverseV2": 1, "Roll": 2, "Cumsum": 1, "Cumprod": 1}
+_REDUCTIONS = frozenset(["Sum", "Mean", "Max", "Min", "Prod"])
+_NORMALIZATIONS = frozenset(["Softmax", "LogSoftmax"])
+_BROADCASTING = frozenset(
+    [
+        "Add",
+        "AddV2",
+        "Sub",
+        "SquaredDifference",
+        "Maximum",
+        "Minimum",
+        "Pow",
+        "SelectV2",
+    ]
+    + ["FloorDiv", "Xdivy", "Xlogy", *_SCALED]
+)
+# TensorFlow orders row partitions itself when it computes with ragged values.
+_COMPARISONS = frozenset(["Equal", "NotEqual"])
 
 
 def takes_rows(op: tf.Operation, kinds: Sequence[Kind], of_batch: bool = False) -> bool:
@@ -32,7 +48,7 @@ def takes_rows(op: tf.Operation, kinds: Sequence[Kind], of_batch: bool = False) 
         kinds: The kinds of its inputs.
         of_batch: Whether an input is a dense component of the batch.
     """
-    is_looked_at = op.type in TAKING and Kind.ROWS in kinds
+    is_looked_at = op.type in _TAKING and Kind.ROWS in kinds
     if not is_looked_at or not (op.outputs[0].dtype.is_floating or of_batch):
         return False
     if op.type in _SCALED:
@@ -43,7 +59,7 @@ def takes_rows(op: tf.Operation, kinds: Sequence[Kind], of_batch: bool = False) 
         rows = op.inputs[1 if op.type == "Split" else 0]
         leads = rows.shape.rank and rows.shape[0] is None
         is_taken = bool(leads) and _takes_along_first_axis(op, kinds)
-    return is_taken and is_by_user(op)
+    return is_taken and not is_of_keras(op)
 
 
 def _takes_along_first_axis(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
@@ -68,17 +84,24 @@ def mixes_rows(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> boo
         kinds: The kinds of the inputs.
     """
     op = tensor.op
-    is_looked_at = Kind.ROWS in kinds and has_rows(tensor)
-    if not is_looked_at or not tensor.dtype.is_floating:
+    if Kind.ROWS not in kinds or not has_rows(tensor):
         return False
-    if op.type in _ALONG_AN_AXIS:
+    if op.type in _COMPARISONS:
+        return _is_of_pairs(tensor, inputs, kinds) and not is_of_keras(op)
+    if not tensor.dtype.is_floating:
+        return False
+    if op.type in _REDUCTIONS or op.type in _NORMALIZATIONS:
+        mixes = _reduces_rows(op)
+    elif op.type == "RandomShuffle":
+        mixes = True
+    elif op.type in _ALONG_AN_AXIS:
         axis = tf.get_static_value(op.inputs[_ALONG_AN_AXIS[op.type]])
         mixes = axis is not None and 0 in axis.ravel().tolist()
     elif op.type == "GatherV2":
         mixes = _gathers_rows(op) and kinds[0] is Kind.ROWS and not _selects(inputs[1])
     else:
         mixes = _has_statistic(inputs, kinds) or _is_of_pairs(tensor, inputs, kinds)
-    return mixes and is_by_user(op)
+    return mixes and not is_of_keras(op)
 
 
 def _has_statistic(inputs: Sequence[Any], kinds: Sequence[Kind]) -> bool:
@@ -96,9 +119,26 @@ def _is_of_pairs(tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> b
         if kind is Kind.ROWS and each.shape.rank
     ]
     if tensor.op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
-        return bool(tensor.shape.as_list() == [None, None])
-    leading = {shape[0] for shape in shapes if len(shape) == tensor.shape.rank}
+        return len(shapes) > 1 and bool(tensor.shape.as_list() == [None, None])
+    rank = tensor.shape.rank
+    if rank is None or tensor.op.type not in _BROADCASTING | _COMPARISONS:
+        return False
+    # Shapes meet at their last axes: [n] and [n, 1] make [n, n].
+    leading = {shape[0] if len(shape) == rank else 1 for shape in shapes}
     return len(shapes) > 1 and leading >= {None, 1}
+
+
+def _reduces_rows(op: tf.Operation) -> bool:
+    """Returns whether an operation combines along the first axis, and others are left."""
+    shape = op.inputs[0].shape
+    if not shape.rank:
+        return False
+    if op.type in _NORMALIZATIONS:
+        # TensorFlow moves the axis to the end.
+        is_alone = shape.rank == 1 or shape[0] is not None
+        return is_alone and shape[-1] is None
+    axes = tf.get_static_value(op.inputs[1])
+    return shape[0] is None and axes is not None and 0 in (axes.ravel() % shape.rank)
 
 
 def _gathers_rows(op: tf.Operation) -> bool:

@@ -118,7 +118,12 @@ def on_batch(
 def _this_step(
     structure: BatchStructure, count: tf.Tensor, total: tf.Tensor, kinds: Kinds
 ) -> ReplicaStep:
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    context = tf.distribute.get_replica_context()
     return ReplicaStep(
-        tf.cast(replica, tf.int64), count, total, structure.has_varying_rows, kinds
+        tf.cast(context.replica_id_in_sync_group, tf.int64),
+        count,
+        total,
+        structure.has_varying_rows,
+        kinds,
+        whole_batch=context.strategy.whole_batch,
     )

@@ -1,8 +1,8 @@
 """A model's train, test and predict steps, run on all replicas together."""
 
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -12,16 +12,16 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
 from tfdist.liveness.peers import naming_lost_peers
+from tfdist.synchronous.fit.all_rows import AllRows, refusal_in
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import (
-    gather_rows,
     of_first_replica,
     sum_tensors,
     undo_if_idle,
 )
 from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
-from tfdist.synchronous.fit.refusals import check_copies, warn_of_mixing
+from tfdist.synchronous.fit.refusals import check_copies
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
 from tfdist.synchronous.fit.shares import row_count
@@ -64,8 +64,15 @@ class _Functions:
             self._traced[key] = _tf.function(_as_written(execute), signature)
         return self._traced[key]
 
-    def _naming_lost_peers(self) -> AbstractContextManager[None]:
-        return naming_lost_peers(self._strategy.extended.lost_peers)
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        with naming_lost_peers(self._strategy.extended.lost_peers):
+            try:
+                yield
+            except tf.errors.OpError as error:
+                if refusal := refusal_in(error):
+                    raise refusal from None
+                raise
 
 
 class ReplicaSteps(_Functions):
@@ -87,7 +94,7 @@ class ReplicaSteps(_Functions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self._naming_lost_peers():
+        with self._naming_errors():
             try:
                 ran, logs = self._on_shares(data)(data.values)
             except tf.errors.OpError:
@@ -108,7 +115,7 @@ class ReplicaSteps(_Functions):
                 )
             return self._logs(outputs)
 
-        with self._naming_lost_peers():
+        with self._naming_errors():
             function = self._function(structure.key, execute, structure.present)
             return function(*structure.flatten(batch))
 
@@ -125,6 +132,7 @@ class ReplicaSteps(_Functions):
             rows,
             structure.has_varying_rows,
             is_rehearsal=True,
+            whole_batch=self._strategy.whole_batch,
         )
         with MetricResults(self._model) as self._results, tracing(step):
             self._run(step, batch)
@@ -192,13 +200,11 @@ class ReplicaSteps(_Functions):
         settle_written(step)
         undo()
         self._sources = {n: self._results.source_of(log) for n, log in logs.items()}
-        parts = {
+        return {
             name: part_of(step, _as_float(logs[name]))
             for name, source in self._sources.items()
             if source is None
         }
-        warn_of_mixing(step.reader.mixing)
-        return parts
 
     @_as_written
     def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
@@ -236,7 +242,7 @@ class ReplicaPredictions(_Functions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self._naming_lost_peers():
+        with self._naming_errors():
             ran, outputs = self._on_shares(data)(data.values)
             if not int(ran):
                 raise StopIteration
@@ -259,13 +265,14 @@ class ReplicaPredictions(_Functions):
         def execute(*present: Any) -> Any:
             return self._local(on_batch(self._strategy, structure, present, self._run))
 
-        with self._naming_lost_peers():
+        with self._naming_errors():
             function = self._function(structure.key, execute, structure.present)
             return function(*structure.flatten(batch))
 
     def _run(self, step: ReplicaStep, batch: Any) -> Any:
         outputs = self._model.predict_step(batch)
-        return keras.tree.map_structure(lambda each: gather_rows(step, each), outputs)
+        rows = AllRows(step, keras.tree.flatten(outputs)).concatenated()
+        return keras.tree.pack_sequence_as(outputs, rows)
 
     def _local(self, values: Any) -> Any:
         return tf.nest.map_structure(

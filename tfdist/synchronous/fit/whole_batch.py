@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.synchronous.fit.authors import is_of_keras
 from tfdist.synchronous.fit.decomposed import Decomposed
 from tfdist.synchronous.fit.exchange import of_last_replica
 from tfdist.synchronous.fit.indivisible import IndivisibleLossError
@@ -18,12 +19,15 @@ from tfdist.synchronous.fit.replica import ReplicaStep
 
 
 def part_of(
-    step: ReplicaStep, value: tf.Tensor, may_exchange: bool = True
+    step: ReplicaStep,
+    value: tf.Tensor,
+    may_exchange: bool = True,
+    is_increment: bool = False,
 ) -> tf.Tensor:
     """Returns this replica's part of a number: all parts add up to the whole batch's.
 
-    A number that is not a function of sums and means over examples becomes the mean of
-    the replicas' numbers, weighted by their shares.
+    What Keras's own layers compute from a part of the batch becomes the mean of the
+    replicas' numbers, weighted by their shares, if it is no function of sums and means.
 
     Cost: nothing for sums, means and linear functions of both; else one message of a few
     scalars, if `may_exchange`.
@@ -32,16 +36,26 @@ def part_of(
         step: The replica's step.
         value: The number that the replica computed from its own examples.
         may_exchange: Whether the replicas may exchange sums and means for it.
+        is_increment: Whether it is added to the state of a metric. The increments of
+            Keras's own metrics are sums over examples, in whatever way.
+
+    Raises:
+        IndivisibleLossError: If anybody else computes what is no function of sums and
+            means, unless the strategy has `whole_batch=False`.
     """
     kind = step.kind_of(value)
+    if kind in INDIVISIBLE:
+        is_by_keras = _is_by_keras(step, value)
+        if is_by_keras and is_increment:
+            return value
+        if step.whole_batch and not is_by_keras:
+            raise step.reader.error_of(value)
     if kind in ADDED_UP:
         # The stand-in row of a replica without examples must not be added up.
         return tf.where(step.count > 0, value, tf.zeros_like(value))
     # An integer cannot be scaled by a share. The last replica always has examples.
     if not value.dtype.is_floating:
         return of_last_replica(step, value)
-    if kind in INDIVISIBLE and step.known_kinds is None:
-        step.reader.mixing[step.reader.origin(value).op] = None
     if kind in WEIGHED or kind in INDIVISIBLE:
         return step.scaled(value)
     try:
@@ -81,7 +95,7 @@ def weighed_targets(
         if kind in ADDED_UP:
             tensors.append(target)
             weights.append(given)
-        elif kind in WEIGHED:
+        elif kind in WEIGHED or (kind in INDIVISIBLE and not step.whole_batch):
             tensors.append(target)
             weights.append(
                 step.scaled(tf.ones_like(target) if given is None else given)
@@ -91,3 +105,8 @@ def weighed_targets(
                 tensors.append(part)
                 weights.append(weight)
     return tensors, weights
+
+
+def _is_by_keras(step: ReplicaStep, value: tf.Tensor) -> bool:
+    # Without a graph, all else was refused in the rehearsal.
+    return step.known_kinds is not None or is_of_keras(step.reader.origin(value).op)

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.liveness.step_error import is_by_user, user_line
+from tfdist.synchronous.fit.authors import is_of_keras, line_of
 from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
 from tfdist.synchronous.fit.kind import INDIVISIBLE, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
@@ -55,12 +55,12 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
         return None
     kind = step.kind_of(value)
     is_simple = kind in WEIGHED or not value.dtype.is_floating
-    if is_simple or not (_is_of_this_graph(value) and is_by_user(value.op)):
+    if is_simple or not _is_of_this_graph(value) or is_of_keras(value.op):
         return None
     if kind in INDIVISIBLE or kind is Kind.ROWS:
         raise NotAdditiveError(
             f"{variable.path} is set to a value that each replica computes from its own "
-            f"part of the batch{user_line(value.op)}. The value is not a sum or mean over "
+            f"part of the batch{line_of(value.op)}. The value is not a sum or mean over "
             "examples (it holds examples, or is a maximum), so the replicas cannot agree "
             "on one. Assign only sums and means over examples in a step"
         )

@@ -1,0 +1,127 @@
+"""Any compiled loss or metric gives one process's results: see compiled_cases.py."""
+
+import contextlib
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import compiled_cases as cases  # noqa: E402
+import multi_worker_cases  # noqa: E402
+import numpy as np
+import pytest
+from case_jobs import Job  # noqa: E402
+
+pytestmark = pytest.mark.cluster
+
+HERE = r".*compiled_cases\.py, line .*tfdist\.whole_batch\(tensor\).*whole_batch=False"
+REFUSED = {
+    "step_of_an_installed_package": (
+        r"IndivisibleLossError: .*StridedSlice.*site-packages/installed\.py, line .*"
+        r"tfdist\.whole_batch\(tensor\)"
+    ),
+    "contrastive_step": f"IndivisibleLossError: {HERE}",
+    "pairs_step": f"IndivisibleLossError: .*Equal{HERE}",
+    "normalized_step": f"IndivisibleLossError: .*Softmax{HERE}",
+    "greatest_log_step": f"IndivisibleLossError: .*Max{HERE}",
+    "two_rows_for_each_example": "IndivisibleLossError: .*several outputs",
+    "above_the_limit": "IndivisibleLossError: .*whole batch.* bytes.*whole_batch=False",
+}
+OF_WORKERS = {"own_data"}
+APART = {"mixed_precision", "on_parts", *REFUSED}
+COMPARED = [name for name in cases.CASES if name not in APART]
+# Of the ring, whose exchange is the other one; `make features` runs all.
+RING_IN_CHECK = {"contrastive", "several_outputs", "step_of_ones_own"}
+STRATEGIES = {
+    "MultiWorkerMirroredStrategy": ["--num_workers=2"],
+    "RingStrategy": ["--num_workers=2", "--program=coordinator"],
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The job of each strategy, started on first use."""
+    with contextlib.ExitStack() as stack:
+        jobs = {}
+
+        def of(strategy):
+            if strategy not in jobs:
+                job = Job(
+                    cases.__file__,
+                    tmp_path_factory.mktemp(strategy),
+                    *STRATEGIES[strategy],
+                    tasks=2 if strategy == "MultiWorkerMirroredStrategy" else 1,
+                    STRATEGY=strategy,
+                )
+                jobs[strategy] = stack.enter_context(job)
+            return jobs[strategy]
+
+        yield of
+
+
+def under_each(names):
+    return pytest.mark.parametrize(
+        ("name", "strategy"),
+        [
+            pytest.param(name, strategy, marks=marks(name, strategy))
+            for strategy in STRATEGIES
+            for name in names
+            if strategy != "RingStrategy" or name not in OF_WORKERS
+        ],
+    )
+
+
+def marks(name, strategy):
+    is_in_check = strategy != "RingStrategy" or name in RING_IN_CHECK
+    return [] if is_in_check else [pytest.mark.thorough]
+
+
+def alone(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(multi_worker_cases, "DIRECTORY", str(tmp_path))
+    return cases.CASES[name](multi_worker_cases.Alone())
+
+
+def checked(workers):
+    for worker in workers:
+        assert "error" not in worker, worker["error"]
+        assert worker["replicas"] == 2
+    assert len({worker["hash"] for worker in workers}) == 1
+    return workers[0]
+
+
+@under_each(COMPARED)
+def test_matches_one_process(found, strategy, name, tmp_path, monkeypatch):
+    expected = alone(name, tmp_path, monkeypatch)
+    worker = checked(found(strategy)[name])
+    for key in set(expected) - {"hash"}:
+        np.testing.assert_allclose(
+            worker[key], expected[key], rtol=2e-4, atol=2e-5, err_msg=key
+        )
+
+
+@under_each(["mixed_precision"])
+def test_matches_one_process_as_well_as_float16_can(
+    found, strategy, name, tmp_path, monkeypatch
+):
+    expected = alone(name, tmp_path, monkeypatch)
+    worker = checked(found(strategy)[name])
+    np.testing.assert_allclose(worker["loss"], expected["loss"], rtol=0.02)
+
+
+@under_each(["on_parts"])
+def test_each_replica_computes_on_its_part_if_asked_to(
+    found, strategy, name, tmp_path, monkeypatch
+):
+    expected = alone(name, tmp_path, monkeypatch)
+    worker = checked(found(strategy)[name])
+    # Fewer examples to tell apart.
+    assert worker["loss"][0] < 0.9 * expected["loss"][0]
+    assert worker["in_a_step"][0] < 0.9 * expected["in_a_step"][0]
+    assert worker["greatest"][0] < expected["greatest"][0]
+
+
+@under_each(REFUSED)
+def test_rejected_with_what_to_do(found, strategy, name):
+    for worker in found(strategy)[name]:
+        assert "error" not in worker, worker["error"]
+        assert re.search(REFUSED[name], worker["message"], re.S), worker["message"]

@@ -1,0 +1,86 @@
+"""Which losses and metrics of Keras replicas may compute from parts of the batch.
+
+Whatever is not listed is computed on the whole batch, which is right for any function and
+costs the bytes of its outputs.
+"""
+
+from typing import Any
+
+import keras
+
+from tfdist import _tf
+
+# `Circle` is not here: it compares each example with all others.
+_LOSSES = """
+    BinaryCrossentropy BinaryFocalCrossentropy CTC CategoricalCrossentropy
+    CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy CategoricalHinge
+    CosineSimilarity Dice Hinge Huber KLDivergence LogCosh MeanAbsoluteError
+    MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson
+    SparseCategoricalCrossentropy SquaredHinge Tversky
+    binary_crossentropy binary_focal_crossentropy categorical_crossentropy
+    categorical_focal_crossentropy categorical_generalized_cross_entropy
+    categorical_hinge cosine_similarity ctc dice hinge huber kl_divergence log_cosh
+    mean_absolute_error mean_absolute_percentage_error mean_squared_error
+    mean_squared_logarithmic_error poisson sparse_categorical_crossentropy squared_hinge
+    tversky
+"""
+# Their states are sums over examples.
+_METRICS = """
+    AUC Accuracy BinaryAccuracy BinaryCrossentropy BinaryIoU CategoricalAccuracy
+    CategoricalCrossentropy CategoricalHinge CosineSimilarity F1Score FBetaScore
+    FalseNegatives FalsePositives Hinge IoU KLDivergence LogCoshError MeanAbsoluteError
+    MeanAbsolutePercentageError MeanIoU MeanSquaredError MeanSquaredLogarithmicError
+    OneHotIoU OneHotMeanIoU Poisson Precision PrecisionAtRecall R2Score Recall
+    RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity
+    SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy
+    SpecificityAtSensitivity SquaredHinge TopKCategoricalAccuracy TrueNegatives
+    TruePositives
+    binary_accuracy categorical_accuracy sparse_categorical_accuracy
+    sparse_top_k_categorical_accuracy top_k_categorical_accuracy
+"""
+
+
+def is_separable(loss_or_metric: Any, y_pred: Any) -> bool:
+    """Returns whether a loss or metric is one of Keras's own that separate over examples.
+
+    Its value, or its state, for a batch then follows from sums over parts of the batch.
+
+    Args:
+        loss_or_metric: As resolved by `compile`.
+        y_pred: The predictions. Where an example has a single number without an axis of
+            its own, Keras's functions combine the last axis, which is the batch's.
+    """
+    rank = getattr(getattr(y_pred, "shape", None), "rank", None)
+    if rank is None or rank < 2:
+        return False
+    if not _has_own_axis(loss_or_metric, rank):
+        return False
+    if function := _wrapped(loss_or_metric):
+        return any(function is each for each in _OWN_FUNCTIONS)
+    return type(loss_or_metric) in _OWN_CLASSES
+
+
+def _wrapped(loss_or_metric: Any) -> Any:
+    """Returns the function that was passed to `compile` in place of an object."""
+    if type(loss_or_metric) is keras.metrics.MeanMetricWrapper:
+        return _tf.metric_function(loss_or_metric)
+    return loss_or_metric.fn if type(loss_or_metric) is _WRAPPER else None
+
+
+def _has_own_axis(loss_or_metric: Any, rank: int) -> bool:
+    """Returns whether an `axis` of a loss is not that of the examples."""
+    axis = _tf.function_options(loss_or_metric).get("axis")
+    return not isinstance(axis, int) or axis % rank != 0
+
+
+# The base of Keras's own losses, which has no public name.
+_WRAPPER = keras.losses.MeanSquaredError.__base__
+
+
+def _of(module: Any, names: str) -> list[Any]:
+    return [getattr(module, name) for name in names.split() if hasattr(module, name)]
+
+
+_OWN = _of(keras.losses, _LOSSES) + _of(keras.metrics, _METRICS)
+_OWN_CLASSES = frozenset(each for each in _OWN if isinstance(each, type))
+_OWN_FUNCTIONS = [each for each in _OWN if not isinstance(each, type)]
