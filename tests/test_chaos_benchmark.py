@@ -43,26 +43,6 @@ def run(report, **values):
     )
 
 
-def test_an_outcome_is_one_of_three(report):
-    outcomes = [run(report, status=status).outcome for status in (0, 1, None)]
-    assert outcomes == ["trained", "error", "hung"]
-
-
-def test_recoveries_are_put_together_by_kind_and_role(report):
-    def struck(task, recovery):
-        return {"kind": "kill", "task": task, "recovery": recovery}
-
-    runs = [
-        run(report, recovered=[struck("ps:0", 3.0), struck("worker:0", None)]),
-        run(report, recovered=[struck("ps:1", 8.0), struck("ps:1", 4.0)]),
-    ]
-    _, _, *rows = report.recovery_table(runs).splitlines()
-    assert rows == [
-        "| `kill` of a ps | 3 | 4.0 | 8.0 | 0 |",
-        "| `kill` of a worker | 1 | - | - | 1 |",
-    ]
-
-
 def test_the_section_counts_what_was_lost_and_what_did_not_hold(report):
     runs = [
         run(report),

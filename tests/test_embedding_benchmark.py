@@ -67,55 +67,6 @@ def test_ids_of_a_steeper_law_repeat_more(benchmark):
     assert unique[0] > 2 * unique[-1]
 
 
-def measured(part, route, ps_bytes, seconds):
-    return {
-        "part": part,
-        "repeat": 0,
-        "workload": {
-            "num_ps": 4,
-            "dim": 64,
-            "ids_per_row": 100,
-            "zipf": 0.0,
-            "num_rows": 1000,
-            "batch_size": 256,
-        },
-        "route": route,
-        "steps": 2,
-        "seconds": seconds,
-        "ps_bytes": ps_bytes,
-        "worker_bytes": ps_bytes,
-        "model_bytes": ps_bytes - 800,
-        "counted_bytes": ps_bytes - 800,
-    }
-
-
-def test_the_report_compares_the_choice_with_the_better_of_the_two(benchmark):
-    report = benchmark("embedding_report")
-    costs = {"stock": 20_000_000, "aggregated": 2_000_000, "chosen": 2_500_000}
-    costs["plain"] = costs["stock"]
-    text = report.markdown(
-        {
-            "environment": {
-                "python": "3",
-                "tensorflow": "2",
-                "cores": 2,
-                "command": "python it.py",
-            },
-            "rate": "1gbit",
-            "measured": [
-                measured(part, route, cost, cost / 1e7)
-                for part in ("bytes", "speed", "grid")
-                for route, cost in costs.items()
-            ],
-        }
-    )
-    assert "| 64 | 10.000 | 1.000 | 1.250 | 8.0 |" in text
-    assert "| 8.0 (8.0 to 8.0) |" in text
-    assert "| 4 | 100 | 0 | 10.000 | 1.000 | 1.250 | 1.2500 |" in text
-    assert "moved 1.2500 (median) and 1.2500 (maximum)" in text
-    assert "100 to 100 bytes per step and ps" in text
-
-
 def test_a_sweep_is_summed_up(benchmark):
     report = benchmark("embedding_report")
     routes = ("stock", "plain", "aggregated", "chosen")
@@ -188,24 +139,6 @@ def test_hosts_of_a_process_that_was_killed_are_removed(benchmark):
     assert f"tfd{killed.pid}" in names_on_this_machine()
     with benchmark("netns").network(["b"]):
         assert f"tfd{killed.pid}" not in names_on_this_machine()
-
-
-@needs_root
-def test_making_hosts_without_the_privilege_is_an_error(benchmark):
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import netns\n"
-        "try:\n"
-        "    with netns.network(['a']): pass\n"
-        "except netns.NetworkError as error: print(error)"
-    )
-    powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-    done = subprocess.run(
-        [*powerless, sys.executable, "-c", program, str(BENCHMARKS)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    assert "Network namespaces are for root" in done.stdout, done.stderr
 
 
 def test_the_measurements_are_all_there():

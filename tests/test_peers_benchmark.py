@@ -74,35 +74,6 @@ def measured(results):
     return results.Measured("mlp", {"cores": 2}, rounds, learnt, updates)
 
 
-def test_a_turn_tells_rate_cpu_by_job_and_bytes(results):
-    one = turn(results, "mxnet", 0, 2.0)
-    assert one.steps_per_second == 50
-    assert one.kilobytes == 2
-    assert one.cpu_ms() == pytest.approx(10)
-    assert [one.cpu_ms(each) for each in ("chief", "ps", "worker")] == [
-        pytest.approx(1),
-        pytest.approx(5),
-        pytest.approx(4),
-    ]
-
-
-def test_ratios_compare_turns_of_the_same_round(results):
-    ratio = measured(results).ratio(
-        "tfdist-x10", "mxnet", lambda each: each.steps_per_second
-    )
-    assert ratio == results.Spread(3.0, 2.0, 4.0)
-
-
-def test_the_loss_is_the_median_and_lost_updates_are_known_or_not(results):
-    found = measured(results)
-    assert found.loss("tfdist-x10") == 0.3
-    assert found.loss("paddle") is None
-    assert found.training_loss("tfdist-x10") == 0.03
-    assert found.training_loss("mxnet") is None
-    assert found.lost("tfdist-x10") == 3
-    assert found.lost("mxnet") is None
-
-
 def test_a_measurement_survives_its_file(results):
     found = measured(results)
     assert results.Measured.from_dict(json.loads(json.dumps(found.to_dict()))) == found
@@ -133,18 +104,6 @@ def test_rounds_of_two_runs_are_not_compared_with_each_other(results):
     assert both.loss("tf1") == 1
     with pytest.raises(ValueError, match="took no turns with each other"):
         both.ratio("tf1", "tfdist-x10", results.rate)
-
-
-def test_the_table_has_a_row_for_each_contender(benchmark, results):
-    report = benchmark("peers_report")
-    heads, mxnet, ours = report.cells(measured(results))
-    assert heads[-2:] == ["rate / mxnet", "CPU / mxnet"]
-    assert mxnet[0] == "mxnet"
-    assert "not counted" in mxnet
-    assert ours[0] == "tfdist-x10"
-    assert "3.00 (2.00 to 4.00)" in ours
-    assert ours[5:7] == ["0.3000", "0.0300"]
-    assert mxnet[5:7] == ["0.5000", "-"]
 
 
 def test_every_contender_has_its_servers_workers_and_one_kind_of_leader(systems):
@@ -267,74 +226,8 @@ def test_every_peer_has_an_environment(benchmark):
     assert {each.stem for each in listed} == set(benchmark("peers").PACKAGES)
 
 
-def test_a_target_compares_with_the_fastest_peer(benchmark, results):
-    targets = benchmark("peers_targets")
-    target = targets.Target("mlp", "tfdist-x10", ("mxnet", "tf1"), "steps/s", 3.5)
-    peer, ratio = target.found(measured(results))
-    assert (peer, ratio.median) == ("mxnet", 3.0)
-    assert not target.reached(ratio.median)
-    slower = [turn(results, "tf1", index, 99.0) for index in (0, 1)]
-    more = measured(results)
-    assert target.found(dataclasses.replace(more, rounds=more.rounds + slower)) == (
-        peer,
-        ratio,
-    )
-    assert dataclasses.replace(target, others=("tf1",)).found(more) is None
-
-
-def test_every_target_that_was_measured_has_a_verdict(benchmark, results):
-    targets = benchmark("peers_targets")
-    small, large = (
-        dataclasses.replace(measured(results), workload=label)
-        for label in (targets.MAIN, targets.LARGE)
-    )
-    rows = targets.targets([small, large])[1:]
-    assert [row[1] for row in rows] == [
-        "steps/s, tfdist-x10 / mxnet",
-        "CPU per step, tfdist-x10 / mxnet",
-        "steps/s, tfdist-x10 / mxnet",
-    ]
-    assert [row[-1] for row in rows] == ["reached", "missed", "reached"]
-
-
-def test_the_loss_is_compared_on_new_images_and_on_those_trained_on(benchmark, results):
-    targets = benchmark("peers_targets")
-    names = ("tfdist-every10", "paddle")
-    losses = {"tfdist-every10": (0.25, 0.08), "paddle": (0.2, None)}
-    found = results.Measured(
-        targets.MAIN,
-        {},
-        [turn(results, name, 0, 1.0) for name in names],
-        [results.Learnt(name, 0, 200, x, 0.9, y) for name, (x, y) in losses.items()],
-    )
-    rows = [row[1:] for row in targets.targets([found]) if "loss" in row[1]]
-    what = "loss, tfdist-every10 / paddle"
-    assert rows == [[what, "1.250", "at most 1.02", "missed"]]
-    more = [results.Learnt("paddle", 1, 200, 0.2, 0.9, 0.1)]
-    found = dataclasses.replace(found, learnt=found.learnt + more)
-    rows = [row[1:] for row in targets.targets([found]) if "loss" in row[1]]
-    assert rows[1] == [f"training {what}", "0.800", "at most 1.02", "reached"]
-
-
-def test_cpu_time_is_to_be_at_most_the_bound(benchmark):
-    target = benchmark("peers_targets").Target("", "", (), "CPU per step", 0.95)
-    assert target.reached(0.9)
-    assert not target.reached(1.0)
-
-
 def test_the_page_is_what_the_recorded_rounds_give(benchmark):
     assert benchmark("peers_report").main(["peers_report.py", "--check"]) == 0
-
-
-def test_the_page_has_tables_commands_and_versions(benchmark, results):
-    about = {"cpu": "a CPU", "cores": 2, "kernel": "6.1", "python": "3.11"}
-    about |= {"commands": ["python benchmarks/peers.py"], "mxnet": {"mxnet": "1.9.1"}}
-    found = dataclasses.replace(measured(results), environment=about)
-    page = benchmark("peers_report").page([found])
-    assert "| tfdist-x10 | " in page
-    assert "Medians of at least 2 rounds; the loss is that after 200 steps." in page
-    assert "```sh\npython benchmarks/peers.py\n```" in page
-    assert "| mxnet | mxnet 1.9.1 |" in page
 
 
 def test_the_plot_is_a_picture(benchmark, results, tmp_path):

@@ -54,26 +54,6 @@ def test_a_turn_counts_the_passes_to_the_loss(benchmark):
     assert spark_mllib.turn(answer, 0.1)["to_target"] is None
 
 
-def test_the_table_has_medians_and_ratios_of_the_same_repeat(benchmark):
-    spark_mllib = benchmark("spark_mllib")
-    turns = [
-        turn(how, repeat, (4.0 if how == "spark" else 2.0 + repeat) * 2**repeat)
-        for how in spark_mllib.CONTENDERS
-        for repeat in range(3)
-    ]
-    turns += [{**each, "regression": "logistic"} for each in turns]
-    turns[-1]["to_target"] = None
-    measured = {
-        "turns": turns,
-        **{"rows": 9, "columns": 2, "batch_size": 3, "master": "local[2]"},
-        **{"within": 0.01, "load": [1.0], "environment": {"cores": 2}},
-    }
-    lines = spark_mllib.table(measured).splitlines()
-    assert "| linear | Spark MLlib | 4.000 | 2 | 8.00 | 1.0 (1.0 to 1.0) |" in lines
-    assert "| linear | map and reduce | 3.000 | 2 | 6.00 | 1.3 (1.0 to 2.0) |" in lines
-    assert lines[13] == "| logistic | `Asynchronous()` | 3.000 | 2 | not reached |  |"
-
-
 def test_the_page_shows_what_was_measured(benchmark):
     spark_mllib = benchmark("spark_mllib")
     measured = json.loads(spark_mllib.MEASURED.read_text())
