@@ -77,7 +77,7 @@ def reduced_by(ops, reduce_op, arrays):
         yield of_devices[-1].numpy()
 
 
-@pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.parametrize("n", [1, 4, 7])
 @pytest.mark.parametrize("algorithm", CHOICES)
 def test_sums_are_those_of_numpy(algorithm, n):
     shapes = ((0,), (1,), (n - 1,), (n,), (n + 1,), (PRIME,))
@@ -96,9 +96,9 @@ def test_sums_are_those_of_numpy(algorithm, n):
         np.testing.assert_array_equal(total.astype(np.int64), wanted, str(cases[i]))
 
 
-@pytest.mark.parametrize("n", range(2, 10))
 @pytest.mark.parametrize("algorithm", CHOICES)
-def test_means_of_mixed_dtypes_in_one_batch(algorithm, n):
+def test_means_of_mixed_dtypes_in_one_batch(algorithm):
+    n = 3
     cases = [
         (shape, dtype) for shape in ((), (n, 3), (0,), (PRIME,)) for dtype in DTYPES
     ]
@@ -117,11 +117,8 @@ def test_means_of_mixed_dtypes_in_one_batch(algorithm, n):
 @pytest.mark.parametrize(
     ("algorithm", "n", "dtype"),
     [
-        ("ring", 4, tf.float32),
         ("ring", 9, tf.bfloat16),
-        ("all_to_all", 3, tf.int32),
         ("halving_doubling", 4, tf.float16),
-        ("reduce_then_broadcast", 2, tf.int64),
         (None, 5, tf.float32),
     ],
 )
@@ -133,7 +130,7 @@ def test_ten_million_numbers(algorithm, n, dtype):
         np.testing.assert_array_equal(value.numpy().astype(np.int8), wanted)
 
 
-@pytest.mark.parametrize("algorithm", CHOICES)
+@pytest.mark.parametrize("algorithm", [None, "ring"])
 def test_integers_too_large_for_any_float(algorithm):
     arrays = [[np.int64([2**60 + d, -(2**62) + d])] for d in range(3)]
     sums = tfdist.AllReduce(algorithm).reduce_tensors(placed(arrays), DEVICES[:3])
@@ -183,9 +180,10 @@ def test_slices_are_narrowed_on_the_wire():
         np.testing.assert_array_equal(sums.values, [[1], [3]])
 
 
-@pytest.mark.parametrize("reduce_op", [SUM, MEAN])
-@pytest.mark.parametrize("algorithm", [None, "ring"])
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("algorithm", "reduce_op", "traced"),
+    [(None, SUM, True), ("ring", MEAN, True), ("ring", SUM, False)],
+)
 def test_slices_with_repeats_and_unknown_shapes(algorithm, reduce_op, traced):
     n, rows = 5, 7
     indices = [np.random.default_rng(d).integers(rows, size=d) for d in range(n)]
@@ -290,7 +288,7 @@ class Counted(tfdist.AllReduce):
 
 
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("algorithm", SCHEDULES)
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_a_strategy_reduces_by_it_in_every_step(algorithm, traced):
     n = 3
     ops = Counted(algorithm, bucket_bytes=40)
@@ -367,7 +365,7 @@ def test_other_collectives_still_work():
     np.testing.assert_array_equal(variable, [4, 6])
 
 
-@pytest.mark.parametrize("n", [2, 4, 6, 8])
+@pytest.mark.parametrize("n", [4, 6])
 @pytest.mark.parametrize("algorithm", SCHEDULES)
 def test_a_graph_sends_what_the_schedule_says(algorithm, n):
     size = 4 * 96
@@ -452,9 +450,8 @@ def test_a_measured_network_has_no_impossible_figure():
     assert choice.choose(1000, 3, network) in SCHEDULES
 
 
-@pytest.mark.parametrize("algorithm", [None, *SCHEDULES])
-def test_short_names_of_devices_are_names(algorithm):
-    ops = tfdist.AllReduce(algorithm)
+def test_short_names_of_devices_are_names():
+    ops = tfdist.AllReduce("ring")
     values = [[tf.constant([float(i)])] for i in range(3)]
     sums = ops.reduce_tensors(values, ["CPU:0", "/cpu:1", "/device:CPU:2"])
     assert [each[0].numpy().tolist() for each in sums] == [[3.0]] * 3
@@ -542,13 +539,10 @@ def test_options_that_do_not_exist(options, error, says):
         tfdist.AllReduce(**options)
 
 
-@pytest.mark.parametrize("dtype", [tf.string, tf.bool])
 @pytest.mark.parametrize("algorithm", [None, "ring"])
-def test_values_that_cannot_be_added_up(algorithm, dtype):
-    per_device = placed(
-        [[np.array(["", ""] if dtype == tf.string else [True, False])]] * 2
-    )
-    with pytest.raises(TypeError, match=f"{dtype.name} cannot be added up: cast"):
+def test_values_that_cannot_be_added_up(algorithm):
+    per_device = placed([[np.array([True, False])]] * 2)
+    with pytest.raises(TypeError, match="bool cannot be added up: cast"):
         tfdist.AllReduce(algorithm).reduce_tensors(per_device, DEVICES[:2])
 
 

@@ -13,12 +13,12 @@ from tfdist.all_reduce import schedule as schedules
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, Transfer
 
 DEVICES = (1, 2, 3, 4, 5, 6, 7, 8, 13, 17)
-EVERY = [
-    pytest.param(build(num_devices), id=f"{name}-{num_devices}")
-    for name, build in SCHEDULES.items()
-    for num_devices in DEVICES
-]
-every_schedule = pytest.mark.parametrize("schedule", EVERY)
+
+
+@pytest.fixture(params=SCHEDULES)
+def every_schedule(request):
+    """Those of an algorithm, for some numbers of devices."""
+    return [SCHEDULES[request.param](num_devices) for num_devices in DEVICES]
 
 
 def states(schedule: Schedule, values: np.ndarray):
@@ -44,9 +44,9 @@ def whose_values(schedule: Schedule) -> np.ndarray:
     return np.broadcast_to(np.eye(n, dtype=int)[:, None], (n, schedule.num_chunks, n))
 
 
-@every_schedule
-def test_every_device_ends_with_every_value_once(schedule):
-    assert (all_reduce(schedule, whose_values(schedule)) == 1).all()
+def test_every_device_ends_with_every_value_once(every_schedule):
+    for schedule in every_schedule:
+        assert (all_reduce(schedule, whose_values(schedule)) == 1).all(), schedule
 
 
 @settings(max_examples=100)
@@ -68,10 +68,15 @@ def test_any_size_of_any_dtype_is_summed(name, num_devices, size, seed):
     assert all_reduce(schedule, real).tobytes() == summed.tobytes()
 
 
-@every_schedule
-def test_each_chunk_is_summed_on_its_owner_first_and_copied_from_there(schedule):
+def test_each_chunk_is_summed_on_its_owner_first_and_copied_from_there(every_schedule):
+    for schedule in every_schedule:
+        check_owners(schedule)
+
+
+def check_owners(schedule: Schedule) -> None:
     held_by_step = list(states(schedule, whose_values(schedule)))
     for chunk in range(schedule.num_chunks):
+        assert schedule.owner(chunk) == chunk
         has_the_sum = [
             [d for d, chunks in enumerate(held) if (chunks[chunk] == 1).all()]
             for held in held_by_step
@@ -87,14 +92,12 @@ def test_each_chunk_is_summed_on_its_owner_first_and_copied_from_there(schedule)
                     assert transfer.receiver not in has_the_sum[transfer.step]
 
 
-@every_schedule
-def test_owners_share_the_chunks(schedule):
-    owners = [schedule.owner(chunk) for chunk in range(schedule.num_chunks)]
-    assert owners == list(range(schedule.num_chunks))
+def test_no_step_depends_on_the_order_of_its_transfers(every_schedule):
+    for schedule in every_schedule:
+        check_steps(schedule)
 
 
-@every_schedule
-def test_no_step_depends_on_the_order_of_its_transfers(schedule):
+def check_steps(schedule: Schedule) -> None:
     assert list(schedule.transfers) == sorted(set(schedule.transfers))
     for number, transfers in enumerate(schedule.steps):
         assert {each.step for each in transfers} == {number}
@@ -106,16 +109,16 @@ def test_no_step_depends_on_the_order_of_its_transfers(schedule):
         assert set(replaced.values()) <= {1}
 
 
-@every_schedule
-def test_all_move_the_same_in_total(schedule):
-    total = sum(schedule.links.values(), Fraction(0))
-    assert total == 2 * (schedule.num_devices - 1)
-    devices = range(schedule.num_devices)
-    assert sum(map(schedule.sent, devices)) == total
-    assert sum(map(schedule.received, devices)) == total
+def test_all_move_the_same_in_total(every_schedule):
+    for schedule in every_schedule:
+        total = sum(schedule.links.values(), Fraction(0))
+        assert total == 2 * (schedule.num_devices - 1)
+        devices = range(schedule.num_devices)
+        assert sum(map(schedule.sent, devices)) == total
+        assert sum(map(schedule.received, devices)) == total
 
 
-@pytest.mark.parametrize("n", DEVICES[1:])
+@pytest.mark.parametrize("n", [2, 6, 8])
 def test_the_ring_uses_every_link_to_a_neighbour_in_every_step(n):
     ring = schedules.ring(n)
     neighbours = {(d, (d + 1) % n) for d in range(n)}
@@ -127,7 +130,7 @@ def test_the_ring_uses_every_link_to_a_neighbour_in_every_step(n):
         assert len(transfers) == n
 
 
-@pytest.mark.parametrize("n", DEVICES[1:])
+@pytest.mark.parametrize("n", [2, 6, 8])
 def test_the_others_use_links_as_they_say(n):
     star = schedules.reduce_then_broadcast(n)
     assert star.links == {link: 1 for d in range(1, n) for link in ((0, d), (d, 0))}
@@ -139,7 +142,7 @@ def test_the_others_use_links_as_they_say(n):
     assert star.num_steps == everyone.num_steps == 2
 
 
-@pytest.mark.parametrize("n", DEVICES[1:])
+@pytest.mark.parametrize("n", [2, 6, 8])
 def test_a_tree_has_as_few_messages_as_a_star_and_no_device_has_all_of_them(n):
     tree = schedules.tree(n)
     levels = math.ceil(math.log2(n))
@@ -198,11 +201,9 @@ def test_two_devices_exchange_halves_or_meet_at_the_first(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("num_devices", [0, -3])
-def test_no_devices_are_refused(name, num_devices):
-    message = f"at least 1 device; received {num_devices}"
-    with pytest.raises(ScheduleError, match=message):
-        schedules.build(name, num_devices)
+def test_no_devices_are_refused(name):
+    with pytest.raises(ScheduleError, match="at least 1 device; received 0"):
+        schedules.build(name, 0)
 
 
 def test_an_unknown_algorithm_is_refused_with_those_that_exist():

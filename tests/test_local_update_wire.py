@@ -252,21 +252,20 @@ def models_after(wire_dtype, rate, victim, messages, has_read):
     return [each for i, each in sorted(crew.run(rounds).items()) if i != victim]
 
 
-@pytest.mark.parametrize("has_read", list(itertools.product(range(3), repeat=2)))
 @pytest.mark.parametrize("messages", [3, 4])
-@pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.parametrize("rate", [None, 0.7])
-def test_models_become_equal_again_after_a_loss(rate, victim, messages, has_read):
+@pytest.mark.parametrize(("victim", "rate"), [(0, 0.7), (1, None), (2, 0.7)])
+def test_models_become_equal_again_after_a_loss(victim, rate, messages):
     """Whichever message was the last one of a worker, and whoever has read it."""
-    loss = rate, victim, messages, has_read
-    (kernel, variance, least), other = models_after("int8", *loss)
-    assert least > 0
-    assert other[2] > 0
-    assert kernel.tobytes() == other[0].tobytes()
-    assert variance.tobytes() == other[1].tobytes()
-    exact = models_after(None, *loss)[0]
-    np.testing.assert_allclose(kernel, exact[0], atol=0.2)
-    np.testing.assert_allclose(variance, exact[1], rtol=1e-6)
+    for has_read in itertools.product(range(3), repeat=2):
+        loss = rate, victim, messages, has_read
+        (kernel, variance, least), other = models_after("int8", *loss)
+        assert least > 0
+        assert other[2] > 0
+        assert kernel.tobytes() == other[0].tobytes(), has_read
+        assert variance.tobytes() == other[1].tobytes(), has_read
+        exact = models_after(None, *loss)[0]
+        np.testing.assert_allclose(kernel, exact[0], atol=0.2)
+        np.testing.assert_allclose(variance, exact[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("wire_dtype", ["float16", "half a byte", 8])

@@ -121,7 +121,7 @@ def test_leaving_in_turn_is_leaving_at_once(drawn):
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-@pytest.mark.parametrize("participants", [16, 36, 64])
+@pytest.mark.parametrize("participants", [16, 36])
 def test_the_simulated_rate_agrees_with_the_gap(name, participants):
     """Fitted on the distances of rounds, from where rounding does not matter yet."""
     graph = BUILT_IN[name](participants)
@@ -138,7 +138,7 @@ def test_the_simulated_rate_agrees_with_the_gap(name, participants):
     assert fitted == pytest.approx(graph.second_eigenvalue, rel=0.01)
 
 
-@pytest.mark.parametrize("n", range(4, 65, 4))
+@pytest.mark.parametrize("n", [4, 12, 64])
 def test_gaps_are_those_of_the_literature(n):
     def gap(name):
         return pytest.approx(BUILT_IN[name](n).spectral_gap, rel=1e-9)
@@ -150,7 +150,7 @@ def test_gaps_are_those_of_the_literature(n):
     assert gap("exponential") == 2 / (1 + math.ceil(math.log2(n)))
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16, 64])
+@pytest.mark.parametrize("n", [2, 16])
 def test_one_peer_exponential_rounds_give_the_mean_exactly(n):
     graph = mixing.one_peer_exponential(n)
     state = models(graph)
