@@ -126,12 +126,8 @@ def errors() -> dict[str, str]:
     return json.loads(run("-c", WITHOUT_TENSORFLOW, *modules(), "tfdist._tf"))
 
 
-@pytest.mark.parametrize("name", modules())
-def test_decisions_import_without_tensorflow(errors, name):
-    assert errors.get(name) is None
-
-
-def test_tensorflow_is_blocked(errors):
+def test_decisions_import_without_tensorflow_and_nothing_else_does(errors):
+    assert list(errors) == ["tfdist._tf"], errors
     assert "is blocked" in errors["tfdist._tf"]
 
 
@@ -153,9 +149,8 @@ def test_the_package_imports_neither_tensorflow_nor_numpy():
     assert run("-c", program).strip() == "set()"
 
 
-@pytest.mark.parametrize("module", tfdist._PURE)
-def test_public_names_of_pure_modules(module):
-    assert module in modules()
+def test_public_names_of_pure_modules():
+    assert set(tfdist._PURE) <= set(modules())
 
 
 def test_the_tables_and_the_imports_for_tools_agree():
@@ -185,11 +180,6 @@ def test_public_names_are_listed():
 def test_an_unknown_name_is_an_attribute_error(name, message):
     with pytest.raises(AttributeError, match=re.escape(message)):
         getattr(tfdist, name)
-
-
-def test_an_unknown_name_cannot_be_imported():
-    with pytest.raises(ImportError, match="cannot import name 'Nonexistent'"):
-        exec("from tfdist import Nonexistent")  # noqa: S102
 
 
 def test_names_on_an_old_tensorflow_say_which_one_is_needed():
