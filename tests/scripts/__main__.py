@@ -1,7 +1,7 @@
 """Runs scripts as a Keras user writes them, under every strategy and without one.
 
     python -m tests.scripts --strategy=all
-    python -m tests.scripts --strategy=multi_worker,ring --only=gan,vae
+    python -m tests.scripts --strategy=multi_worker,ring --only=gan,gpt
     python -m tests.scripts --strategy=all --write  # docs/scripts.md too
 
 Prints a table of scripts by strategy, beside plain Keras. The exit status is 1 if a
