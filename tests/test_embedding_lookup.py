@@ -162,9 +162,8 @@ def test_traced_lookup_is_tensorflows(case, aggregate):
 
 @ROUTES
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5, 3.0]])
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_bfloat16_rows_are_summed_in_float32(combiner, weights, aggregate):
-    case = Case([[0, 5], [], [3, 5]], weights, 6, 2, combiner, dtype="bfloat16")
+def test_bfloat16_rows_are_summed_in_float32(weights, aggregate):
+    case = Case([[0, 5], [], [3, 5]], weights, 6, 2, "mean", dtype="bfloat16")
     assert_like_stock(case, aggregate=aggregate)
     assert lookup(case.shards(), case.sp_ids(), None).dtype == tf.bfloat16
 

@@ -180,7 +180,7 @@ def test_clipped_norms(updates, most):
 
 
 @pytest.mark.parametrize("name", sorted(rules(0)))
-@pytest.mark.parametrize("attackers", range(4))
+@pytest.mark.parametrize("attackers", [0, 3])
 def test_more_attackers_than_a_rule_takes_are_refused(name, attackers):
     rule, least = rules(attackers)[name], needed(name, attackers)
     rule.check(least)

@@ -132,8 +132,8 @@ def test_fixed_point_rounds_each_number_once(numbers, more):
     assert error <= len(numbers) * code.resolution / 2 + 1e-12
 
 
-@pytest.mark.parametrize("clients", [1, 3, 64, 1000, 2**20])
-@pytest.mark.parametrize("limit", [1e-3, 1.0, 7.3, 1e6])
+@pytest.mark.parametrize("clients", [1, 1000, 2**20])
+@pytest.mark.parametrize("limit", [1e-3, 7.3])
 def test_the_largest_sums_fit(clients, limit):
     code = federated.FixedPoint(limit, clients)
     for sign in (1, -1):

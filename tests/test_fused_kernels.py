@@ -156,8 +156,8 @@ def test_a_kernel_computes_what_keras_computes(op, make):
     assert not [o for o in graph.get_operations() if o.type.startswith("Assign")]
 
 
-@pytest.mark.parametrize(("op", "make"), CASES)
-def test_it_does_in_float64(op, make, request):
+@pytest.mark.parametrize("make", [makes[0] for makes in FUSED.values()], ids=FUSED)
+def test_it_does_in_float64(make, request):
     before = keras.backend.floatx()
     keras.backend.set_floatx("float64")
     request.addfinalizer(lambda: keras.backend.set_floatx(before))

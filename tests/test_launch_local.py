@@ -225,7 +225,6 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
             ["--num_ps=-1", "train.py"],
             "--num_ps is a non-negative int.*; received '-1'",
         ),
-        (["--num_ps=two", "train.py"], "--num_ps is a non-negative .*; received 'two'"),
         (["--chief=maybe", "train.py"], "--chief is true or false; received 'maybe'"),
         (["--num_pss=1", "train.py"], "Unknown.*num_pss.*Did you mean: num_ps"),
         (
@@ -251,14 +250,6 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         ),
         (
             ["--grace_period=inf", "train.py"],
-            "--grace_period must be > 0 seconds; received",
-        ),
-        (
-            ["--startup_timeout=nan", "train.py"],
-            "--startup_timeout must be > 0 seconds",
-        ),
-        (
-            ["--grace_period=-1", "train.py"],
             "--grace_period must be > 0 seconds; received",
         ),
         (["--num_ps=1"], "no script given: put it after the flags"),

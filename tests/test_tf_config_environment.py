@@ -87,11 +87,8 @@ class TestRefusals:
         ("text", "words"),
         [
             ("[]", 'TF_CONFIG is an object {"cluster": ..., "task": ...}; received []'),
-            ("null", "received None"),
             ("{}", 'TF_CONFIG has no "cluster"'),
             (json.dumps({"cluster": CLUSTER}), 'TF_CONFIG has no "task"'),
-            (json.dumps({"task": TASK}), 'TF_CONFIG has no "cluster"'),
-            (config(clusters=1), "unknown key of TF_CONFIG: 'clusters'; it is one of"),
             (config(clusters=1), "did you mean 'cluster'?"),
             (config(nonsense=1), "it is one of cluster, task"),
             (
@@ -102,23 +99,14 @@ class TestRefusals:
             (config(task={"type": "ps"}), 'the task of TF_CONFIG has no "index"'),
             (config(task={**TASK, "idx": 0}), "unknown key of the task of TF_CONFIG"),
             (config(task={**TASK, "index": "0"}), "without quotes"),
-            (config(task={**TASK, "index": 0.0}), "received 0.0"),
-            (config(task={**TASK, "index": True}), "received True"),
             (config(task={**TASK, "index": -1}), "at least 0; received -1"),
-            (
-                config(task={**TASK, "index": 2}),
-                "worker:2 is not in the cluster, which",
-            ),
             (config(task={**TASK, "index": 2}), "worker:0 to worker:1"),
-            (config(task={**TASK, "type": "PS"}), "did you mean 'ps'?"),
             (
                 config(task={"type": "evaluator", "index": 1}),
                 "the only evaluator is evaluator:0",
             ),
             (config(cluster=[]), "a cluster gives each job its list of addresses"),
             (config(cluster={"master": ["a:1"]}), "did you mean 'chief'?"),
-            (config(cluster={"worker": "a:1"}), "the addresses of worker are a list"),
-            (config(cluster={"worker": ["a"]}), "worker:0, 'a', has no port"),
         ],
     )
     def test_of_the_content(self, text, words):

@@ -57,11 +57,8 @@ class TestPrint:
             ),
             (HOSTS, "use --check alone"),
             ([*HOSTS, "--job_name=ps"], "--task_index are required"),
-            ([*HOSTS, "--job_name=PS", "--task_index=0"], "did you mean 'ps'?"),
             ([*HOSTS, "--job_name=ps", "--task_index=1"], "ps:1 is not in the cluster"),
             ([*HOSTS, "--job_name=ps", "--task_index=x"], "invalid int value: 'x'"),
-            ([*HOSTS, "--job_name=ps", "--task_index=-1"], "at least 0; received -1"),
-            (["--worker_hosts=a", *WORKER], "worker:0, 'a', has no port"),
             (["--ps_hosts=a:1", *WORKER], "no chief"),
             (["--ps=a:1", *WORKER], "unrecognized arguments: --ps=a:1"),
             (["--check", "--task_index=0"], "cannot be combined with other flags"),
@@ -108,9 +105,7 @@ class TestCheck:
         ("value", "words"),
         [
             (None, "TF_CONFIG is not set"),
-            ("", "TF_CONFIG is empty"),
             ("{cluster:{}}", "is not JSON"),
-            ('{"cluster": {}}', 'has no "task"'),
         ],
     )
     def test_says_what_is_wrong_with_status_1(self, value, words, monkeypatch, capsys):
