@@ -22,36 +22,7 @@ IN_PART = {
     "test_all_reduce_benchmark.py::test_nothing_is_left_when_it_is_interrupted": (
         "15",
     ),
-    "test_consistency.py::test_no_step_is_staler_than_the_bound": (
-        "mlp-1",
-        "cnn-3",
-        "remembering-0",
-    ),
-    "test_embeddings.py::test_bags": (
-        "div-sum-ragged",
-        "div-mean-sparse",
-        "div-sqrtn-dense",
-        "mod-sum-dense",
-        "mod-mean-ragged",
-        "mod-sqrtn-sparse",
-    ),
-    "test_embeddings.py::test_bags_train": (
-        "True-ragged",
-        "False-sparse",
-        "None-dense",
-    ),
-    "test_embeddings.py::test_keras_embedding_sums_by_row": (
-        "SGD-in_one_piece",
-        "Adagrad-in_shards",
-        "Adam-looked_up_twice",
-        "RMSprop-in_shards",
-    ),
     "test_embeddings.py::test_keras_file_without_tfdist": ("mod",),
-    "test_embeddings.py::test_reshard_on_restore": (
-        "div-mod",
-        "mod-whole",
-        "mod-thirds",
-    ),
     "test_kubernetes_nodes.py::test_nothing_is_left": ("cancel", "SIGKILL"),
     "test_kubernetes_nodes.py::test_what_kubernetes_does_not_have": (
         "flags0-ImagePullBackOff: Back-off pulling image",
@@ -66,12 +37,6 @@ IN_PART = {
     ),
     "test_no_lost_updates.py::test_state_of_layers": ("each-step-0", "ten-steps-1"),
     "test_partitioning.py::test_export": ("True-embedding_model", "False-dense_model"),
-    "test_partitioning.py::test_reshard_on_restore": (
-        "whole-thirds",
-        "halves-whole",
-        "thirds-columns",
-        "columns-halves",
-    ),
     "test_ray_nodes.py::test_a_job_that_waits_for_ray_can_be_ended": ("SIGKILL",),
     "test_ray_nodes.py::test_a_node_that_dies_moves_its_tasks": (
         "flags0-Ray has given it another, 127.0.0.",
@@ -80,23 +45,8 @@ IN_PART = {
     "test_ray_nodes.py::test_what_the_cluster_does_not_have": (
         "flags3-a task needs 5 CPU, and no node has more than 4",
     ),
-    "test_rounds.py::test_embedding": (
-        "Embedding0-Adam",
-        "in_shards-SGD",
-        "Embedding1-Adam",
-    ),
-    "test_rounds.py::test_optimizer": (
-        "SGD",
-        "momentum",
-        "Adam",
-        "Ftrl",
-        "Muon",
-        "global_clipnorm",
-        "schedule",
-    ),
     "test_rounds_faults.py::test_every_task_is_lost_once": ("synchronous:1",),
     "test_rounds_faults.py::test_rounds_go_on_without_workers": ("SIGKILL-2",),
-    "test_rounds.py::test_variables_in_shards": ("plain-columns", "clipped-rows"),
     "test_slurm_nodes.py::test_a_job_goes_on_at_its_step": ("preemption", "time limit"),
     "test_slurm_nodes.py::test_nothing_is_left": (
         "cancel",

@@ -159,7 +159,9 @@ def test_the_weights_of_a_ps_share_the_numbers_of_one_step(strategy):
         )
 
 
-@pytest.mark.parametrize("op", KERNELS)
+# All kernels lock, as test_fused_kernels.py sees; two of them, with slots and without a
+# number of the step, show that it is enough.
+@pytest.mark.parametrize("op", ["ResourceApplyKerasMomentum", "ResourceApplyAdam"])
 def test_no_update_of_two_workers_is_lost(strategy, op):
     """Equal updates leave what as many updates of one worker leave, in any order."""
     training = on_cluster(strategy, KERNELS[op])

@@ -51,16 +51,15 @@ def on_this_machine(meta_graph):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_weighted", [True, False], ids=["weights", "ones"])
 @pytest.mark.parametrize(
-    ("combiner", "strategy", "aggregate", "use_resource"),
+    ("combiner", "strategy", "aggregate", "use_resource", "is_weighted"),
     [
-        ("sum", "div", True, True),
-        ("mean", "div", None, False),
-        ("sqrtn", "div", True, True),
-        ("sum", "mod", False, False),
-        ("mean", None, True, True),
-        ("sqrtn", "mod", True, False),
+        ("sum", "div", True, True, True),
+        ("mean", "div", None, False, False),
+        ("sqrtn", "div", True, True, False),
+        ("sum", "mod", False, False, False),
+        ("mean", None, True, True, True),
+        ("sqrtn", "mod", True, False, True),
     ],
 )
 def test_values_and_gradients_are_those_of_tensorflow(

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.parameter_server
 
 layers = keras.layers
 
-RUNS = 5
+RUNS = 2
 BATCH_SIZE, STEPS = 4, 96
 SAMPLES = BATCH_SIZE * STEPS
 # A power of two: sums of the updates are exact.

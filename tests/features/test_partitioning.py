@@ -215,8 +215,15 @@ LAYOUTS = {
 @pytest.mark.feature(
     "A checkpoint restores into any other number of shards, with the slots"
 )
-@pytest.mark.parametrize("after", LAYOUTS)
-@pytest.mark.parametrize("before", LAYOUTS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("whole", "thirds"),
+        ("halves", "whole"),
+        ("thirds", "columns"),
+        ("columns", "halves"),
+    ],
+)
 def test_reshard_on_restore(strategy, regression, tmp_path, before, after):
     saved = partitioned(strategy, LAYOUTS[before], optimizer=keras.optimizers.Adam)
     saved.fit(*regression, verbose=0)
