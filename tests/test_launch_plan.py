@@ -1,8 +1,6 @@
-import json
 import shlex
 import string
 import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -125,12 +123,3 @@ def test_local_job_leaves_alone_what_the_user_has_set():
 
 def test_public_names_exist():
     assert all(hasattr(launch, name) for name in launch.__all__)
-
-
-def test_importing_launch_imports_neither_tensorflow_nor_tfdist():
-    code = (
-        "import sys, json, launch.local, launch.task, launch.supervise.supervisor;"
-        "print(json.dumps([*sys.modules]))"
-    )
-    modules = json.loads(subprocess.check_output([sys.executable, "-c", code]))
-    assert not {"tensorflow", "keras", "numpy", "tfdist"} & set(modules)
