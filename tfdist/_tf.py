@@ -591,22 +591,27 @@ def draws_at_random(dataset: tf.data.Dataset) -> bool:
     return any(draws_at_random(each) for each in dataset._inputs())
 
 
-def shuffle_seeds(dataset: tf.data.Dataset) -> list[int]:
-    """Returns the two seeds of each `shuffle` of a dataset: zeros if it has none.
+def random_seeds(dataset: tf.data.Dataset) -> list[int]:
+    """Returns the two seeds of each `shuffle`, and of each operation that draws.
 
-    Those of the datasets that its functions make are among them.
+    Both are 0 if it has none. Those of the datasets that its functions make are among them,
+    but no draws of a function that uses a variable or a table: its graph cannot be changed.
     """
     seeds = []
     # By its name, since the class is private; other datasets have seeds, too.
     if type(dataset).__name__ == "_ShuffleDataset":
         seeds += [int(dataset._seed), int(dataset._seed2)]
     for function in dataset._functions():
+        captured = function.function.captured_inputs
+        uses_resource = any(each.dtype == tf.resource for each in captured)
         for op in function.function.graph.get_operations():
             if op.type.startswith("Shuffle"):
                 values = [tf.get_static_value(op.inputs[i]) for i in (2, 3)]
                 seeds += [0 if value is None else int(value) for value in values]
+            elif {"seed", "seed2"} <= set(op.node_def.attr) and not uses_resource:
+                seeds += [op.get_attr("seed"), op.get_attr("seed2")]
     for each in dataset._inputs():
-        seeds += shuffle_seeds(each)
+        seeds += random_seeds(each)
     return seeds
 
 

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.synchronous.extended import UnequalModelError
-from tfdist.synchronous.fit import checksums
+from tfdist.synchronous.fit import adapted, checksums
 from tfdist.synchronous.fit.checksums import Checksums
 from tfdist.synchronous.fit.shares import UnequalDataError, is_own_data
-from tfdist.synchronous.fit.shuffle import with_agreed_shuffles
+from tfdist.synchronous.fit.shuffle import with_agreed_seeds
 
 _log = logging.getLogger("tfdist")
 _checked: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -54,7 +54,10 @@ def check_model(model: Any, strategy: Any) -> None:
     if strategy.num_workers == 1 or model in _checked:
         return
     _checked.add(model)
-    if differing := _differing(checksums.of_model(model), strategy):
+    differing = _differing(checksums.of_model(model), strategy)
+    if differing and adapted.take_the_chiefs(model, strategy):
+        differing = _differing(checksums.of_model(model), strategy)
+    if differing:
         raise UnequalModelError(f"the workers differ in {differing}. {_ADVICE}")
 
 
@@ -114,12 +117,14 @@ def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
     if dataset in _checked or is_own_data(dataset):
         return {}, False
     _checked.add(dataset)
-    if _tf.shuffle_seeds(dataset):
+    # What a Python function draws, or several threads at once, has no agreed seed.
+    may_differ = _tf.draws_at_random(dataset)
+    if _tf.random_seeds(dataset):
         # Otherwise each worker would start with different examples.
-        dataset = with_agreed_shuffles(dataset, seed=0)
+        dataset = with_agreed_seeds(dataset, seed=0)
     for batch in dataset.take(1):
         found = checksums.of_tensors(f"{name}, its first batch", batch)
-        return found, _tf.draws_at_random(dataset)
+        return found, may_differ
     return {}, False
 
 

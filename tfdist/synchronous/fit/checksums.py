@@ -69,7 +69,7 @@ def of_model(model: Any) -> Checksums:
         if callable(getattr(layer, "get_vocabulary", None)):
             vocabulary = [str(word) for word in layer.get_vocabulary()]
             found[f"{name}: its vocabulary"] = of_values(name, vocabulary)
-        for attribute, value in _constants(layer):
+        for attribute, value in constants(layer):
             found[f"{name}: {attribute}"] = of_array(value)
     if model.optimizer is not None:
         name = type(model.optimizer).__name__
@@ -89,7 +89,7 @@ def _config(owner: Any) -> dict[str, Any]:
         return {}
 
 
-def _constants(layer: Any) -> Iterator[tuple[str, Any]]:
+def constants(layer: Any) -> Iterator[tuple[str, Any]]:
     """Yields the tensors and arrays of a layer that are not variables."""
     for name, value in vars(layer).items():
         if isinstance(value, np.ndarray):

@@ -156,7 +156,7 @@ class ShardedData:
         if self.is_own:
             dataset = own_batches(source, workers, index, replicas)
         elif self._reseeds:
-            dataset = shuffling.with_agreed_shuffles(
+            dataset = shuffling.with_agreed_seeds(
                 source, self._seed + 997 * self._epoch
             )
         else:

@@ -1,4 +1,4 @@
-"""One shuffle order of the data on all workers.
+"""One shuffle order, and the same draws, of the data on all workers.
 
 Every worker keeps its own rows of each batch. If batches differed between workers, an
 epoch would contain some examples twice and others not at all.
@@ -77,15 +77,17 @@ def reorder_py_dataset(adapter: Any, seed: int) -> None:
 
 
 def seeds_of(source: Any) -> tuple[int, bool]:
-    """Returns a checksum of a dataset's shuffle seeds, and whether one has no seed."""
-    seeds = _tf.shuffle_seeds(source) if isinstance(source, tf.data.Dataset) else []
+    """Returns a checksum of a dataset's seeds, and whether something has no seed."""
+    seeds = _tf.random_seeds(source) if isinstance(source, tf.data.Dataset) else []
     pairs = zip(seeds[::2], seeds[1::2], strict=True)
     checksum = zlib.crc32(",".join(map(str, seeds)).encode())
     return checksum, any(pair == (0, 0) for pair in pairs)
 
 
-def with_agreed_shuffles(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """Returns a dataset in which each `shuffle` has a seed derived from `seed`.
+def with_agreed_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+    """Returns a dataset in which what is random has a seed derived from `seed`.
+
+    That is each `shuffle`, and each operation of `tf.random` that keeps a state.
 
     The dataset is the user's, and already built: only its graph can still be changed.
 
@@ -95,6 +97,9 @@ def with_agreed_shuffles(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset
     bodies = [(graph.node, "")]
     bodies += [(each.node_def, ":output:0") for each in graph.library.function]
     for nodes, suffix in bodies:
+        for node in [each for each in nodes if {"seed", "seed2"} <= set(each.attr)]:
+            seed += 1
+            node.attr["seed"].i = node.attr["seed2"].i = seed
         for node in [each for each in nodes if each.op.startswith("Shuffle")]:
             seed += 1
             constant = nodes.add(name=f"{node.name}_agreed_seed", op="Const")

@@ -1,0 +1,144 @@
+"""What workers draw by themselves, and what they take from the chief, becomes the same."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.synchronous.extended import UnequalModelError
+from tfdist.synchronous.fit import agreement
+from tfdist.synchronous.fit.shuffle import seeds_of, with_agreed_seeds
+
+from .deadline import DEADLINE
+
+
+def noisy(**options):
+    data = tf.data.Dataset.range(8)
+    return data.map(lambda i: tf.cast(i, tf.float32) + tf.random.uniform([], **options))
+
+
+def flipped(image):
+    return tf.cond(tf.random.uniform([]) < 0.5, lambda: image, lambda: -image)
+
+
+DATASETS = {
+    "noise": noisy,
+    "branch": lambda: tf.data.Dataset.range(8).map(flipped),
+    "order": lambda: tf.data.Dataset.range(8).shuffle(8),
+    "order and noise": lambda: noisy().shuffle(8),
+}
+
+
+@pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
+def test_two_workers_draw_the_same(make):
+    def drawn(seed):
+        return [float(each) for each in with_agreed_seeds(make(), seed)]
+
+    _, unseeded = seeds_of(make())
+    assert unseeded
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(100)
+    assert len(set(drawn(1))) == 8 or make is DATASETS["branch"]
+
+
+def test_a_seed_of_the_program_is_kept():
+    checksum, unseeded = seeds_of(noisy(seed=3))
+    assert not unseeded
+    assert checksum == seeds_of(noisy(seed=3))[0] != seeds_of(noisy(seed=4))[0]
+
+
+def test_what_a_variable_decides_is_left_to_the_program():
+    scale = tf.Variable(2.0)
+    data = tf.data.Dataset.range(3).map(lambda _: scale * tf.random.uniform([]))
+    assert not seeds_of(data)[1]
+
+
+class Workers:
+    """Two workers, one thread each, that exchange texts and numbers."""
+
+    def __init__(self):
+        self._barrier = threading.Barrier(2)
+        self._given = [None, None]
+
+    def run(self, models):
+        errors = [None, None]
+
+        def check(index):
+            strategy = Strategy(self, index)
+            try:
+                agreement.check_model(models[index], strategy)
+            except UnequalModelError as error:
+                errors[index] = error
+
+        threads = [threading.Thread(target=check, args=(i,)) for i in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(DEADLINE)
+        return errors
+
+    def exchange(self, index, value):
+        self._given[index] = value
+        self._barrier.wait(DEADLINE)
+        both = list(self._given)
+        self._barrier.wait(DEADLINE)
+        return both
+
+
+class Strategy:
+    num_workers = 2
+
+    def __init__(self, workers, index):
+        self.extended, self._workers, self._index = self, workers, index
+
+    def gather_numbers(self, numbers):
+        return np.array(self._workers.exchange(self._index, numbers))
+
+    def gather_texts(self, text):
+        texts = self._workers.exchange(self._index, text)
+        return {f"worker:{i}": each for i, each in enumerate(texts)}
+
+
+def adapted(x):
+    layer = keras.layers.Normalization()
+    layer.adapt(x)
+    model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+X = np.random.default_rng(0).normal(5.0, 2.0, size=(999, 3)).astype("float32")
+
+
+def batches(x):
+    return tf.data.Dataset.from_tensor_slices(x).batch(32)
+
+
+def test_what_differs_by_rounding_is_the_chiefs():
+    chief, worker = adapted(batches(X)), adapted(batches(X[::-1]))
+    means = [each.layers[0].mean.numpy() for each in (chief, worker)]
+    assert not np.array_equal(*means)
+    assert Workers().run([chief, worker]) == [None, None]
+    for name in ("mean", "variance"):
+        ours, chiefs = (getattr(each.layers[0], name) for each in (worker, chief))
+        np.testing.assert_array_equal(ours, chiefs)
+    np.testing.assert_array_equal(chief.layers[0].mean, means[0])
+
+
+def test_what_differs_in_substance_is_refused():
+    models = adapted(batches(X)), adapted(batches(X[:900]))
+    errors = Workers().run(models)
+    assert all("Normalization): mean" in str(each) for each in errors)
+    assert not np.array_equal(*(each.layers[0].mean for each in models))
+
+
+def test_a_text_that_differs_is_refused():
+    models = [
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]) for _ in X[:2]
+    ]
+    for index, model in enumerate(models):
+        model.compile("sgd", "mse")
+        model.layers[0].word = tf.constant(f"word {index}")
+    assert all("(Dense): word" in str(each) for each in Workers().run(models))
