@@ -280,3 +280,28 @@ def test_nonsense(strategy, counts):
     words = r"partitioner nonsense returned .*dense.*/kernel of shape \(4, 6\)"
     with pytest.raises(tfdist.PartitionError, match=words):
         partitioned(strategy, nonsense)
+
+
+def test_recomputed_gradients_need_variables_in_one_piece(strategy, regression):
+    class Recomputed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(8)
+
+        def build(self, shape):
+            self.dense.build(shape)
+
+        def call(self, x):
+            return tf.recompute_grad(self.dense)(x)
+
+    with (
+        strategy.scope(),
+        tfdist.partition_variables(tfdist.FixedShardsPartitioner(2)),
+    ):
+        model = Recomputed()
+        model.compile("sgd", "mse")
+        model.build((None, 4))
+    # Keras passes the words on when it builds the model.
+    words = r"in shards on 2 ps[\s\S]*recompute_grad"
+    with pytest.raises((AttributeError, RuntimeError), match=words):
+        model.fit(*regression, batch_size=8, verbose=0)

@@ -151,6 +151,18 @@ class PartitionedVariable:
     def _shared_name(self) -> str:
         return self.name
 
+    @property
+    def ref(self) -> Any:
+        """TensorFlow's reference to a variable, which this is not."""
+        # An AttributeError, so that there is none for those that look first.
+        raise AttributeError(
+            f"{self.name} is in shards on {len(self._shards)} ps, and TensorFlow takes "
+            "no reference to it. tf.recompute_grad, and a tf.custom_gradient that uses "
+            "variables, need variables in one piece: build their layers outside of "
+            "tfdist.partition_variables, or with a partitioner that leaves these whole, "
+            "such as tfdist.MinSizePartitioner with a larger min_shard_bytes"
+        )
+
     def _seen(self) -> ParameterServerVariable | None:
         index = narrowing.shard_seen()
         return None if index is None else self._shards[index]
