@@ -33,6 +33,9 @@ def fresh_keras_state() -> Iterator[None]:
     yield
     if keras := sys.modules.get("keras"):
         keras.utils.clear_session(free_memory=False)
+    # `keras.utils.set_random_seed` sets this one too, and `clear_session` leaves it.
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.random.set_seed(None)
 
 
 @pytest.fixture(autouse=True)
