@@ -10,16 +10,18 @@ a file of tests starts one job, and only the cases of the selected tests run. Ea
 writes what a case returned to DIRECTORY/CASE-INDEX.pkl.
 """
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deadline import DEADLINE, STARTUP_FLAG
 
 _REQUESTS = "requests"  # the file that `Job` adds the name of each case to
@@ -30,6 +32,12 @@ _POLL = 0.02  # seconds
 _CASE_TIMEOUT = 300.0  # seconds
 # Without a request, after which the tasks of a test run that was killed end.
 _IDLE_TIMEOUT = 600.0  # seconds
+
+STRATEGIES = {
+    "MultiWorkerMirroredStrategy": ["--num_workers=2"],
+    "RingStrategy": ["--num_workers=2", "--program=coordinator"],
+}
+"""The synchronous strategies that give one process's results, and how each is launched."""
 
 Case = Callable[[Any], dict[str, Any]]
 
@@ -186,6 +194,60 @@ class Job:
         except subprocess.TimeoutExpired:
             status = self._terminate()
         assert status == 0 or self._is_lost, self._output()
+
+
+@contextlib.contextmanager
+def jobs_by_strategy(
+    program: str | Path, directories: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Job]]:
+    """Gives a function that returns the job of a strategy, started on first use.
+
+    Args:
+        program: The file of cases, which makes the strategy that STRATEGY names.
+        directories: Where the results go.
+    """
+    with contextlib.ExitStack() as stack:
+        jobs: dict[str, Job] = {}
+
+        def of(strategy: str) -> Job:
+            if strategy not in jobs:
+                job = Job(
+                    program,
+                    directories.mktemp(strategy),
+                    *STRATEGIES[strategy],
+                    tasks=2 if strategy == "MultiWorkerMirroredStrategy" else 1,
+                    STRATEGY=strategy,
+                )
+                jobs[strategy] = stack.enter_context(job)
+            return jobs[strategy]
+
+        yield of
+
+
+def under_each(
+    names: Collection[str],
+    ring_in_part: Collection[str],
+    not_ring: Collection[str] = (),
+) -> pytest.MarkDecorator:
+    """Runs a test of `name` and `strategy` with each case under each strategy.
+
+    Args:
+        names: Of the cases.
+        ring_in_part: Those that a part runs under the ring; `make features` runs all.
+        not_ring: Those that need workers with programs of their own.
+    """
+    ring = "RingStrategy"
+    left_out = {(name, ring) for name in names if name not in ring_in_part}
+    return pytest.mark.parametrize(
+        ("name", "strategy"),
+        [
+            pytest.param(
+                *each, marks=[pytest.mark.thorough] if each in left_out else []
+            )
+            for each in ((name, strategy) for strategy in STRATEGIES for name in names)
+            if each not in {(name, ring) for name in not_ring}
+        ],
+    )
 
 
 def load(path: Path) -> dict[str, Any]:

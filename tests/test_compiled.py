@@ -1,6 +1,5 @@
 """Any compiled loss or metric gives one process's results: see compiled_cases.py."""
 
-import contextlib
 import re
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import compiled_cases as cases  # noqa: E402
 import multi_worker_cases  # noqa: E402
 import numpy as np
 import pytest
-from case_jobs import Job  # noqa: E402
+from case_jobs import jobs_by_strategy, under_each  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 
@@ -31,49 +30,14 @@ OF_WORKERS = {"own_data"}
 APART = {"mixed_precision", "on_parts", *REFUSED}
 COMPARED = [name for name in cases.CASES if name not in APART]
 # Of the ring, whose exchange is the other one; `make features` runs all.
-RING_IN_CHECK = {"contrastive", "several_outputs", "step_of_ones_own"}
-STRATEGIES = {
-    "MultiWorkerMirroredStrategy": ["--num_workers=2"],
-    "RingStrategy": ["--num_workers=2", "--program=coordinator"],
-}
+RING_IN_PART = {"contrastive", "several_outputs", "step_of_ones_own"}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """The job of each strategy, started on first use."""
-    with contextlib.ExitStack() as stack:
-        jobs = {}
-
-        def of(strategy):
-            if strategy not in jobs:
-                job = Job(
-                    cases.__file__,
-                    tmp_path_factory.mktemp(strategy),
-                    *STRATEGIES[strategy],
-                    tasks=2 if strategy == "MultiWorkerMirroredStrategy" else 1,
-                    STRATEGY=strategy,
-                )
-                jobs[strategy] = stack.enter_context(job)
-            return jobs[strategy]
-
+    with jobs_by_strategy(cases.__file__, tmp_path_factory) as of:
         yield of
-
-
-def under_each(names):
-    return pytest.mark.parametrize(
-        ("name", "strategy"),
-        [
-            pytest.param(name, strategy, marks=marks(name, strategy))
-            for strategy in STRATEGIES
-            for name in names
-            if strategy != "RingStrategy" or name not in OF_WORKERS
-        ],
-    )
-
-
-def marks(name, strategy):
-    is_in_check = strategy != "RingStrategy" or name in RING_IN_CHECK
-    return [] if is_in_check else [pytest.mark.thorough]
 
 
 def alone(name, tmp_path, monkeypatch):
@@ -89,7 +53,7 @@ def checked(workers):
     return workers[0]
 
 
-@under_each(COMPARED)
+@under_each(COMPARED, RING_IN_PART, OF_WORKERS)
 def test_matches_one_process(found, strategy, name, tmp_path, monkeypatch):
     expected = alone(name, tmp_path, monkeypatch)
     worker = checked(found(strategy)[name])
@@ -99,7 +63,7 @@ def test_matches_one_process(found, strategy, name, tmp_path, monkeypatch):
         )
 
 
-@under_each(["mixed_precision"])
+@under_each(["mixed_precision"], RING_IN_PART)
 def test_matches_one_process_as_well_as_float16_can(
     found, strategy, name, tmp_path, monkeypatch
 ):
@@ -108,7 +72,7 @@ def test_matches_one_process_as_well_as_float16_can(
     np.testing.assert_allclose(worker["loss"], expected["loss"], rtol=0.02)
 
 
-@under_each(["on_parts"])
+@under_each(["on_parts"], RING_IN_PART)
 def test_each_replica_computes_on_its_part_if_asked_to(
     found, strategy, name, tmp_path, monkeypatch
 ):
@@ -120,7 +84,7 @@ def test_each_replica_computes_on_its_part_if_asked_to(
     assert worker["greatest"][0] < expected["greatest"][0]
 
 
-@under_each(REFUSED)
+@under_each(REFUSED, RING_IN_PART)
 def test_rejected_with_what_to_do(found, strategy, name):
     for worker in found(strategy)[name]:
         assert "error" not in worker, worker["error"]

@@ -1,6 +1,5 @@
 """Synchronous workers match one process for any loss, or raise an error that says why."""
 
-import contextlib
 import re
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import multi_worker_cases  # noqa: E402
 import numpy as np
 import pytest
 import whole_batch_cases as cases  # noqa: E402
-from case_jobs import Job  # noqa: E402
+from case_jobs import STRATEGIES, jobs_by_strategy, under_each  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 
@@ -53,50 +52,16 @@ RING_IN_PART = {
     "variance",
     "loop_in_the_scope",
 }
-STRATEGIES = {
-    "MultiWorkerMirroredStrategy": ["--num_workers=2"],
-    "RingStrategy": ["--num_workers=2", "--program=coordinator"],
-}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """The job of each strategy, started on first use."""
-    with contextlib.ExitStack() as stack:
-        jobs = {}
-
-        def of(strategy):
-            if strategy not in jobs:
-                job = Job(
-                    cases.__file__,
-                    tmp_path_factory.mktemp(strategy),
-                    *STRATEGIES[strategy],
-                    tasks=2 if strategy == "MultiWorkerMirroredStrategy" else 1,
-                    STRATEGY=strategy,
-                )
-                jobs[strategy] = stack.enter_context(job)
-            return jobs[strategy]
-
+    with jobs_by_strategy(cases.__file__, tmp_path_factory) as of:
         yield of
 
 
-def under_each(names):
-    return pytest.mark.parametrize(
-        ("name", "strategy"),
-        [
-            pytest.param(name, strategy, marks=marks(name, strategy))
-            for strategy in STRATEGIES
-            for name in names
-        ],
-    )
-
-
-def marks(name, strategy):
-    is_in_part = strategy != "RingStrategy" or name in RING_IN_PART
-    return [] if is_in_part else [pytest.mark.thorough]
-
-
-@under_each(COMPARED)
+@under_each(COMPARED, RING_IN_PART)
 def test_matches_one_process(found, strategy, name):
     alone = cases.CASES[name](multi_worker_cases.Alone())
     workers = found(strategy)[name]
@@ -135,7 +100,7 @@ def test_a_script_within_the_scope_saves_and_loads(found, strategy):
     assert all(worker["files"] == [] for worker in others)
 
 
-@under_each(REFUSED)
+@under_each(REFUSED, RING_IN_PART)
 def test_rejected_with_what_to_do(found, strategy, name):
     for worker in found(strategy)[name]:
         check_message(worker, REFUSED[name])
