@@ -1,4 +1,4 @@
-"""The two halves of a round while they are traced: a worker's step, and the update."""
+"""A worker's step of a round while it is traced: its gradients wait for the others'."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,73 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.plain_computation import PlainComputation
 from tfdist.parameter_server.rounds.contribution import Contribution
 from tfdist.parameter_server.rounds.errors import RoundError
 
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-class UpdateComputation:
-    """The `tfdist.keras.computation.Computation` of an update.
-
-    With it, Keras takes the averages as they are, and makes no merge call, which cannot
-    be within a condition.
-    """
-
-    def gradient(
-        self,
-        tape_gradient: Callable[..., Any],
-        target: Any,
-        sources: Any,
-        output_gradients: Any,
-        unconnected: Any,
-    ) -> Any:
-        """Returns the gradient as it is."""
-        return tape_gradient(target, sources, output_gradients, unconnected)
-
-    def apply(
-        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
-    ) -> Any:
-        """Applies the averages."""
-        return keras_apply(optimizer, grads, given)
-
-    def assign(self, variable: Any, value: Any) -> Any:
-        """Returns the value as it is."""
-        return value
-
-    def assign_add(
-        self, keras_add: Callable[..., Any], variable: Any, value: Any
-    ) -> Any:
-        """Adds on the ps, as in an asynchronous step."""
-        return keras_add(variable, value)
-
-    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
-        """Returns the next seed, as in an asynchronous step."""
-        return keras_next()
-
-    def mask_weights(
-        self,
-        keras_mask: Callable[..., Any],
-        sample_weight: Any,
-        mask: Any,
-        dtype: Any,
-        reduction: Any,
-    ) -> Any:
-        """Returns the weights as they are."""
-        return keras_mask(sample_weight, mask, dtype, reduction)
-
-    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """Returns the loss as it is: a step has the whole batch."""
-        return loss(y_true, y_pred, sample_weight)
-
-    def update_metric(
-        self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
-    ) -> None:
-        """Updates the metric as Keras does."""
-        metric.update_state(y_true, y_pred, sample_weight)
-
-
-class RoundComputation(UpdateComputation):
+class RoundComputation(PlainComputation):
     """The `tfdist.keras.computation.Computation` of one step.
 
     It gives the gradients to the accumulators, in place of the optimizer.

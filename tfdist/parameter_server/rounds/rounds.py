@@ -7,10 +7,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import computing
-from tfdist.parameter_server.rounds.computation import (
-    RoundComputation,
-    UpdateComputation,
-)
+from tfdist.keras.plain_computation import PlainComputation
+from tfdist.parameter_server.rounds.computation import RoundComputation
 from tfdist.parameter_server.rounds.contribution import Contribution
 from tfdist.parameter_server.rounds.errors import RoundError
 from tfdist.parameter_server.rounds.sums import GradientSums
@@ -199,7 +197,7 @@ class Rounds:
         self._complete = {task_at(d): each.op.name for d, each in complete.items()}
 
         def apply() -> None:
-            with computing(UpdateComputation()):
+            with computing(PlainComputation()):
                 optimizer.apply(averages, variables)
 
         self._strategy.run(apply)

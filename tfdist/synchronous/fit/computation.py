@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import computing, current_computation
+from tfdist.keras.plain_computation import PlainComputation
 from tfdist.synchronous.fit import gradients
 from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
 from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
@@ -20,8 +21,10 @@ from tfdist.variables.increment import NotAdditiveError
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-class ReplicaComputation:
-    """The `tfdist.keras.computation.Computation` of one replica's step.
+class WholeBatchComputation(PlainComputation):
+    """A loss or metric of the whole batch, which every replica computes alike.
+
+    Gradients are those of the whole batch. Nothing else has to differ from Keras's.
 
     Args:
         step: The replica's part of the step.
@@ -87,6 +90,14 @@ class ReplicaComputation:
             "batch. Compute gradients with tf.GradientTape.gradient, which adds up those "
             "of all replicas; tf.gradients and jacobians do not"
         )
+
+
+class ReplicaComputation(WholeBatchComputation):
+    """One replica's step, on its part of the batch.
+
+    Args:
+        step: The replica's part of the step.
+    """
 
     def assign(self, variable: Any, value: Any) -> Any:
         """Returns the value to assign to a variable on this replica."""
@@ -190,33 +201,6 @@ class ReplicaComputation:
         return self.step.whole_batch and not is_separable(loss_or_metric, y_pred)
 
 
-class WholeBatchComputation(ReplicaComputation):
-    """A loss or metric of the whole batch, which every replica computes alike.
-
-    Gradients are corrected as elsewhere in the step. Nothing else has to be.
-    """
-
-    def assign(self, variable: Any, value: Any) -> Any:
-        """Returns the value as it is."""
-        return value
-
-    def assign_add(
-        self, keras_add: Callable[..., Any], variable: Any, value: Any
-    ) -> Any:
-        """Adds as Keras does."""
-        return keras_add(variable, value)
-
-    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
-        """Returns the next seed, the same on every replica."""
-        return keras_next()
-
-    def mask_weights(
-        self, keras_mask: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Returns Keras's weights, which already divide by all unmasked steps."""
-        return keras_mask(*args, **kwargs)
-
-
 def tracing(step: ReplicaStep) -> Any:
     """Returns a context in which this thread traces a replica's step."""
     return computing(ReplicaComputation(step))
@@ -230,5 +214,5 @@ def has_reduced_gradients() -> bool:
     that of accumulated gradients.
     """
     computation = current_computation()
-    is_ours = isinstance(computation, ReplicaComputation)
+    is_ours = isinstance(computation, WholeBatchComputation)
     return is_ours and not computation.step.is_rehearsal
