@@ -7,8 +7,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._authors import Author, made_in
 from tfdist.keras.graph import inputs_of, is_symbolic
-from tfdist.liveness.step_error import user_line
 
 # Workers may use the chief's summary writer: each write runs on the chief, where the
 # writer is.
@@ -100,7 +100,7 @@ def _handle(value: Any) -> tf.Tensor | None:
 def _by_use(tensor: tf.Tensor, what: str) -> str:
     """Names a resource by the first operation of the step that uses it."""
     for op in _uses(tensor):
-        return f"{what} that {op.type} uses{user_line(op)}"
+        return f"{what} that {op.type} uses{made_in(op, Author.PROGRAM)}"
     return what
 
 

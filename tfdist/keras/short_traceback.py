@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.liveness.step_error import is_of_a_library
+from tfdist._authors import Author, author
 
 
 def ending_in_the_program(
@@ -50,6 +50,6 @@ def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
         return None
     rest = _of_the_program(traceback.tb_next)
     frame = traceback.tb_frame
-    if is_of_a_library(frame.f_code.co_filename):
+    if author(frame.f_code.co_filename) is not Author.PROGRAM:
         return rest
     return TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)

@@ -7,12 +7,11 @@ created the operation.
 
 import re
 import weakref
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-# `parameter_server.strategy` imports both from here.
+from tfdist._authors import Author, author, line_of
 
 _FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+), in .*$', re.M)
 _WORKER = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
@@ -27,9 +26,6 @@ _SEVERAL = re.compile(
 _FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
 # The last one named is the operation that failed; those before called its function.
 _NODE = re.compile(r"\{\{node (?:(?:[^}]*?/)?step_\d+/)?([^}]+)\}\}")
-# Frames of these are not the user's code.
-_LIBRARIES = ("/site-packages/", "/lib/python", str(Path(__file__).parent.parent))
-
 # TensorFlow knows no stack of an operation that was copied from one of these.
 _graphs: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -60,7 +56,7 @@ def summary(text: str) -> str:
     if why == text:
         return text
     worker = _WORKER.search(text)
-    ours = [each for each in frames if not is_of_a_library(each["path"])]
+    ours = [each for each in frames if author(each["path"]) is Author.PROGRAM]
     made = f"{ours[-1]['path']}, line {ours[-1]['line']}" if ours else _origin(text)
     return "".join(
         (
@@ -97,11 +93,6 @@ def without_details(text: str) -> str:
     return _AFTER_THE_REASON.split(text)[0]
 
 
-def is_of_a_library(path: str) -> bool:
-    """Whether a file is not the user's code."""
-    return any(part in path for part in _LIBRARIES)
-
-
 def _origin(text: str) -> str:
     """Returns where the operation that failed was created, if a graph has it."""
     names = _NODE.findall(text)
@@ -114,17 +105,6 @@ def _origin(text: str) -> str:
                     op = graph.get_operation_by_name("/".join(parts[:end]))
                 except (KeyError, ValueError):
                     continue
-                if line := _user_line(op):
+                if line := line_of(op, Author.PROGRAM):
                     return line
     return ""
-
-
-def user_line(op: tf.Operation) -> str:
-    """Returns the line of the program that created an operation: ", made in ..."."""
-    line = _user_line(op)
-    return f", made in {line}" if line else ""
-
-
-def _user_line(op: tf.Operation) -> str:
-    frames = [frame for frame in op.traceback if not is_of_a_library(frame.filename)]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""

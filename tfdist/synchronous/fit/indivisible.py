@@ -4,7 +4,7 @@ import re
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.authors import line_of
+from tfdist._authors import Author, made_in
 from tfdist.synchronous.fit.kind import Kind
 
 FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
@@ -54,5 +54,5 @@ def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossE
         advice = _ADVICE.get(kind, _ADVICE[Kind.UNKNOWN])
     return IndivisibleLossError(
         f"the loss or a metric depends on the examples through {op.type} ({op.name})"
-        f"{line_of(op)}. {advice}"
+        f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. {advice}"
     )

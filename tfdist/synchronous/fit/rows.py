@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.authors import is_of_keras
+from tfdist._authors import is_of_keras
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 
 _SCALED = frozenset(["Mul", "RealDiv", "Div", "DivNoNan"])

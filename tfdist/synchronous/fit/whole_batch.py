@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.authors import is_of_keras
+from tfdist._authors import is_of_keras
 from tfdist.synchronous.fit.decomposed import Decomposed
 from tfdist.synchronous.fit.exchange import of_last_replica
 from tfdist.synchronous.fit.indivisible import IndivisibleLossError

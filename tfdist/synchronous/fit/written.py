@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.authors import is_of_keras, line_of
+from tfdist._authors import Author, is_of_keras, made_in
 from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
 from tfdist.synchronous.fit.kind import INDIVISIBLE, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
@@ -60,7 +60,7 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     if kind in INDIVISIBLE or kind is Kind.ROWS:
         raise NotAdditiveError(
             f"{variable.path} is set to a value that each replica computes from its own "
-            f"part of the batch{line_of(value.op)}. The value is not a sum or mean over "
+            f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. The value is not a sum or mean over "
             "examples (it holds examples, or is a maximum), so the replicas cannot agree "
             "on one. Assign only sums and means over examples in a step"
         )

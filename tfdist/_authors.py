@@ -1,0 +1,92 @@
+"""Who wrote a line of code, by the path of its file: the program, or which library."""
+
+import enum
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+
+class Author(enum.Enum):
+    """Who wrote a file."""
+
+    PROGRAM = "the program"
+    PACKAGE = "an installed package, as unknown as the program"
+    KERAS = "Keras, TensorFlow or tfdist, which document what they do with a batch"
+    PRIMITIVE = "those too: functions that make single operations for their caller"
+    STANDARD = "the standard library"
+
+
+def _folder(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    assert spec
+    assert spec.origin
+    return f"{Path(spec.origin).parent}/"
+
+
+_TENSORFLOW, _KERAS, _TFDIST = map(_folder, ("tensorflow", "keras", "tfdist"))
+_OURS = (_TENSORFLOW, _KERAS, _TFDIST)
+_PRIMITIVES = (
+    f"{_TENSORFLOW}python/",
+    f"{_KERAS}src/ops/",
+    f"{_KERAS}src/random/",
+    f"{_KERAS}src/backend/",
+    f"{_KERAS}src/utils/traceback_utils",
+    f"{_TFDIST}keras/",
+    f"{_TFDIST}synchronous/",
+    f"{_TFDIST}parameter_server/",
+)
+# What Python and NumPy generate; `<string>` and `<stdin>` are a program without a file.
+_GENERATED = ("<frozen ", "<__array_function__")
+_STANDARD = (f"{Path(os.__file__).parent}/", *_GENERATED)
+# The second is another interpreter's: a worker may have one.
+_INSTALLED = ("-packages/", "/lib/python")
+
+
+def author(path: str) -> Author:
+    """Returns who wrote a file.
+
+    Args:
+        path: As a frame or a message of TensorFlow's gives it.
+    """
+    if path.startswith(_PRIMITIVES):
+        return Author.PRIMITIVE
+    if path.startswith(_OURS):
+        return Author.KERAS
+    if path.startswith(_STANDARD) and "-packages/" not in path:
+        return Author.STANDARD
+    return Author.PACKAGE if any(p in path for p in _INSTALLED) else Author.PROGRAM
+
+
+def is_of_keras(op: Any) -> bool:
+    """Returns whether Keras's, TensorFlow's or tfdist's own layers created an operation.
+
+    All other code is read, wherever it is installed.
+
+    Args:
+        op: A `tf.Operation`.
+    """
+    for frame in reversed(op.traceback):
+        who = author(frame.filename)
+        if who not in (Author.PRIMITIVE, Author.STANDARD):
+            return who is Author.KERAS
+    return True
+
+
+def line_of(op: Any, *authors: Author) -> str:
+    """Returns the line that created an operation, such as "train.py, line 7", or "".
+
+    Args:
+        op: A `tf.Operation`.
+        authors: Whose line it is to be, whoever was called from there.
+    """
+    for frame in reversed(op.traceback):
+        if author(frame.filename) in authors:
+            return f"{frame.filename}, line {frame.lineno}"
+    return ""
+
+
+def made_in(op: Any, *authors: Author) -> str:
+    """Returns ", made in " with the line that created an operation, or ""."""
+    line = line_of(op, *authors)
+    return line and f", made in {line}"
