@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import launch
 from tf_config.contract import ForkAnswer, ForkRequest
+from tfdist.fork_server import server
 
 from .deadline import DEADLINE
 from .launch_programs.launcher import PROGRAMS, wait_for
@@ -298,6 +300,34 @@ def test_what_cannot_be_forked(forker, script, argv, problem):
     script("", "shadows/train.py")
     script("", "shadows/requests.py")
     assert forker.both(*argv)[0][1].startswith(problem)
+
+
+@pytest.mark.parametrize("free", [0, 1, 3])
+def test_a_task_whose_files_do_not_fit_is_spawned(forker, script, free):
+    """With one file, the first of them would pass for the launcher's permit to begin."""
+    path = script("print('done')")
+    before = forker.server.rlimit(psutil.RLIMIT_NOFILE)
+    taken = {int(each.name) for each in Path(f"/proc/{forker.server.pid}/fd").iterdir()}
+    limit = [number for number in range(len(taken) + 4) if number not in taken][free]
+    forker.server.rlimit(psutil.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        forked, spawned = forker.both(path)
+    finally:
+        forker.server.rlimit(psutil.RLIMIT_NOFILE, before)
+    assert forked[0] is None
+    words = f"received {free} file descriptors of 4; it may have at most {limit} open"
+    assert words in forked[1]
+    assert spawned == (0, "done\n")
+    assert forker.both(path) == (spawned, spawned)
+
+
+def test_a_request_that_was_cut_off_is_the_end(capfd):
+    ours, theirs = socket.socketpair()
+    with theirs:
+        with ours:
+            ours.sendall(b'{"argv": ["py')
+        assert server.receive(theirs) is None
+    assert "within a request, of which 13 bytes had come" in capfd.readouterr().err
 
 
 def test_the_runtime_of_tensorflow_is_untouched(forker):

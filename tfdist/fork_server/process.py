@@ -73,7 +73,7 @@ def become(request: ForkRequest, files: Sequence[int], parent: int) -> None:
 
     Args:
         request: What the process is.
-        files: Its files, in the order of `request.fds`.
+        files: Its files, one for each of `request.fds`, in their order.
         parent: The process to die with, which adopts this one soon.
 
     Raises:

@@ -1,9 +1,11 @@
 """Answers the launcher's requests, and forks."""
 
 import os
+import resource
 import socket
 import sys
 import warnings
+from collections.abc import Sequence
 
 from tf_config.contract import ForkAnswer, ForkRequest
 from tfdist.fork_server import process
@@ -36,9 +38,10 @@ def serve() -> Program:
         )
         raise
     control.sendall(ForkAnswer(os.getpid()).to_line())
-    while received := _receive(control):
+    while received := receive(control):
         request, files = received
-        pid, problem = 0, _why_not(request, imports, {control.fileno(), *files})
+        pid, problem = 0, _lost(request, files)
+        problem = problem or _why_not(request, imports, {control.fileno(), *files})
         if not problem:
             pid = _fork()
             if pid == 0:
@@ -50,12 +53,41 @@ def serve() -> Program:
     os._exit(0)  # Nothing that the imports have registered is to run here.
 
 
-def _receive(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
-    """Waits for a request; returns it with its files, or None at the end."""
+def receive(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
+    """Waits for a request; returns it with its files, or None at the end.
+
+    Args:
+        control: The socket of the launcher.
+    """
     data, files, _, _ = socket.recv_fds(control, _CHUNK, _MOST_FILES)
     while data and not data.endswith(b"\n"):
-        data += control.recv(_CHUNK) or b"\n"
+        more = control.recv(_CHUNK)
+        if not more:
+            print(
+                f"tfdist.fork_server: the launcher ended within a request, of which "
+                f"{len(data)} bytes had come",
+                file=sys.stderr,
+            )
+            return None
+        data += more
     return (ForkRequest.from_line(data), files) if data else None
+
+
+def _lost(request: ForkRequest, files: Sequence[int]) -> str:
+    """Returns what is wrong with the number of files that came with a request, or ''.
+
+    The kernel leaves out, without an error, what would exceed this process's limit. The
+    files that are left would take each other's places.
+    """
+    sent = len(request.fds) + 1
+    if len(files) == sent:
+        return ""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"the fork server received {len(files)} file descriptors of {sent}; it may have "
+        f"at most {limit} open, and a request at most {_MOST_FILES}. Raise the limit "
+        "(ulimit -n) before the launcher starts"
+    )
 
 
 def _why_not(request: ForkRequest, imports: Imports, closing: set[int]) -> str:
