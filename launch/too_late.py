@@ -14,6 +14,8 @@ from tf_config.contract import is_import_setting
 _READERS = ("get", "getenv")
 _SETTERS = ("update", "setdefault", "pop", "popitem", "clear", "putenv", "unsetenv")
 _FINDING = ("path", "modules", "meta_path", "path_hooks")
+# Of python-dotenv, and of environs and django-environ: they set what an `.env` file says.
+_FILE_LOADERS = ("load_dotenv", "read_env")
 # What comes after the installed packages hides none of them.
 _HARMLESS = ("append", "extend", "index", "count", "copy", "get", "keys", "items")
 
@@ -58,6 +60,8 @@ def _sets_unnamed(node: ast.AST) -> bool:
     """Whether a node sets environment variables that the source need not name."""
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return _is_environ(node.value) and not isinstance(node.slice, ast.Constant)
+    if _loads_a_file(node):
+        return True
     if not isinstance(node, ast.Call) or _name(node.func) not in _SETTERS:
         return False
     owner = getattr(node.func, "value", None)
@@ -68,6 +72,13 @@ def _sets_unnamed(node: ast.AST) -> bool:
     is_named = all(isinstance(each, ast.Constant) for each in names)
     is_named &= all(each.arg for each in node.keywords)
     return not is_named or not (node.args or node.keywords)
+
+
+def _loads_a_file(node: ast.AST) -> bool:
+    """Whether a node sets environment variables from a file, or names what does anew."""
+    if isinstance(node, ast.ImportFrom):
+        return any(each.asname and each.name in _FILE_LOADERS for each in node.names)
+    return isinstance(node, ast.Call) and _name(node.func) in _FILE_LOADERS
 
 
 def _changes_finding(node: ast.AST) -> str:

@@ -188,6 +188,17 @@ def test_a_script_that_sets_what_an_import_reads_is_spawned(tmp_path, code, vari
         ("from os import putenv\nputenv(name, '')", "set any environment variable"),
         ("os.environ.update({'A': a}, B=b); os.environ.pop('A', None)", ""),
         ("settings.update(others); others.pop(name); mine[name] = 1", ""),
+        (
+            "from dotenv import load_dotenv\nload_dotenv()",
+            "set any environment variable",
+        ),
+        ("import dotenv\ndotenv.load_dotenv('.env')", "set any environment variable"),
+        (
+            "from dotenv import load_dotenv as load\nload()",
+            "set any environment variable",
+        ),
+        ("env = environs.Env()\nenv.read_env()", "set any environment variable"),
+        ("from dotenv import dotenv_values\nsettings = dotenv_values()", ""),
     ],
 )
 def test_what_comes_too_late_in_a_fork_is_read_from_the_source(tmp_path, code, late):
