@@ -12,7 +12,8 @@ from tfdist.keras.scope import outside_of_scope
 from tfdist.liveness.peers import naming_lost_peers
 from tfdist.synchronous.fit import agreement, callbacks, refusals
 from tfdist.synchronous.fit.input import ShardedData
-from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
+from tfdist.synchronous.fit.predictions import ReplicaPredictions
+from tfdist.synchronous.fit.steps import ReplicaSteps
 
 
 class SynchronousDriver(DefaultDriver):

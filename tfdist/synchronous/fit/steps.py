@@ -1,18 +1,14 @@
-"""A model's train, test and predict steps, run on all replicas together."""
+"""A model's train and test steps, run on all replicas together."""
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
-from tfdist.liveness.peers import naming_lost_peers
-from tfdist.synchronous.fit.all_rows import AllRows, refusal_in
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import (
     of_first_replica,
@@ -21,6 +17,7 @@ from tfdist.synchronous.fit.exchange import (
 )
 from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
+from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.refusals import check_copies
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
@@ -35,47 +32,7 @@ _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Kinds]]" = (
 """The kinds of the numbers that each model's steps compute, by the step's name."""
 
 
-class _Functions:
-    """The functions of one model, each traced once per structure of batches.
-
-    All workers trace the same functions the same number of times, whatever the sizes of
-    their shares. TensorFlow matches collectives between workers by their number: each call
-    of a function draws the next numbers for its collectives in the order in which they
-    were traced. Workers that call differently traced functions would wait for each other
-    in different collectives.
-
-    Args:
-        model: The Keras model, under a `SynchronousStrategy`.
-    """
-
-    data_type = ShardedIterator
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._strategy = model.distribute_strategy
-        self._traced: dict[str, Callable[..., Any]] = {}
-
-    def _function(
-        self, key: str, execute: Callable[..., Any], signature: Any = None
-    ) -> Callable[..., Any]:
-        if self._model.run_eagerly:
-            return execute
-        if key not in self._traced:
-            self._traced[key] = _tf.function(_as_written(execute), signature)
-        return self._traced[key]
-
-    @contextmanager
-    def _naming_errors(self) -> Iterator[None]:
-        with naming_lost_peers(self._strategy.extended.lost_peers):
-            try:
-                yield
-            except tf.errors.OpError as error:
-                if refusal := refusal_in(error):
-                    raise refusal from None
-                raise
-
-
-class ReplicaSteps(_Functions):
+class ReplicaSteps(ModelFunctions):
     """Runs the train or the test steps of a model on all replicas together.
 
     Args:
@@ -94,11 +51,11 @@ class ReplicaSteps(_Functions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self._naming_errors():
+        with self.naming_errors():
             try:
                 ran, logs = self._on_shares(data)(data.values)
             except tf.errors.OpError:
-                self._strategy.copies_may_differ = True
+                self.strategy.copies_may_differ = True
                 raise
             if not int(ran):
                 raise StopIteration
@@ -109,14 +66,14 @@ class ReplicaSteps(_Functions):
         structure = BatchStructure.of_batch(batch)
 
         def execute(*present: Any) -> Any:
-            with MetricResults(self._model) as self._results:
+            with MetricResults(self.model) as self._results:
                 outputs = on_batch(
-                    self._strategy, structure, present, self._run, self._kinds
+                    self.strategy, structure, present, self._run, self._kinds
                 )
             return self._logs(outputs)
 
-        with self._naming_errors():
-            function = self._function(structure.key, execute, structure.present)
+        with self.naming_errors():
+            function = self.function(structure.key, execute, structure.present)
             return function(*structure.flatten(batch))
 
     def rehearse(self, structure: BatchStructure, batch: Any) -> None:
@@ -132,23 +89,23 @@ class ReplicaSteps(_Functions):
             rows,
             structure.has_varying_rows,
             is_rehearsal=True,
-            whole_batch=self._strategy.whole_batch,
+            whole_batch=self.strategy.whole_batch,
         )
-        with MetricResults(self._model) as self._results, tracing(step):
+        with MetricResults(self.model) as self._results, tracing(step):
             self._run(step, batch)
-        _rehearsed.setdefault(self._model, {})[self._step.__name__] = tuple(step.kinds)
+        _rehearsed.setdefault(self.model, {})[self._step.__name__] = tuple(step.kinds)
 
     @property
     def _kinds(self) -> Kinds:
         """The kinds that a rehearsal found, or None if the step itself is traced."""
-        if not self._model.run_eagerly:
+        if not self.model.run_eagerly:
             return None
-        return _rehearsed[self._model][self._step.__name__]
+        return _rehearsed[self.model][self._step.__name__]
 
     def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
         attempt = ShareFunction(
-            self._model,
-            self._strategy,
+            self.model,
+            self.strategy,
             shares.structure,
             shares.knows_totals,
             self._run,
@@ -156,13 +113,13 @@ class ReplicaSteps(_Functions):
         )
 
         def execute(values: Any) -> tuple[tf.Tensor, Any]:
-            with MetricResults(self._model) as self._results:
+            with MetricResults(self.model) as self._results:
                 ran, outputs = attempt(values)
-                if self._model.steps_per_execution > 1:
+                if self.model.steps_per_execution > 1:
                     ran, outputs = self._repeat(attempt, values, ran, outputs)
             return ran, self._logs(outputs)
 
-        return self._function(_key(shares), execute)
+        return self.function(self.key_of(shares), execute)
 
     def _repeat(
         self, attempt: "ShareFunction", values: Any, ran: tf.Tensor, outputs: Any
@@ -174,7 +131,7 @@ class ReplicaSteps(_Functions):
         """
 
         def proceed(step: tf.Tensor, goes_on: tf.Tensor, _: Any) -> tf.Tensor:
-            return (step < self._model.steps_per_execution) & goes_on
+            return (step < self.model.steps_per_execution) & goes_on
 
         def run(step: tf.Tensor, _: Any, outputs: Any) -> tuple[Any, ...]:
             goes_on, outputs = attempt(values, outputs)
@@ -187,16 +144,16 @@ class ReplicaSteps(_Functions):
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
-        undo = undo_if_idle(step, self._model.metrics_variables)
+        undo = undo_if_idle(step, self.model.metrics_variables)
         step.is_given(batch)
-        step.sums(self._model.metrics_variables)
+        step.sums(self.model.metrics_variables)
         logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
         if is_traced:
             graph = tf.compat.v1.get_default_graph()
             # Where every worker runs the script, each has such a variable of its own.
-            if self._strategy.has_one_script:
-                check_copies(graph, self._model)
+            if self.strategy.has_one_script:
+                check_copies(graph, self.model)
         settle_written(step)
         undo()
         self._sources = {n: self._results.source_of(log) for n, log in logs.items()}
@@ -209,15 +166,15 @@ class ReplicaSteps(_Functions):
     @_as_written
     def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
         """Returns the logs of all replicas: metrics of all examples, and sums of parts."""
-        variables = self._model.metrics_variables
+        variables = self.model.metrics_variables
         others = sorted(outputs)
 
         def add_up(outputs: Any) -> list[tf.Tensor]:
             states = [_state(each) for each in variables]
             return sum_tensors([*states, *(outputs[name] for name in others)])
 
-        sums = self._strategy.run(add_up, args=(outputs,))
-        sums = [self._strategy.experimental_local_results(each)[0] for each in sums]
+        sums = self.strategy.run(add_up, args=(outputs,))
+        sums = [self.strategy.experimental_local_results(each)[0] for each in sums]
         states = sums[: len(variables)]
         totals = dict(zip(others, sums[len(variables) :], strict=True))
         # A metric's result is not additive in general (AUC, a ratio), its state is. The
@@ -230,54 +187,6 @@ class ReplicaSteps(_Functions):
                 name: totals[name] if source is None else source.result()
                 for name, source in self._sources.items()
             }
-
-
-class ReplicaPredictions(_Functions):
-    """Predicts on all replicas. Every worker gets the outputs of all of them."""
-
-    def on_data(self, data: ShardedIterator) -> Any:
-        """Returns the outputs of the next batch.
-
-        Raises:
-            StopIteration: If the data of all workers has ended.
-            PeerLostError: If another task ended or does not respond.
-        """
-        with self._naming_errors():
-            ran, outputs = self._on_shares(data)(data.values)
-            if not int(ran):
-                raise StopIteration
-            return outputs
-
-    def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
-        attempt = ShareFunction(
-            self._model,
-            self._strategy,
-            shares.structure,
-            shares.knows_totals,
-            self._run,
-        )
-        return self._function(_key(shares), lambda values: self._local(attempt(values)))
-
-    def on_batch(self, batch: Any) -> Any:
-        """Returns the outputs of a batch that every worker has in full."""
-        structure = BatchStructure.of_batch(batch)
-
-        def execute(*present: Any) -> Any:
-            return self._local(on_batch(self._strategy, structure, present, self._run))
-
-        with self._naming_errors():
-            function = self._function(structure.key, execute, structure.present)
-            return function(*structure.flatten(batch))
-
-    def _run(self, step: ReplicaStep, batch: Any) -> Any:
-        outputs = self._model.predict_step(batch)
-        rows = AllRows(step, keras.tree.flatten(outputs)).concatenated()
-        return keras.tree.pack_sequence_as(outputs, rows)
-
-    def _local(self, values: Any) -> Any:
-        return tf.nest.map_structure(
-            lambda each: self._strategy.experimental_local_results(each)[0], values
-        )
 
 
 def _state(variable: Any) -> tf.Tensor:
@@ -300,7 +209,3 @@ def _as_float(value: Any) -> tf.Tensor:
     value = tf.convert_to_tensor(value)
     check_is_a_log(value)
     return value if value.dtype.is_floating else tf.cast(value, tf.float32)
-
-
-def _key(shares: ShardedIterator) -> str:
-    return f"{shares.structure.key} {shares.knows_totals}"

@@ -1,0 +1,67 @@
+"""The functions of one model, traced by all workers alike."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.liveness.peers import naming_lost_peers
+from tfdist.synchronous.fit.all_rows import refusal_in
+from tfdist.synchronous.fit.input import ShardedIterator
+
+
+class ModelFunctions:
+    """The functions of one model, each traced once per structure of batches.
+
+    All workers trace the same functions the same number of times, whatever the sizes of
+    their shares. TensorFlow matches collectives between workers by their number: each call
+    of a function draws the next numbers for its collectives in the order in which they
+    were traced. Workers that call differently traced functions would wait for each other
+    in different collectives.
+
+    Args:
+        model: The Keras model, under a `SynchronousStrategy`.
+    """
+
+    data_type = ShardedIterator
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.strategy = model.distribute_strategy
+        self._traced: dict[str, Callable[..., Any]] = {}
+
+    def function(
+        self, key: str, execute: Callable[..., Any], signature: Any = None
+    ) -> Callable[..., Any]:
+        """Returns a function of tensors, traced, unless the model runs eagerly.
+
+        Args:
+            key: Of the batches that it is for.
+            execute: What it computes.
+            signature: Of its arguments; without one, that of its first call.
+        """
+        if self.model.run_eagerly:
+            return execute
+        if key not in self._traced:
+            self._traced[key] = _tf.function(
+                tf.autograph.experimental.do_not_convert(execute), signature
+            )
+        return self._traced[key]
+
+    @staticmethod
+    def key_of(shares: ShardedIterator) -> str:
+        """Returns what tells batches of one structure from those of another."""
+        return f"{shares.structure.key} {shares.knows_totals}"
+
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Makes errors say which task was lost, or what was refused in a step."""
+        with naming_lost_peers(self.strategy.extended.lost_peers):
+            try:
+                yield
+            except tf.errors.OpError as error:
+                if refusal := refusal_in(error):
+                    raise refusal from None
+                raise
