@@ -212,7 +212,7 @@ def page() -> str:
         "",
         f"## Imports: {len(declared.SYMBOLS)}",
         "",
-        "All of them are in `tfdist/_tf.py`; those that only the Estimator needs are in",
+        "All of them are in `tfdist/_tf/`; those that only the Estimator needs are in",
         "`tfdist/estimator/_tf.py`.",
         "",
         "| symbol | why | public way |",

@@ -72,6 +72,9 @@ def drawn():
 
 
 def is_package(name):
+    """Whether it is drawn; the fence around private symbols, which all may use, is not."""
+    if name == "tfdist._tf":
+        return False
     top, _, rest = name.partition(".")
     return not rest or (ROOTS[top] / rest).is_dir()
 

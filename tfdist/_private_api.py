@@ -11,7 +11,7 @@ VERSIONS = "TensorFlow 2.16.2 and 2.21.0, and Keras 3.12.0 and 3.15.1"
 
 
 class Symbol(NamedTuple):
-    """A private symbol that `tfdist/_tf.py` or `tfdist/estimator/_tf.py` imports."""
+    """A private symbol that `tfdist/_tf/` or `tfdist/estimator/_tf.py` imports."""
 
     name: str
     why: str

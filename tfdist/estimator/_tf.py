@@ -13,7 +13,7 @@ and the files on disk stay unchanged: only these modules see the replacements.
 *   The packages' `__init__` files, which import the TPU estimators, and through them
     modules that TensorFlow removed. They are skipped.
 
-The private symbols that only the Estimator needs are here and not in `tfdist/_tf.py`,
+The private symbols that only the Estimator needs are here and not in `tfdist/_tf/`,
 because tensorflow-estimator is optional and `import tfdist` must work without it. Tried
 with TensorFlow 2.16.2 and 2.21.0, each with the tf_keras of the same version.
 """

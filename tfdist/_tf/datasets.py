@@ -1,0 +1,129 @@
+"""Datasets of `tf.data`: their graphs, files, seeds, and where an iterator is."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the graph of a dataset, a serialized `GraphDef`."""
+    return tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        external_state_policy=0,  # warn, and carry on
+        strip_device_assignment=True,
+    )
+
+
+def dataset_from_graph(graph: tf.Tensor, element_spec: Any) -> tf.data.Dataset:
+    """Returns the dataset of a graph, on the device that runs this."""
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+    return tf.data.experimental.from_variant(variant, element_spec)
+
+
+def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset was made since this process has joined its cluster.
+
+    Connecting to a cluster renames the local devices. A dataset made before that is
+    bound to the old name and cannot be iterated; its graph can.
+    """
+    here = tf.DeviceSpec.from_string(tf.identity(0).device)
+    variant = tf.data.experimental.to_variant(dataset)
+    return tf.DeviceSpec.from_string(variant.device).job == here.job
+
+
+def iterator_state(iterator: Any) -> tf.Tensor:
+    """Returns where an iterator of a dataset is, with what it holds: a variant.
+
+    Raises:
+        tf.errors.OpError: If a dataset of its pipeline cannot tell.
+    """
+    return tf.raw_ops.SerializeIterator(
+        resource_handle=_resource_of(iterator),
+        external_state_policy=1,  # leave the state of random operations out
+    )
+
+
+def restore_iterator(iterator: Any, state: tf.Tensor) -> None:
+    """Brings an iterator of the same dataset to where another was.
+
+    Raises:
+        tf.errors.OpError: If it is not the same.
+    """
+    tf.raw_ops.DeserializeIterator(
+        resource_handle=_resource_of(iterator), serialized=state
+    )
+
+
+def _resource_of(iterator: Any) -> tf.Tensor:
+    (resource,) = tf.nest.flatten(iterator, expand_composites=True)
+    return resource
+
+
+def shard_files(dataset: tf.data.Dataset, shards: int, index: int) -> tf.data.Dataset:
+    """Returns the part of a dataset that reads every `shards`-th file."""
+    specs = [
+        # A dataset passes ragged and sparse tensors on as variants.
+        spec if isinstance(spec, tf.TensorSpec) else tf.TensorSpec(None, tf.variant)
+        for spec in tf.nest.flatten(dataset.element_spec)
+    ]
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    variant = tf.raw_ops.AutoShardDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        num_workers=shards,
+        index=index,
+        auto_shard_policy=policy.value,
+        num_replicas=shards,
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+    sharded = tf.data.experimental.from_variant(variant, dataset.element_spec)
+    return sharded.with_options(dataset.options())
+
+
+def batch_size_of(dataset: tf.data.Dataset) -> int | None:
+    """Returns the number of examples in a batch of a dataset, or None."""
+    shapes = [
+        getattr(spec, "shape", tf.TensorShape(None))
+        for spec in tf.nest.flatten(dataset.element_spec)
+    ]
+    sizes = {shape[0] if shape.rank else None for shape in shapes}
+    if None not in sizes:
+        return sizes.pop() if len(sizes) == 1 else None
+    variant = tf.data.experimental.to_variant(dataset)
+    size = int(tf.raw_ops.ComputeBatchSize(input_dataset=variant))
+    return None if size < 0 else size
+
+
+def draws_at_random(dataset: tf.data.Dataset) -> bool:
+    """Whether two readings of a dataset may give different elements."""
+    if dataset.options().deterministic is False:
+        return True
+    for function in dataset._functions():
+        types = {op.type for op in function.function.graph.get_operations()}
+        if any("Random" in each or "PyFunc" in each for each in types):
+            return True
+    return any(draws_at_random(each) for each in dataset._inputs())
+
+
+def random_seeds(dataset: tf.data.Dataset) -> list[int]:
+    """Returns the two seeds of each `shuffle`, and of each operation that draws.
+
+    Both are 0 if it has none. Those of the datasets that its functions make are among them,
+    but no draws of a function that uses a variable or a table: its graph cannot be changed.
+    """
+    seeds = []
+    # By its name, since the class is private; other datasets have seeds, too.
+    if type(dataset).__name__ == "_ShuffleDataset":
+        seeds += [int(dataset._seed), int(dataset._seed2)]
+    for function in dataset._functions():
+        captured = function.function.captured_inputs
+        uses_resource = any(each.dtype == tf.resource for each in captured)
+        for op in function.function.graph.get_operations():
+            if op.type.startswith("Shuffle"):
+                values = [tf.get_static_value(op.inputs[i]) for i in (2, 3)]
+                seeds += [0 if value is None else int(value) for value in values]
+            elif {"seed", "seed2"} <= set(op.node_def.attr) and not uses_resource:
+                seeds += [op.get_attr("seed"), op.get_attr("seed2")]
+    for each in dataset._inputs():
+        seeds += random_seeds(each)
+    return seeds

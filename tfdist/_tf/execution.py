@@ -1,0 +1,92 @@
+"""What runs a function: executors, cancellation, and the wait for its result."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import cancellation, context, executor
+
+_COPY_POLL_SECONDS = 0.0005
+
+
+def new_executor() -> Any:
+    """Returns what runs eager operations, one after the other."""
+    return executor.new_executor(enable_async=False)
+
+
+@contextmanager
+def executor_scope(own: Any) -> Iterator[None]:
+    """Runs the eager operations of this thread on an executor of its own.
+
+    TensorFlow's own scope waits, when it ends, for all that the executor of before has
+    under way. That of all threads has the tensors that a worker is to delete, however
+    long that worker takes to answer.
+    """
+    eager = context.context()._handle
+    before = pywrap_tfe.TFE_ContextGetExecutorForThread(eager)
+    pywrap_tfe.TFE_ContextSetExecutorForThread(eager, own.handle())
+    try:
+        yield
+    finally:
+        pywrap_tfe.TFE_ContextSetExecutorForThread(eager, before)
+        pywrap_tfe.TFE_DeleteExecutor(before)
+
+
+def give_workers_own_executors(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    """Keeps the threads that the coordinator has for workers from waiting for others.
+
+    They have an executor each, and come back to that of all threads after each function.
+    """
+    for worker in coordinator._cluster.workers:
+        worker._process_closure = _on_executor(new_executor(), worker._process_closure)
+
+
+def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], None]:
+    def processed(closure: Any) -> None:
+        with executor_scope(own):
+            process(closure)
+
+    return processed
+
+
+def new_cancellation() -> Any:
+    """Returns what can cancel functions that wait."""
+    return cancellation.CancellationManager()
+
+
+def cancelable(function: Any, by: Any) -> Callable[..., Any]:
+    """Returns a `ConcreteFunction` that `by.start_cancel()` cancels."""
+    cancels: Callable[..., Any] = by.get_cancelable_function(function)
+    return cancels
+
+
+def wait_for_result(output: Any, timeout: float) -> bool:
+    """Waits until a scheduled function has ended, however it did, and its result is here.
+
+    Until the thread of its worker has copied the result, the worker may be lost, and
+    another one runs the function again. Whoever copied it meanwhile would get an error.
+
+    Args:
+        output: What scheduling it returned.
+        timeout: How long to wait, in seconds.
+
+    Returns:
+        Whether it has.
+    """
+    deadline = time.monotonic() + timeout
+    if not output._status_available_event.wait(timeout):
+        return False
+    while not output._has_fetched_to_local and output._error is None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        # That thread has the lock while it copies.
+        if output._has_fetched_to_local_lock.acquire(timeout=left):
+            output._has_fetched_to_local_lock.release()
+        time.sleep(min(left, _COPY_POLL_SECONDS))
+    return True

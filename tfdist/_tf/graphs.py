@@ -1,0 +1,84 @@
+"""Traced functions, and the operations of their graphs."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import function_context
+
+
+def keep_functions() -> None:
+    """Has this process delete no more functions, on its servers or here.
+
+    At its end nobody needs that. Servers may have ended before, and TensorFlow logs an
+    error for each function and each of them.
+    """
+    context.context().remove_function = lambda name: None
+
+
+def scratch_graph(name: str) -> tf.Graph:
+    """Returns a graph to trace into and throw away.
+
+    Unlike `tf.Graph`, it may capture eager tensors of its surroundings.
+    """
+    return tf.__internal__.FuncGraph(name)
+
+
+def retrace_where_differs(key: Callable[[], Any]) -> None:
+    """Has each `tf.function` keep the traces apart that are made under different keys.
+
+    Args:
+        key: Returns the current key, or None where a function's traces are shared.
+    """
+    make = function_context.make_function_context
+
+    @functools.wraps(make)
+    def make_function_context(scope_type: Any = None) -> Any:
+        made, current = make(scope_type), key()
+        if current is None:
+            return made
+        return made._replace(scope_type=(made.scope_type, current))
+
+    function_context.make_function_context = make_function_context
+
+
+def function(python_function: Callable[..., Any], signature: Any) -> Any:
+    """Returns a `tf.function` of this signature, and lets it be one of many."""
+    # TensorFlow counts traces by the code object of a Python function, and ours share
+    # one among all models; a partial has none, and is counted by itself.
+    return tf.function(functools.partial(python_function), input_signature=signature)
+
+
+def function_graph(call: tf.Operation) -> Any:
+    """Returns the `FuncGraph` of the function that an operation calls, or None."""
+    function = call.graph._get_function(call.get_attr("f").name)
+    return getattr(function, "graph", None)
+
+
+def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Returns what functions that an operation calls have in place of its input.
+
+    Args:
+        op: A call, a branch, a loop, or one that calls nothing.
+        tensor: One of its inputs.
+    """
+    skipped = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
+    for value in op.node_def.attr.values():
+        for called in [value.func, *value.list.func]:
+            function = op.graph._get_function(called.name) if called.name else None
+            for i, given in enumerate(op.inputs):
+                if function is not None and given is tensor:
+                    yield function.graph.inputs[i - skipped]
+
+
+def add_control_inputs(op: tf.Operation, others: Iterable[tf.Operation]) -> None:
+    """Has an operation of a graph wait for others."""
+    op._add_control_inputs(list(others))
+
+
+def waiting_for(op: tf.Operation) -> list[tf.Operation]:
+    """Returns the operations that wait for one, or use what it has computed."""
+    consumers = [each for output in op.outputs for each in output.consumers()]
+    return [*consumers, *op._control_outputs]

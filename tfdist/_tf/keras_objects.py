@@ -1,0 +1,36 @@
+"""What Keras's models, layers, optimizers, metrics and variables keep to themselves."""
+
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+
+
+def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
+    """Returns the function of which a metric is the mean."""
+    return metric._fn
+
+
+def function_options(loss_or_metric: Any) -> dict[str, Any]:
+    """Returns the options of the function that a loss or metric wraps, if it does."""
+    return getattr(loss_or_metric, "_fn_kwargs", {})
+
+
+def variables_to_initialize() -> list[Any]:
+    """Returns the Keras variables that are still to be created."""
+    return list(global_state.get_global_attribute("uninitialized_variables") or ())
+
+
+def value_of(variable: keras.Variable) -> Any:
+    """Returns what holds a Keras variable's value, not cast to any layer's dtype."""
+    return variable._value
+
+
+def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Returns the variables that an optimizer was built for, in its order."""
+    return list(optimizer._trainable_variables)
+
+
+def flatten_layers(model: keras.Model) -> list[keras.Layer]:
+    """Returns the model's layers, those inside of layers too."""
+    return list(model._flatten_layers(include_self=False))

@@ -1,0 +1,175 @@
+"""The coordinator's workers: what they run, and how they come back."""
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator.cluster_coordinator import (
+    WorkerPreemptionHandler,
+)
+from tensorflow.python.eager import context
+
+NOT_HERE_YET = "has not joined yet"
+"""Ends what the coordinator logs about a worker that is absent at the start."""
+
+
+def observe_workers(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    begun: Callable[[int], None],
+    ended: Callable[[int, bool], None],
+) -> None:
+    """Has it told when a worker begins a function, and when that ends.
+
+    Args:
+        coordinator: Of the workers.
+        begun: Is called with the worker's index.
+        ended: Is called with the worker's index, and whether the function is over; it
+            is not if it was taken back, to be run again.
+    """
+    for worker in coordinator._cluster.workers:
+        _observe(worker, begun, ended)
+
+
+_this_thread = threading.local()
+
+
+def _observe(
+    worker: Any, begun: Callable[[int], None], ended: Callable[[int, bool], None]
+) -> None:
+    process, on_failure = worker._process_closure, worker._on_closure_failure
+
+    def observed(closure: Any) -> None:
+        failed.clear()
+        _this_thread.worker = worker.worker_index
+        begun(worker.worker_index)
+        try:
+            process(closure)
+        finally:
+            if not failed:
+                ended(worker.worker_index, True)
+
+    def on_observed_failure(closure: Any, error: Exception) -> None:
+        # The thread waits for its worker from now on, and the function for another.
+        failed.append(True)
+        ended(worker.worker_index, False)
+        on_failure(closure, error)
+
+    failed: list[bool] = []
+    worker._process_closure = observed
+    worker._on_closure_failure = on_observed_failure
+
+
+class _WorkerRecovery(WorkerPreemptionHandler):
+    """Takes one worker back after a failure, whatever has become of the others.
+
+    TensorFlow's own has one thread for all workers. It waits, without a deadline, for
+    the first of them that is gone, and takes no other back meanwhile.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        index: int,
+        rejoin: Callable[[int, Callable[[], bool]], None],
+    ) -> None:
+        # The base starts a thread that runs `_preemption_handler`.
+        self._index, self._rejoin = index, rejoin
+        super().__init__(context.get_server_def(), coordinator._cluster)
+
+    def _preemption_handler(self) -> None:
+        while True:
+            self._cluster_due_for_update_or_finish.wait()
+            if not self._is_over():
+                self._rejoin(self._index, self._is_over)
+            if self._is_over():
+                return
+            with self._cluster_update_lock:
+                self._worker_up_cond.notify_all()
+                self._cluster_due_for_update_or_finish.clear()
+
+    def _is_over(self) -> bool:
+        return not self._should_preemption_thread_run
+
+
+class _WorkerRecoveries:
+    """The recoveries of all workers, where TensorFlow expects a single one."""
+
+    def __init__(self, recoveries: Sequence[_WorkerRecovery]) -> None:
+        self._recoveries = recoveries
+
+    def stop(self) -> None:
+        for each in self._recoveries:
+            each.stop()
+
+
+def recover_workers_one_by_one(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    rejoin: Callable[[int, Callable[[], bool]], None],
+    absent: Sequence[int],
+) -> None:
+    """Takes each worker back by itself, and absent ones when they come.
+
+    Args:
+        coordinator: Of the workers.
+        rejoin: Waits for the worker with an index, and connects to it; or until the
+            function that it is given returns True.
+        absent: The indices of the workers that TensorFlow is not connected to.
+    """
+
+    def not_here() -> None:
+        raise tf.errors.UnavailableError(None, None, f"/job:worker {NOT_HERE_YET}")
+
+    cluster = coordinator._cluster
+    cluster.failure_handler.stop()
+    for worker in cluster.workers:
+        worker.failure_handler = _WorkerRecovery(
+            coordinator, worker.worker_index, rejoin
+        )
+    cluster.failure_handler = _WorkerRecoveries(
+        [worker.failure_handler for worker in cluster.workers]
+    )
+    for index in absent:
+        # The first thing that its thread does fails, so that from the beginning it is
+        # in the state of one whose worker was lost.
+        cluster.workers[index].create_resource(not_here)
+
+
+def connect_to_workers(addresses: Mapping[int, str]) -> None:
+    """Makes these the workers of the cluster that this process is connected to.
+
+    What runs on those that stay goes on, and so do the variables of the ps.
+
+    Args:
+        addresses: Of each worker by its index; each must answer, or this waits for it.
+
+    Raises:
+        tf.errors.OpError: If a server fails meanwhile.
+    """
+    definition = copy.deepcopy(context.get_server_def())
+    (workers,) = (job for job in definition.cluster.job if job.name == "worker")
+    workers.tasks.clear()
+    workers.tasks.update(addresses)
+    context.context().update_server_def(definition)
+
+
+def values_per_worker(variable: Any) -> Sequence[Any]:
+    """Returns the remote value of a per-worker variable on each worker."""
+    values: Sequence[Any] = variable._per_worker_vars._values
+    return values
+
+
+def of_this_worker(handles: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the handle at the index of the worker that is to run the function.
+
+    Call it where a function is traced that a coordinator sends to workers, whose workers
+    are observed.
+
+    Args:
+        handles: One resource handle per worker.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return graph.capture_call_time_value(
+        lambda: handles[_this_thread.worker], tf.TensorSpec([], tf.resource)
+    )
