@@ -23,6 +23,8 @@ sys.path.append(str(Path(__file__).parent))
 
 import case_jobs  # noqa: E402
 
+from tf_config import contract  # noqa: E402
+
 CASES = {}
 DIRECTORY = ""
 
@@ -549,6 +551,58 @@ def dataset_function(strategy):
     )
     history = model.fit(dataset, verbose=0)
     return result(model, loss=history.history["loss"][0])
+
+
+class LastTarget(keras.Sequential):
+    """Logs a number of the last step that no metric keeps."""
+
+    def train_step(self, data):
+        return {**super().train_step(data), "target": tf.reduce_mean(data[1])}
+
+
+@case
+def many_steps(strategy):
+    """63 steps of an epoch, most of which run several in a call; the last has 2 rows."""
+
+    def build():
+        return LastTarget(
+            dense(keras.layers.Dense(4, "tanh", kernel_initializer=ramp)).layers
+        )
+
+    model = compiled(strategy, build=build, optimizer=keras.optimizers.Adam)
+    x, y = data(250)
+    os.environ[contract.HISTORY] = history_file = tempfile.mktemp()
+    history = model.fit(
+        x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, validation_data=(x, y)
+    )
+    del os.environ[contract.HISTORY]
+    found = result(model, history)
+    if not isinstance(strategy, Alone):
+        lines = Path(history_file).read_text().splitlines()
+        epochs = [contract.EpochRecord.from_line(line) for line in lines]
+        found["calls"] = [each.messages for each in epochs]
+        found["steps_of_calls"] = [each.steps for each in epochs]
+    return found
+
+
+@case
+def endless_own_data(strategy):
+    """Batches of one size without an end, of which each worker has half the rows."""
+    model = compiled(strategy, steps_per_execution=2)
+    x, y = data(64)
+    if isinstance(strategy, Alone):
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).repeat()
+    else:
+        # Of each batch of 8, the first worker has the first 4 rows.
+        mine = [
+            a.reshape(-1, 2, 4, a.shape[1])[:, strategy.extended.worker_index]
+            for a in (x, y)
+        ]
+        dataset = strategy.distribute_datasets_from_function(
+            lambda _: tf.data.Dataset.from_tensor_slices(tuple(mine)).repeat()
+        )
+    history = model.fit(dataset, steps_per_epoch=48, epochs=2, verbose=0)
+    return result(model, history)
 
 
 @case

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.worker_input import WorkerInput
-from tfdist.synchronous.fit.input import ShardedIterator
+from tfdist.synchronous.fit.input import ShardedIterator, Totals
 
 from .deadline import DEADLINE, PROGRAM_DEADLINE
 
@@ -36,7 +36,7 @@ def feed_of(iterator):
 
 def share_of(iterator):
     structure = BatchStructure(tf.TensorSpec([]))
-    share = ShardedIterator(lambda: iterator, structure, knows_totals=True)
+    share = ShardedIterator(lambda: iterator, structure, Totals(True))
     assert share.values is iterator
     share._open_values = None
     return share
@@ -63,7 +63,7 @@ def test_one_that_was_never_read_has_nothing_to_delete(make):
     if make == "feed":
         owner = Feed(rows, BatchStructure(rows.element_spec), None)
     else:
-        owner = ShardedIterator(list, BatchStructure(rows.element_spec), True)
+        owner = ShardedIterator(list, BatchStructure(rows.element_spec), Totals(True))
     del owner
     # Threads of other tests may have ended meanwhile.
     begun = set(threading.enumerate()) - before

@@ -84,6 +84,14 @@ def test_trains_on_two_devices_of_a_chief_and_a_worker(on_two_devices, name):
     check_like_one_process(name, on_two_devices[name])
 
 
+def test_steps_that_nobody_sees_run_in_few_calls(found):
+    for worker in found["many_steps"]:
+        assert worker["steps_of_calls"] == [63, 63]
+        # Eleven calls of a step tell how long one takes.
+        assert 12 <= worker["calls"][0] <= 40
+        assert worker["calls"][1] < worker["calls"][0]
+
+
 def test_replicas_drop_different_units_and_end_the_same(found, on_two_devices):
     for workers in (found["dropout"], on_two_devices["dropout"]):
         check_same_bits(workers)

@@ -9,13 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tfdist import _tf
+from tfdist.keras.strides import in_strides, sees_batches, shows_progress, split
 from tfdist.parameter_server.fit.pace import Pace, sizes_of
-from tfdist.parameter_server.fit.strides import (
-    in_strides,
-    sees_batches,
-    shows_progress,
-    split,
-)
 from tfdist.parameter_server.step_graph.unrolling import (
     LARGEST_CHUNK,
     LONGEST_CHUNK,

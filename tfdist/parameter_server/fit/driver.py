@@ -14,6 +14,7 @@ from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.keras.strides import in_strides, sees_batches, shows_progress
 from tfdist.liveness.lost_ps import error_of_lost_ps
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit import refusals
@@ -24,11 +25,6 @@ from tfdist.parameter_server.fit.pace import Pace
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
-from tfdist.parameter_server.fit.strides import (
-    in_strides,
-    sees_batches,
-    shows_progress,
-)
 from tfdist.parameter_server.fit.train_steps import TrainSteps
 
 _log = logging.getLogger("tfdist")

@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import StepLogs
+from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.message import as_tensors, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
-from tfdist.parameter_server.fit.strides import split
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate

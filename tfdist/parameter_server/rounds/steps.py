@@ -9,11 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.strides import split
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.message import as_tensors, to_row
 from tfdist.parameter_server.fit.steps import WorkerSteps
-from tfdist.parameter_server.fit.strides import split
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds

@@ -125,7 +125,7 @@ def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], No
     Returns:
         A function to call after the step.
     """
-    if step.is_rehearsal:
+    if step.is_rehearsal or step.has_rows:
         return lambda: None
     before = [tf.identity(each.value) for each in variables]
 

@@ -9,6 +9,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -23,12 +24,30 @@ from tfdist.synchronous.fit.shares import (
     int64,
     is_own_data,
     own_batches,
+    rows_of_each,
     rows_of_replicas,
     whole_batch,
     without_end,
 )
 
 _draws = itertools.count()
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What is known of the batches of the whole cluster before they are read.
+
+    Attributes:
+        are_known: Whether each element has the total of its batch. If not, the total is
+            the sum of all replicas' counts.
+        of_each: The number of examples of every batch, if the data of all workers is
+            endless and each has batches of one size.
+        has_rows: Whether every replica has an example of every batch.
+    """
+
+    are_known: bool
+    of_each: int | None = None
+    has_rows: bool = False
 
 
 class ShardedIterator:
@@ -38,19 +57,23 @@ class ShardedIterator:
         values: Yields `(count, total, components of the batch)` per device, endlessly.
             After the last batch, the count and the total are 0.
         structure: The structure of a batch.
-        knows_totals: Whether the totals are correct. If not, the total of a batch is
-            the sum of all replicas' counts.
+        totals: What is known of the batches before they are read.
+        asked: How many steps to take next; None for `steps_per_execution`.
+        taken: How many steps have run.
     """
 
     def __init__(
         self,
         open_values: Callable[[], Any],
         structure: BatchStructure,
-        knows_totals: bool,
+        totals: Totals,
     ) -> None:
         self._open_values = open_values
         self.structure = structure
-        self.knows_totals = knows_totals
+        self.totals = totals
+        self.asked: int | None = None
+        self.is_shown = True
+        self.taken = 0
 
     def __del__(self) -> None:
         if "values" in self.__dict__:
@@ -100,8 +123,9 @@ class ShardedData:
                 "own rows; or, if each worker has its own dataset, set "
                 "AutoShardPolicy.OFF in its options"
             )
-        self._knows_totals = not self.is_own and self._lengths[0] != -1
-        self._shares = self._share(source)
+        batches = self._batches(source)
+        self._totals = self._known(batches)
+        self._shares = self._share(batches)
 
     @property
     def element_spec(self) -> Any:
@@ -114,12 +138,12 @@ class ShardedData:
         return None if self.is_own else self._adapter.num_batches
 
     def __iter__(self) -> ShardedIterator:
-        return ShardedIterator(self._open_values, self.structure, self._knows_totals)
+        return ShardedIterator(self._open_values, self.structure, self._totals)
 
     def _open_values(self) -> Any:
         draws_again = self._reseeds or shuffling.shuffles_arrays(self._adapter)
         if self._epoch and draws_again:
-            self._shares = self._share(self._read())
+            self._shares = self._share(self._batches(self._read()))
         self._epoch += 1
         return iter(self._strategy.distribute_shares(self._shares))
 
@@ -143,35 +167,63 @@ class ShardedData:
         self._reseeds = bool((table[:, 2] != table[0, 2]).any() or table[:, 3].any())
         shuffling.reorder_py_dataset(self._adapter, self._seed)
 
+    def _known(self, batches: tf.data.Dataset) -> Totals:
+        """Returns what this worker, or all of them, know of the batches.
+
+        Cost: a message of 8 bytes per worker if each has data of its own.
+        """
+        replicas = self._strategy.num_replicas
+        if not self.is_own:
+            fewest = _fewest_rows(self._adapter)
+            return Totals(self._lengths[0] != -1, has_rows=fewest >= replicas)
+        local = replicas // self._strategy.num_workers
+        rows = self._strategy.extended.gather_numbers([rows_of_each(batches)])[:, 0]
+        total = int(rows.sum()) * local if rows.all() else None
+        return Totals(total is not None, total, has_rows=total is not None)
+
     def _read(self) -> Any:
         # Keras shuffles arrays with the global seed, which workers need not share.
         with _tf.seeded(self._seed + self._epoch):
             dataset = self._adapter.get_tf_dataset()
         return getattr(dataset, "tfdist_source", dataset)
 
-    def _share(self, source: Any) -> tf.data.Dataset:
-        workers, replicas = self._strategy.num_workers, self._strategy.num_replicas
-        index = self._strategy.extended.worker_index
-        local = replicas // workers
+    def _batches(self, source: Any) -> tf.data.Dataset:
+        """Returns this worker's own batches, or those of the whole cluster."""
         if self.is_own:
-            dataset = own_batches(source, workers, index, replicas)
-        elif self._reseeds:
-            dataset = shuffling.with_agreed_seeds(
-                source, self._seed + 997 * self._epoch
-            )
-        else:
-            dataset = source
+            workers, replicas = self._strategy.num_workers, self._strategy.num_replicas
+            index = self._strategy.extended.worker_index
+            return own_batches(source, workers, index, replicas)
+        if self._reseeds:
+            seed = self._seed + 997 * self._epoch
+            return shuffling.with_agreed_seeds(source, seed)
+        return source
+
+    def _share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        replicas = self._strategy.num_replicas
+        index = self._strategy.extended.worker_index
+        local = replicas // self._strategy.num_workers
         self.structure = BatchStructure(dataset.element_spec)
         if self.is_own:
+            total = self._totals.of_each
             shares = dataset.map(
-                lambda *batch: whole_batch(self.structure.flatten(batch))
+                lambda *batch: whole_batch(self.structure.flatten(batch), total)
             )
         else:
             mine = range(index * local, (index + 1) * local)
             shares = rows_of_replicas(dataset, self.structure, mine, replicas)
-        if not self._knows_totals:
+        if not self._totals.are_known:
             shares = shares.map(lambda n, _, batch: (n, int64(TO_BE_SUMMED), batch))
-        return without_end(shares, repeat_last=not self._knows_totals)
+        return without_end(shares, repeat_last=not self._totals.are_known)
+
+
+def _fewest_rows(adapter: Any) -> int:
+    """Returns the fewest rows of a batch that a Keras adapter yields; 0 if unknown."""
+    try:
+        size, last = adapter.batch_size or 0, adapter.partial_batch_size or 0
+    except NotImplementedError:
+        # Of a `PyDataset`, for example, every batch may have another size.
+        return 0
+    return min(size, last or size)
 
 
 def _drawn_aside() -> int:

@@ -53,7 +53,7 @@ class ModelFunctions:
     @staticmethod
     def key_of(shares: ShardedIterator) -> str:
         """Returns what tells batches of one structure from those of another."""
-        return f"{shares.structure.key} {shares.knows_totals}"
+        return f"{shares.structure.key} {shares.totals}"
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ class ReplicaPredictions(ModelFunctions):
             self.model,
             self.strategy,
             shares.structure,
-            shares.knows_totals,
+            shares.totals,
             self._run,
         )
         return self.function(

@@ -26,6 +26,7 @@ class ReplicaStep:
             stand-in that does not count.
         total: The number of examples of all replicas, a scalar.
         has_varying_rows: Whether the batch holds ragged or sparse values.
+        has_rows: Whether it is known that `count` is not 0.
         known_kinds: The results of `kind_of`, in the order of its calls, if the step
             runs eagerly: without a graph, they come from a rehearsal.
         is_rehearsal: Whether one replica is traced alone, with none to exchange with.
@@ -48,6 +49,7 @@ class ReplicaStep:
     count: tf.Tensor
     total: tf.Tensor
     has_varying_rows: bool = False
+    has_rows: bool = False
     known_kinds: tuple[Kind, ...] | None = None
     is_rehearsal: bool = False
     written: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class ReplicaStep:
 
         A mean gives that row the weight 0 already; a sum does not.
         """
+        if self.has_rows:
+            return gradient
         if isinstance(gradient, tf.IndexedSlices):
             values = self.counted(gradient.values)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.computation import tracing
+from tfdist.synchronous.fit.input import Totals
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.shares import row_count, slice_rows
@@ -24,7 +25,7 @@ class ShareFunction:
         model: The Keras model.
         strategy: The model's `SynchronousStrategy`.
         structure: The structure of the batches.
-        knows_totals: As in `ShardedIterator`.
+        totals: As in `ShardedIterator`.
         run: A replica's step.
         kinds: The kinds of what the step computes, if it runs eagerly.
     """
@@ -34,13 +35,13 @@ class ShareFunction:
         model: Any,
         strategy: Any,
         structure: BatchStructure,
-        knows_totals: bool,
+        totals: Totals,
         run: Callable[[ReplicaStep, Any], Any],
         kinds: Kinds = None,
     ) -> None:
         self._strategy = strategy
         self._structure = structure
-        self._knows_totals = knows_totals
+        self._totals = totals
         self._run = run
         self._kinds = kinds
 
@@ -55,10 +56,12 @@ class ShareFunction:
         count, total, present = values.get_next()
         # All replicas decide from one total whether to run, or some would wait in the
         # step's collectives for others that have skipped it.
-        if self._knows_totals:
+        if self._totals.are_known:
             total = self._strategy.experimental_local_results(total)[0]
         else:
             total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, count, axis=None)
+        if self._totals.of_each is not None:
+            return tf.constant(True), self._on_replicas(count, total, present)
         if tf.executing_eagerly():
             ran = bool(total > 0)
             return ran, self._on_replicas(count, total, present) if ran else otherwise
@@ -85,7 +88,9 @@ class ShareFunction:
     def _on_replicas(self, count: Any, total: tf.Tensor, present: Any) -> Any:
         @_as_written
         def on_replica(count: tf.Tensor, present: Any) -> Any:
-            this = _this_step(self._structure, count, total, self._kinds)
+            this = _this_step(
+                self._structure, count, total, self._kinds, self._totals.has_rows
+            )
             with tracing(this):
                 return self._run(this, self._structure.pack(present))
 
@@ -116,7 +121,11 @@ def on_batch(
 
 
 def _this_step(
-    structure: BatchStructure, count: tf.Tensor, total: tf.Tensor, kinds: Kinds
+    structure: BatchStructure,
+    count: tf.Tensor,
+    total: tf.Tensor,
+    kinds: Kinds,
+    has_rows: bool = False,
 ) -> ReplicaStep:
     context = tf.distribute.get_replica_context()
     return ReplicaStep(
@@ -124,6 +133,7 @@ def _this_step(
         count,
         total,
         structure.has_varying_rows,
+        has_rows,
         kinds,
         whole_batch=context.strategy.whole_batch,
     )

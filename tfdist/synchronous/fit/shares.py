@@ -45,6 +45,19 @@ def own_batches(
     return source.rebatch(max(1, batch_size // replicas))
 
 
+def rows_of_each(batches: tf.data.Dataset) -> int:
+    """Returns the number of rows of every batch of endless data; 0 if they differ."""
+    if batches.cardinality() != tf.data.INFINITE_CARDINALITY:
+        return 0
+    specs = [s for s in tf.nest.flatten(batches.element_spec) if _is_dense(s)]
+    rows = {spec.shape[0] if spec.shape.rank else None for spec in specs}
+    return (rows.pop() or 0) if len(rows) == 1 else 0
+
+
+def _is_dense(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec)
+
+
 def rows_of_replicas(
     dataset: tf.data.Dataset, structure: BatchStructure, mine: range, replicas: int
 ) -> tf.data.Dataset:
@@ -95,14 +108,14 @@ def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
 
 
 def whole_batch(
-    present: tuple[Any, ...],
+    present: tuple[Any, ...], total: int | None
 ) -> tuple[tf.Tensor, tf.Tensor, tuple[Any, ...]]:
-    """Returns all rows of a batch of a worker's own, with a total still unknown."""
+    """Returns all rows of a batch of a worker's own, with the total if it is known."""
     # Slicing makes a static number of rows unknown. The kinds of numbers are read from
     # the unknown dimension, and one signature fits the batches of all workers.
     count = row_count(present[0])
     rows = tuple(_slice(value, int64(0), count) for value in present)
-    return count, int64(TO_BE_SUMMED), rows
+    return count, int64(TO_BE_SUMMED if total is None else total), rows
 
 
 def without_end(shares: tf.data.Dataset, repeat_last: bool) -> tf.data.Dataset:

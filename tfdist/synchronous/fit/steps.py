@@ -19,6 +19,7 @@ from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.refusals import check_copies
+from tfdist.synchronous.fit.repeated import repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
 from tfdist.synchronous.fit.shares import row_count
@@ -53,10 +54,11 @@ class ReplicaSteps(ModelFunctions):
         """
         with self.naming_errors():
             try:
-                ran, logs = self._on_shares(data)(data.values)
+                ran, logs = self._on_shares(data)(data.values, *_steps_of(data))
             except tf.errors.OpError:
                 self.strategy.copies_may_differ = True
                 raise
+            data.taken += int(ran)
             if not int(ran):
                 raise StopIteration
             return logs
@@ -107,40 +109,23 @@ class ReplicaSteps(ModelFunctions):
             self.model,
             self.strategy,
             shares.structure,
-            shares.knows_totals,
+            shares.totals,
             self._run,
             self._kinds,
         )
+        each = self.model.steps_per_execution
 
-        def execute(values: Any) -> tuple[tf.Tensor, Any]:
+        def execute(values: Any, asked: Any = None) -> tuple[tf.Tensor, Any]:
             with MetricResults(self.model) as self._results:
-                ran, outputs = attempt(values)
-                if self.model.steps_per_execution > 1:
-                    ran, outputs = self._repeat(attempt, values, ran, outputs)
+                if asked is None and each == 1:
+                    ran, outputs = attempt(values)
+                else:
+                    steps = each if asked is None else asked
+                    ran, outputs = repeated(attempt, values, steps)
             return ran, self._logs(outputs)
 
-        return self.function(self.key_of(shares), execute)
-
-    def _repeat(
-        self, attempt: "ShareFunction", values: Any, ran: tf.Tensor, outputs: Any
-    ) -> tuple[tf.Tensor, Any]:
-        """Runs the steps after the first one, as long as there is data.
-
-        The first step runs outside the loop: it tells the structure of the logs, which
-        `tf.while_loop` needs before it traces its body.
-        """
-
-        def proceed(step: tf.Tensor, goes_on: tf.Tensor, _: Any) -> tf.Tensor:
-            return (step < self.model.steps_per_execution) & goes_on
-
-        def run(step: tf.Tensor, _: Any, outputs: Any) -> tuple[Any, ...]:
-            goes_on, outputs = attempt(values, outputs)
-            return step + 1, goes_on, outputs
-
-        _, _, outputs = tf.while_loop(
-            proceed, _as_written(run), (tf.constant(1), ran, outputs)
-        )
-        return ran, outputs
+        in_strides = shares.asked is not None
+        return self.function(f"{self.key_of(shares)} {in_strides}", execute)
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
@@ -209,3 +194,7 @@ def _as_float(value: Any) -> tf.Tensor:
     value = tf.convert_to_tensor(value)
     check_is_a_log(value)
     return value if value.dtype.is_floating else tf.cast(value, tf.float32)
+
+
+def _steps_of(data: ShardedIterator) -> tuple[tf.Tensor, ...]:
+    return () if data.asked is None else (tf.constant(data.asked),)

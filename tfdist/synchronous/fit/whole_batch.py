@@ -51,6 +51,8 @@ def part_of(
         if step.whole_batch and not is_by_keras:
             raise step.reader.error_of(value)
     if kind in ADDED_UP:
+        if step.has_rows:
+            return value
         # The stand-in row of a replica without examples must not be added up.
         return tf.where(step.count > 0, value, tf.zeros_like(value))
     # An integer cannot be scaled by a share. The last replica always has examples.
