@@ -28,6 +28,9 @@ REFUSED = {
     "pairs_on_the_first_axis": r"IndivisibleLossError: .*\(anchors, positives\)",
     "gradients_by_other_means": "IndivisibleLossError: .*tf.GradientTape.gradient",
     "queue_of_examples": "NotAdditiveError: .*kept is set to .*it holds examples",
+    "rows_from_a_shape": r"ValueError: None values.*tf\.shape\(x\)\[0\]",
+    "noise_of_a_shape_without_call": r"TypeError: .*None.*tf\.shape\(x\)\[0\]",
+    "batch_of_a_shape": r"TypeError: .*None.*tf\.shape\(x\)\[0\]",
     "normalized_by_a_layer": "^no error$",
     "loop_in_the_scope": "RuntimeError: a gradient was computed outside of strategy.run",
     "loop_outside_of_the_scope": "RuntimeError: an optimizer was applied outside",
@@ -110,6 +113,12 @@ def test_rejected_with_what_to_do(found, strategy, name):
 def test_the_callbacks_own_stack_is_kept(found, strategy):
     for worker in found(strategy)["callback_that_fails"]:
         assert "in my_own_callback" in worker["stack"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_line_that_reads_a_size_is_in_the_stack(found, strategy):
+    for worker in found(strategy)["noise_of_a_shape_without_call"]:
+        assert "keras.random.normal((x.shape[0], 4))" in worker["stack"]
 
 
 @pytest.mark.parametrize("name", OF_SEVERAL_WORKERS)

@@ -51,7 +51,7 @@ def with_loss(loss):
             return [self.mean, self.total]
 
         def train_step(self, batch):
-            x, y = batch
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
             with tf.GradientTape() as tape:
                 value = loss(self, x, y, self(x, training=True))
             gradients = tape.gradient(value, self.trainable_variables)
@@ -403,6 +403,21 @@ def sum_run_eagerly(strategy):
     return cases.result(model, model.fit(x, y, **{**FIT, "epochs": 1}))
 
 
+@case
+def batch_run_eagerly(strategy):
+    """The mean of a sum for each example, of an odd number of examples."""
+
+    def loss(model, x, y, p):
+        return tf.reduce_mean(tf.reduce_sum(tf.square(y - p), axis=1))
+
+    def build():
+        return functional(with_loss(loss))
+
+    model = cases.compiled(strategy, build, loss=None, run_eagerly=True)
+    logs = model.train_on_batch(*cases.data(13), return_dict=True)
+    return cases.result(model, last=logs["last"])
+
+
 class WithoutCall(keras.Model):
     """Two networks without a `call`, built by their first step."""
 
@@ -601,6 +616,40 @@ def queue_of_examples(strategy):
         return keras.Sequential([keras.Input((4,)), Queue(), keras.layers.Dense(1)])
 
     cases.compiled(strategy, build).fit(*cases.data(45), **FIT)
+
+
+def in_batches_of_8():
+    data = tf.data.Dataset.from_tensor_slices(cases.data(40))
+    return data.batch(8, drop_remainder=True)
+
+
+@refused
+def rows_from_a_shape(strategy):
+    def loss(model, x, y, p):
+        return tf.reduce_sum(tf.square(y - p)) / x.shape[0]
+
+    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
+    model.fit(in_batches_of_8(), verbose=0)
+
+
+class NoisyOfAShape(WithoutCall):
+    def train_step(self, batch):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        noise = keras.random.normal((x.shape[0], 4))
+        return super().train_step(x + 0.01 * noise)
+
+
+@refused
+def noise_of_a_shape_without_call(strategy):
+    model = cases.compiled(strategy, NoisyOfAShape, loss=None, metrics=None)
+    model.fit(in_batches_of_8().map(lambda x, y: x), verbose=0)
+
+
+@refused
+def batch_of_a_shape(strategy):
+    """`train_on_batch` has a fixed size in one process, too."""
+    model = cases.compiled(strategy, NoisyOfAShape, loss=None, metrics=None)
+    model.train_on_batch(cases.data(8)[0])
 
 
 def with_compiled_loss(strategy, loss):

@@ -39,6 +39,14 @@ class BatchStructure:
         """Whether a batch holds ragged or sparse values: rows of varying length."""
         return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
 
+    @property
+    def has_fixed_rows(self) -> bool:
+        """Whether every batch has the same number of rows, known from its specs."""
+        return any(
+            isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0]
+            for spec in self.present
+        )
+
     def flatten(self, batch: Any) -> tuple[Any, ...]:
         """Returns the values in a batch that are not None."""
         pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)

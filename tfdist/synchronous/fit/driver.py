@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
@@ -14,7 +15,7 @@ from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import in_strides, sees_batches
 from tfdist.liveness.peers import naming_lost_peers
-from tfdist.synchronous.fit import agreement, callbacks, refusals
+from tfdist.synchronous.fit import agreement, callbacks, fixed_rows, refusals
 from tfdist.synchronous.fit.input import ShardedData
 from tfdist.synchronous.fit.predictions import ReplicaPredictions
 from tfdist.synchronous.fit.steps import ReplicaSteps
@@ -59,17 +60,22 @@ class SynchronousDriver(DefaultDriver):
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model and its optimizer with a copy on every replica."""
         refusals.check_optimizer(model)
-        structure = BatchStructure(element_spec)
+        # `train_on_batch` gives a batch, whose number of rows is not that of a replica.
+        leaves = tf.nest.flatten(element_spec)
+        is_batch = not any(isinstance(each, tf.TypeSpec) for each in leaves)
+        structure_of = BatchStructure.of_batch if is_batch else BatchStructure
+        structure = structure_of(element_spec)
         steps = ReplicaSteps(model, building.step_of(model, building.stage()))
-        building.build(
-            model,
-            self.strategy,
-            structure.specs,
-            lambda batch: steps.rehearse(structure, batch),
-            # In eager mode there is no graph, so kinds come from a rehearsal.
-            always=bool(model.run_eagerly),
-            any_rows=True,
-        )
+        with fixed_rows.explained(is_batch or structure.has_fixed_rows):
+            building.build(
+                model,
+                self.strategy,
+                structure.specs,
+                lambda batch: steps.rehearse(structure, batch),
+                # In eager mode there is no graph, so kinds come from a rehearsal.
+                always=bool(model.run_eagerly),
+                any_rows=True,
+            )
 
     @contextlib.contextmanager
     def running(

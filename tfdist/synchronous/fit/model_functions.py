@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.liveness.peers import naming_lost_peers
 from tfdist.synchronous.fit.all_rows import refusal_in
+from tfdist.synchronous.fit.fixed_rows import explained
 from tfdist.synchronous.fit.input import ShardedIterator
 
 
@@ -56,9 +57,14 @@ class ModelFunctions:
         return f"{shares.structure.key} {shares.totals}"
 
     @contextmanager
-    def naming_errors(self) -> Iterator[None]:
-        """Makes errors say which task was lost, or what was refused in a step."""
-        with naming_lost_peers(self.strategy.extended.lost_peers):
+    def naming_errors(self, has_fixed_rows: bool = True) -> Iterator[None]:
+        """Makes errors say which task was lost, or what was refused in a step.
+
+        Args:
+            has_fixed_rows: Whether all batches have the same number of rows.
+        """
+        lost_peers = self.strategy.extended.lost_peers
+        with naming_lost_peers(lost_peers), explained(has_fixed_rows):
             try:
                 yield
             except tf.errors.OpError as error:

@@ -24,7 +24,7 @@ class ReplicaPredictions(ModelFunctions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self.naming_errors():
+        with self.naming_errors(data.structure.has_fixed_rows):
             ran, outputs = self._on_shares(data)(data.values)
             if not int(ran):
                 raise StopIteration

@@ -52,7 +52,7 @@ class ReplicaSteps(ModelFunctions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self.naming_errors():
+        with self.naming_errors(data.structure.has_fixed_rows):
             try:
                 ran, logs = self._on_shares(data)(data.values, *_steps_of(data))
             except tf.errors.OpError:
