@@ -1,10 +1,13 @@
 """What a step is told that takes the number of rows for that of the whole batch."""
 
+import keras
 import pytest
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.fixed_rows import explained
+from tfdist.synchronous.fit.indivisible import IndivisibleLossError
+from tfdist.synchronous.fit.loss_kind import KindReader
 
 ROWS = tf.TensorSpec([None, 4])
 
@@ -62,3 +65,84 @@ def test_which_batches_have_a_fixed_size(drop_remainder):
     data = tf.data.Dataset.from_tensor_slices(tf.zeros([9, 4]))
     batches = data.batch(3, drop_remainder=drop_remainder)
     assert BatchStructure(batches.element_spec).has_fixed_rows == drop_remainder
+
+
+def noise_added(x):
+    return x + tf.random.normal((8, 4))
+
+
+def noise_appended(x):
+    return tf.concat([x, tf.random.normal((8, 2))], 1)
+
+
+def chosen(x):
+    return tf.where(tf.random.uniform((8, 1)) > 0.5, x, 0.0)
+
+
+def labelled(x):
+    return keras.losses.binary_crossentropy(tf.ones((8, 4)), tf.sigmoid(x))
+
+
+def reshaped(x):
+    return tf.reshape(x, (8, 2, 2))
+
+
+in_a_function = tf.function(noise_added)
+
+
+@pytest.mark.parametrize(
+    "step", [noise_added, noise_appended, chosen, labelled, reshaped, in_a_function]
+)
+def test_a_fixed_number_of_rows(step):
+    def trace(x):
+        loss = tf.reduce_mean(step(x))
+        words = r"test_fixed_rows\.py, line.*makes 8 rows.*a part.*tf\.shape\(x\)\[0\]"
+        with pytest.raises(IndivisibleLossError, match=words):
+            KindReader().parts_of(loss)
+
+    tf.function(trace, autograph=False).get_concrete_function(ROWS)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: tf.reduce_max(x, axis=0),
+        lambda x: tf.math.top_k(x[:, 0], 5)[0],
+        lambda x: tf.reduce_max(x, axis=0, keepdims=True),
+    ],
+)
+def test_rows_that_are_selected_are_not_said_to_be_fixed(step):
+    def trace(x):
+        with pytest.raises(IndivisibleLossError, match="sums and means over examples"):
+            KindReader().parts_of(tf.reduce_mean(step(x)))
+
+    tf.function(trace, autograph=False).get_concrete_function(ROWS)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        noise_added,
+        noise_appended,
+        chosen,
+        reshaped,
+        lambda x: tf.matmul(tf.ones((4, 8)), x),
+        lambda x: tf.nn.softmax_cross_entropy_with_logits(tf.ones((8, 4)), x),
+        lambda x: tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(8) // 2, x),
+        lambda x: tf.ensure_shape(x, (8, 4)),
+        lambda x: tf.add_n([x, tf.ones((8, 4))]),
+        lambda x: tf.einsum("ij,ij->j", x, tf.ones((8, 4))),
+    ],
+)
+def test_shapes_that_do_not_match_when_the_step_runs(step):
+    run = tf.function(step, autograph=False, input_signature=[ROWS])
+    words = r"(?s)If one of these sizes .*a part of its rows.*tf\.shape\(x\)\[0\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words), explained(True):
+        run(tf.ones((4, 4)))
+
+
+def test_another_error_of_a_running_step_stays_as_it_is():
+    run = tf.function(lambda x: tf.debugging.check_numerics(x, "mine"))
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised, explained(True):
+        run(tf.constant([float("nan")]))
+    assert "tf.shape" not in str(raised.value)

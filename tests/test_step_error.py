@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 
 import pytest
 import tensorflow as tf
@@ -168,6 +169,20 @@ def test_waiting_for_steps_raises_the_short_error(wait):
         in_flight.join() if wait == "join" else in_flight.submit(None, None)
     assert raised.value.message == SHORT
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("reason", ["Incompatible shapes: [3,4] vs. [8,4]", "no"])
+def test_shapes_that_do_not_match_may_be_those_of_the_last_batch(reason):
+    class OfShapes(FailingCoordinator):
+        error = tf.errors.InvalidArgumentError(None, None, STACK + reason + END)
+
+    in_flight = InFlight(OfShapes(), limit=2)
+    in_flight.submit(None, None)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=re.escape(reason)
+    ) as raised:
+        in_flight.join()
+    assert ("the last one may have fewer" in raised.value.message) == (reason != "no")
 
 
 def test_fetching_raises_what_another_function_failed_with():

@@ -31,6 +31,14 @@ REFUSED = {
     "rows_from_a_shape": r"ValueError: None values.*tf\.shape\(x\)\[0\]",
     "noise_of_a_shape_without_call": r"TypeError: .*None.*tf\.shape\(x\)\[0\]",
     "batch_of_a_shape": r"TypeError: .*None.*tf\.shape\(x\)\[0\]",
+    "noise_of_a_fixed_size": (
+        r"IndivisibleLossError: .*whole_batch_cases\.py, line.*makes 8 rows"
+        r".*a part.*tf\.shape\(x\)\[0\]"
+    ),
+    "noise_of_a_fixed_size_for_each_part": (
+        r"InvalidArgumentError: .*whole_batch_cases\.py, line"
+        r".*If one of these sizes.*a part.*tf\.shape\(x\)\[0\]"
+    ),
     "normalized_by_a_layer": "^no error$",
     "loop_in_the_scope": "RuntimeError: a gradient was computed outside of strategy.run",
     "loop_outside_of_the_scope": "RuntimeError: an optimizer was applied outside",

@@ -652,6 +652,29 @@ def batch_of_a_shape(strategy):
     model.train_on_batch(cases.data(8)[0])
 
 
+def noise_for_8(model, x, y, p):
+    return tf.reduce_mean(tf.square(y - model(x + tf.random.normal((8, 4)))))
+
+
+@refused
+def noise_of_a_fixed_size(strategy):
+    own = with_loss(noise_for_8)
+    model = cases.compiled(strategy, lambda: functional(own), loss=None)
+    model.fit(in_batches_of_8(), verbose=0)
+
+
+@refused
+def noise_of_a_fixed_size_for_each_part(strategy):
+    """Nothing is read from the step: its shapes do not match once it runs."""
+    own = with_loss(noise_for_8)
+    model = cases.compiled(strategy, lambda: functional(own), loss=None)
+    strategy.whole_batch = False
+    try:
+        model.fit(in_batches_of_8(), verbose=0)
+    finally:
+        strategy.whole_batch = True
+
+
 def with_compiled_loss(strategy, loss):
     return fitted(strategy, cases.data(45), loss=loss)
 

@@ -470,3 +470,18 @@ def test_ps_that_was_never_started(run_python):
         address = cluster.address(tf_config.Task.parse(task))
         assert f"{task} at {address}" in words
     assert "python -m launch.task" in words
+
+
+@pytest.mark.parameter_server
+def test_a_fixed_number_of_rows_and_a_smaller_last_batch(strategy, regression):
+    class Noisy(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            return super().train_step((x + tf.random.normal((24, 4)), y))
+
+    with strategy.scope():
+        model = Noisy([keras.Input((4,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    words = r"(?s)\[16,.\] vs\. \[24,.\].*the last one may have fewer"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        model.fit(*regression, batch_size=24, verbose=0)

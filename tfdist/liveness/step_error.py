@@ -23,6 +23,9 @@ _NO_FRAMES = "<stack traces unavailable>"
 _SEVERAL = re.compile(
     r"^\d+ root error\(s\) found\..*?\(\d+\) (?!CANCELLED)[A-Z_]+:\s*", re.S
 )
+_SHAPES = re.compile(
+    "[Ii]ncompatible|not compatible|broadcastable|[Dd]imension|to reshape|same (size|shape)"
+)
 _FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
 # The last one named is the operation that failed; those before called its function.
 _NODE = re.compile(r"\{\{node (?:(?:[^}]*?/)?step_\d+/)?([^}]+)\}\}")
@@ -40,9 +43,18 @@ def remember(graph: tf.Graph) -> None:
     _graphs.add(graph)
 
 
-def shortened(error: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns an error of the same type with a short message."""
-    return type(error)(error.node_def, error.op, summary(str(error.message)))
+def shortened(error: tf.errors.OpError, of_shapes: str = "") -> tf.errors.OpError:
+    """Returns an error of the same type with a short message.
+
+    Args:
+        error: The error.
+        of_shapes: What to add to one about shapes that do not match.
+    """
+    message = str(error.message)
+    short = summary(message)
+    if of_shapes and of_shapes not in short and is_about_shapes(message):
+        short = f"{short}\n  {of_shapes}"
+    return type(error)(error.node_def, error.op, short)
 
 
 def summary(text: str) -> str:
@@ -86,6 +98,11 @@ def reason(text: str) -> str:
         return text
     after_the_stack = _FUNCTIONS.sub("", _SEVERAL.sub("", told))
     return without_details(after_the_stack).strip() or text
+
+
+def is_about_shapes(text: str) -> bool:
+    """Whether a message says that the shapes of some tensors do not match."""
+    return bool(_SHAPES.search(reason(text)))
 
 
 def without_details(text: str) -> str:

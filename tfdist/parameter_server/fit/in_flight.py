@@ -22,6 +22,11 @@ _log = logging.getLogger("tfdist")
 _POLL_SECONDS = 0.005
 _LONGEST_POLL_SECONDS = 0.025
 
+_LAST_BATCH = (
+    "if one of these sizes is that of a batch: the last one may have fewer examples; "
+    "tf.shape(x)[0] is the number in each"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class _Function:
@@ -348,4 +353,5 @@ def _yes() -> bool:
 
 
 def _shortened(error: Exception) -> Exception:
-    return shortened(error) if isinstance(error, tf.errors.OpError) else error
+    is_of_a_step = isinstance(error, tf.errors.OpError)
+    return shortened(error, _LAST_BATCH) if is_of_a_step else error

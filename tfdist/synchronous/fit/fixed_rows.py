@@ -11,6 +11,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.graph import inputs_of
+from tfdist.liveness.step_error import is_about_shapes
+
 _NO_NUMBER = re.compile(r"\bNone\b|NoneType|partially known|unknown TensorShape")
 _NO_FIXED_SIZE = (
     "Each replica has a part of the batch, and the size of its part is not known before the "
@@ -18,14 +24,42 @@ _NO_FIXED_SIZE = (
     "tf.shape(x)[0] or keras.ops.shape(x)[0]"
 )
 
+_OF_THE_WHOLE = (
+    "is that of the whole batch, each replica has only a part of its rows: take the number "
+    "from the examples, as in tf.random.normal([tf.shape(x)[0], ...])"
+)
+
+
+def advice(op: tf.Operation) -> str:
+    """Returns what to write where an operation, or a function, fixes the rows; else ""."""
+    graph = _tf.function_graph(op) if "PartitionedCall" in op.type else None
+    for each in graph.get_operations() if graph else [op]:
+        size = _fixed_by(each)
+        if size:
+            return (
+                f"{each.type} makes {size} rows of the examples, whose number is not "
+                f"fixed. If {size} {_OF_THE_WHOLE}"
+            )
+    return ""
+
+
+def _fixed_by(op: tf.Operation) -> int | None:
+    """Returns the fixed number of rows that examples get from a second input, or None."""
+    if not op.outputs or not op.outputs[0].shape.rank or op.type == "GatherV2":
+        return None
+    size = op.outputs[0].shape[0]
+    sizes = [each.shape[0] for each in inputs_of(op.outputs[0]) if each.shape.rank]
+    is_given = op.type == "Reshape" or size in sizes
+    return size if size and size > 1 and None in sizes and is_given else None
+
 
 @contextlib.contextmanager
 def explained(has_fixed_rows: bool) -> Iterator[None]:
-    """Adds to the error of a step that computes with a size of None what to write.
+    """Adds to the error of a step about a size or a shape what to write.
 
     Args:
-        has_fixed_rows: Whether the size is fixed in one process. If not, the step fails
-            there, too.
+        has_fixed_rows: Whether a static size is known in one process. If not, a step that
+            needs it fails there, too.
     """
     try:
         yield
@@ -35,3 +69,9 @@ def explained(has_fixed_rows: bool) -> Iterator[None]:
             # The same error, so that its type and its stack are those of the program.
             error.args = (f"{text}\n\n{_NO_FIXED_SIZE}.",)
         raise
+    except tf.errors.InvalidArgumentError as error:
+        if not is_about_shapes(error.message):
+            raise
+        text = f"{error.message}\n\nIf one of these sizes {_OF_THE_WHOLE}."
+        same = type(error)(error.node_def, error.op, text)
+        raise same.with_traceback(error.__traceback__) from None

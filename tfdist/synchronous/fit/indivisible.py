@@ -5,6 +5,7 @@ import re
 import tensorflow as tf
 
 from tfdist._authors import Author, made_in
+from tfdist.synchronous.fit import fixed_rows
 from tfdist.synchronous.fit.kind import Kind
 
 FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
@@ -44,7 +45,9 @@ def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossE
         op: The operation.
         kind: The kind of its result.
     """
-    if FUNCTIONS.search(op.type) or op.type == "Placeholder":
+    if kind is Kind.UNKNOWN and (of_fixed_rows := fixed_rows.advice(op)):
+        advice = of_fixed_rows
+    elif FUNCTIONS.search(op.type) or op.type == "Placeholder":
         advice = (
             "The result of a condition, a loop or a Python function cannot be taken "
             "apart: use tf.where, and compute the loss in train_step itself, or from "

@@ -64,7 +64,7 @@ class ModelFunctions:
             has_fixed_rows: Whether all batches have the same number of rows.
         """
         lost_peers = self.strategy.extended.lost_peers
-        with naming_lost_peers(lost_peers), explained(has_fixed_rows):
+        with explained(has_fixed_rows), naming_lost_peers(lost_peers):
             try:
                 yield
             except tf.errors.OpError as error:
