@@ -333,6 +333,14 @@ MEMBERS: tuple[Member, ...] = (
         "`ClusterCoordinator` reports nothing until a function has ended.",
     ),
     Member(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator.Closure",
+        "_concrete_function",
+        "read",
+        "Tells whether a function that a worker is sent is to be optimized.",
+        "`ClusterCoordinator.schedule` takes no options, and `tf.config.optimizer` has "
+        "those of all functions.",
+    ),
+    Member(
         "tensorflow.python.distribute.coordinator.cluster_coordinator.Worker",
         "_process_closure",
         "set",

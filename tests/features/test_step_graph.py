@@ -7,6 +7,7 @@ import tensorflow as tf
 from models import Seen
 
 import tfdist
+from tfdist import _tf
 from tfdist.parameter_server.exchange import check_exchange
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit import worker_function
@@ -260,6 +261,50 @@ def test_rows_move_in_each_step_of_a_loop(strategy, exchange, monkeypatch, large
     ours = model.fit(*data(), **options).history
     theirs = alone.fit(*data(), **options).history
     np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+
+
+@pytest.fixture
+def optimized(monkeypatch):
+    """Whether a worker is to optimize the graph of each function that it is sent."""
+    found = {}
+    context = type(_tf.context.context())
+    call = context.call_function
+
+    def called(self, name, *args):
+        options = self.function_call_options.config_proto_serialized
+        config = tf.compat.v1.ConfigProto.FromString(options)
+        rewriting = config.graph_options.rewrite_options
+        found[name.decode()] = not rewriting.disable_meta_optimizer
+        return call(self, name, *args)
+
+    monkeypatch.setattr(context, "call_function", called)
+    return found
+
+
+@averages_of_the_last
+def test_only_large_functions_are_left_as_they_are(
+    strategy, exchange, sent, optimized, monkeypatch
+):
+    exchange(5)
+    sizes = unrolling.LARGEST_OPTIMIZED, 0, unrolling.LARGEST_OPTIMIZED
+    for size in sizes:
+        monkeypatch.setattr(unrolling, "LARGEST_OPTIMIZED", size)
+        compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
+    names = [each.function_def.signature.name for each in sent.functions]
+    assert [optimized[name] for name in names] == [True, False, True]
+
+
+@averages_of_the_last
+def test_graph_optimizers_that_a_program_turns_on_stay_on(
+    strategy, exchange, sent, optimized, monkeypatch
+):
+    exchange(5)
+    monkeypatch.setattr(unrolling, "LARGEST_OPTIMIZED", 0)
+    chosen = {"remapping": True}
+    monkeypatch.setattr(tf.config.optimizer, "get_experimental_options", lambda: chosen)
+    compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
+    (function,) = sent.functions
+    assert optimized[function.function_def.signature.name]
 
 
 @averages_of_the_last

@@ -1,6 +1,8 @@
 """What runs a function: executors, cancellation, and the wait for its result."""
 
+import copy
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,10 +50,41 @@ def give_workers_own_executors(
 
 def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], None]:
     def processed(closure: Any) -> None:
-        with executor_scope(own):
+        function = getattr(closure, "_concrete_function", None)
+        with executor_scope(own), _call_options(function in _not_optimized):
             process(closure)
 
     return processed
+
+
+_not_optimized: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def leave_out_graph_optimizers(function: Any) -> None:
+    """Has workers run a function's graph as it is.
+
+    Args:
+        function: A `ConcreteFunction` that a coordinator sends to workers, whose threads
+            have executors of their own.
+    """
+    _not_optimized.add(function)
+
+
+@contextmanager
+def _call_options(as_it_is: bool) -> Iterator[None]:
+    """Sets how the functions that this thread calls are prepared."""
+    eager = context.context()
+    before = eager.function_call_options
+    if as_it_is:
+        config = tf.compat.v1.ConfigProto.FromString(before.config_proto_serialized)
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        # The options are shared with whoever else calls functions on this thread.
+        eager.function_call_options = copy.copy(before)
+        eager.function_call_options.config_proto_serialized = config
+    try:
+        yield
+    finally:
+        eager.function_call_options = before
 
 
 def new_cancellation() -> Any:

@@ -15,6 +15,7 @@ from tfdist.parameter_server.fit.batch_source import (
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
 from tfdist.parameter_server.step_graph.local import LocalSteps
+from tfdist.parameter_server.step_graph.preparation import prepare_quickly
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.unrolling import copies
@@ -111,7 +112,9 @@ class WorkerFunction:
 
         with self._strategy.scope():
             traced = tf.function(run, autograph=False)
-            return traced.get_concrete_function(source.spec(steps))
+            function = traced.get_concrete_function(source.spec(steps))
+        prepare_quickly(function)
+        return function
 
     def _one_by_one(
         self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
