@@ -267,7 +267,7 @@ def test_rows_move_in_each_step_of_a_loop(strategy, exchange, monkeypatch, large
 def optimized(monkeypatch):
     """Whether a worker is to optimize the graph of each function that it is sent."""
     found = {}
-    context = type(_tf.context.context())
+    context = type(_tf.execution.context.context())
     call = context.call_function
 
     def called(self, name, *args):
