@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.parameter_server.step_graph import copies
 
 
@@ -62,39 +63,56 @@ def test_state_in_a_variable_is_shared() -> None:
     assert copies.not_copied(graph_of(step)) == set()
 
 
+def test_may_not_be_copied() -> None:
+    def learns(x: tf.Tensor) -> tf.Tensor:
+        sampled = tf.raw_ops.ThreadUnsafeUnigramCandidateSampler(
+            true_classes=tf.zeros([3, 1], tf.int64),
+            num_true=1,
+            num_sampled=1,
+            unique=False,
+            range_max=3,
+        )
+        return sampled.sampled_expected_count + x
+
+    assert copies.not_copied(graph_of(learns)) == {
+        "ThreadUnsafeUnigramCandidateSampler"
+    }
+
+
+def seeded_in_a_loop(x: tf.Tensor) -> tf.Tensor:
+    for _ in tf.range(3):
+        x += seeded_inside(x)
+    return x
+
+
 @pytest.mark.parametrize(
-    ("step", "type_"),
+    "step",
     [
-        (seeded_inside, "RandomStandardNormal"),
-        (
-            lambda x: tf.cond(x[0] > 0, lambda: x, lambda: seeded_inside(x)),
-            "RandomStandardNormal",
-        ),
-        (
-            lambda x: (
-                tf.raw_ops.ThreadUnsafeUnigramCandidateSampler(
-                    true_classes=tf.zeros([3, 1], tf.int64),
-                    num_true=1,
-                    num_sampled=1,
-                    unique=False,
-                    range_max=3,
-                ).sampled_expected_count
-                + x
-            ),
-            "ThreadUnsafeUnigramCandidateSampler",
-        ),
+        lambda x: tf.random.normal([3], seed=1) + x,
+        lambda x: seeded_inside(x),
+        lambda x: tf.cond(x[0] > 0, lambda: x, lambda: seeded_inside(x)),
+        seeded_in_a_loop,
     ],
-    ids=["function", "branch", "learns"],
+    ids=["itself", "function", "branch", "loop"],
 )
-def test_may_not_be_copied(step: Any, type_: str) -> None:
-    outer = graph_of(lambda x: step(x))
-    assert copies.not_copied(outer) == {type_}
-
-
-def test_copies_draw_without_their_seed() -> None:
-    graph = graph_of(lambda x: tf.random.normal([3], seed=1) + x)
+def test_copies_draw_without_their_seed(step: Any) -> None:
+    graph = graph_of(step)
     assert copies.seeded(graph) == {"RandomStandardNormal"}
+    assert copies.not_copied(graph) == set()
     definition = graph.as_graph_def()
-    copies.without_seeds(definition.node)
-    (node,) = (each for each in definition.node if each.op == "RandomStandardNormal")
-    assert (node.attr["seed"].i, node.attr["seed2"].i) == (0, 0)
+    _tf.add_functions(copies.without_seeds(definition))
+
+    def run(x: tf.Tensor) -> Any:
+        (result,) = tf.graph_util.import_graph_def(
+            definition, {graph.inputs[0].name: x}, [graph.outputs[0].name]
+        )
+        return result
+
+    assert copies.seeded(graph_of(run)) == set()
+    assert {node.op for node in copies._all_nodes(graph_of(run))} >= {
+        "RandomStandardNormal"
+    }
+    assert copies.seeded(graph_of(step)), "the step itself keeps its seed"
+    # Two functions are two streams. With the seed, both would begin it anew.
+    drawn = [tf.function(run)(-tf.ones(3)).numpy() for _ in range(2)]
+    assert (drawn[0] != drawn[1]).all()

@@ -137,8 +137,8 @@ SYMBOLS: tuple[Symbol, ...] = (
     Symbol(
         "tensorflow.python.eager.context",
         "The collectives' health checks and their abort; the executor of a thread; the "
-        "global seed, set and put back; the options of idle threads; functions, which are "
-        "not deleted at the end of a process.",
+        "global seed, set and put back; the options of idle threads; functions: made from "
+        "a definition, and not deleted at the end of a process.",
         "`tf.random.set_seed` empties the kernel cache, and waits for remote tasks that "
         "may be gone while it holds the GIL.",
     ),

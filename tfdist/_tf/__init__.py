@@ -35,6 +35,7 @@ from tfdist._tf.execution import (
 )
 from tfdist._tf.graphs import (
     add_control_inputs,
+    add_functions,
     function,
     function_graph,
     inputs_of_functions,
@@ -105,6 +106,7 @@ __all__ = [
     "V1PartitionedVariable",
     "abort_collectives",
     "add_control_inputs",
+    "add_functions",
     "batch_size_of",
     "cancelable",
     "check_peer",

@@ -73,6 +73,16 @@ def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tens
                     yield function.graph.inputs[i - skipped]
 
 
+def add_functions(definitions: Iterable[Any]) -> None:
+    """Lets graphs call functions that no trace has made.
+
+    Args:
+        definitions: A `FunctionDef` each.
+    """
+    for each in definitions:
+        context.context().add_function_def(each)
+
+
 def add_control_inputs(op: tf.Operation, others: Iterable[tf.Operation]) -> None:
     """Has an operation of a graph wait for others."""
     op._add_control_inputs(list(others))

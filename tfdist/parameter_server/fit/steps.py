@@ -197,9 +197,7 @@ def _tell_of_seeds(seeded: Collection[str], not_copied: Collection[str]) -> None
     if not_copied:
         _log.warning(
             "%s keep a state of their own, so that each message to a worker has one step "
-            "alone, and each worker has a state of its own. A tf.random operation with a "
-            "seed inside a tf.function, a branch or a loop is one of these: call it "
-            "outside, without a seed, or use keras.random",
+            "alone, and each worker has a state of its own",
             ", ".join(sorted(not_copied)),
         )
 

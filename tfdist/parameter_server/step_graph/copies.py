@@ -5,9 +5,12 @@ state, or has it in a variable or table, which its copies share. But a random op
 with a seed begins its stream of numbers anew in each copy, in each function and on each
 worker. So copies draw without the seed, each from another stream. A step with any other
 state of its own is not copied: each message has one.
+
+A function, a branch or a loop inside a step may draw, too. Others may call the same function
+with its seed, so a step calls a copy of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -56,16 +59,49 @@ _WITHOUT_STATE = frozenset(
 )
 
 
-def without_seeds(nodes: Any) -> None:
-    """Has the random operations among `NodeDef`s draw from streams of their own."""
+def without_seeds(definition: Any) -> list[Any]:
+    """Has the random operations of a `GraphDef` draw from streams of their own.
+
+    So do those of the functions that it calls, which get other names.
+
+    Returns:
+        The functions with another name: a `FunctionDef` each, unknown to TensorFlow.
+    """
+    library = {each.signature.name: each for each in definition.library.function}
+    seeded = {
+        name
+        for name, function in library.items()
+        if any(map(_is_seeded, function.node_def))
+    }
+    copied = seeded | {
+        name
+        for name, function in library.items()
+        if not seeded.isdisjoint(_all_called(function.node_def, library))
+    }
+    names = {name: f"{name}_without_seeds" for name in copied}
+    made = [library[name] for name in sorted(copied)]
+    for each in made:
+        each.signature.name = names[each.signature.name]
+        _without_seeds(each.node_def, names)
+    for each in definition.library.gradient:
+        each.function_name = names.get(each.function_name, each.function_name)
+        each.gradient_func = names.get(each.gradient_func, each.gradient_func)
+    _without_seeds(definition.node, names)
+    return made
+
+
+def _without_seeds(nodes: Any, names: Mapping[str, str]) -> None:
+    """Takes the seeds of some nodes, and has them call functions by other names."""
     for node in nodes:
         if _is_seeded(node):
             node.attr["seed"].i = node.attr["seed2"].i = 0
+        for function in _function_attrs(node):
+            function.name = names.get(function.name, function.name)
 
 
 def seeded(graph: Any) -> set[str]:
     """Returns the types of the operations of a `FuncGraph` that lose their seeds."""
-    return {op.type for op in graph.get_operations() if _is_seeded(op.node_def)}
+    return {node.op for node in _all_nodes(graph) if _is_seeded(node)}
 
 
 def not_copied(graph: Any) -> set[str]:
@@ -74,37 +110,39 @@ def not_copied(graph: Any) -> set[str]:
     Args:
         graph: Of a step. Branches, loops and functions inside it count too.
     """
-    definition = graph.as_graph_def()
-    library = {each.signature.name: each for each in definition.library.function}
-    found = {
+    return {
         node.op
-        for node in definition.node
+        for node in _all_nodes(graph)
         if node.op not in _RANDOM and _has_state(node, graph)
     }
-    # A seed inside a function cannot be taken out: others may call the function.
-    for node in _called(definition.node, library):
-        if _is_seeded(node) or (node.op not in _RANDOM and _has_state(node, graph)):
-            found.add(node.op)
-    return found
 
 
-def _called(nodes: Any, library: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the nodes of all functions that some nodes call."""
+def _all_nodes(graph: Any) -> Iterator[Any]:
+    """Yields the nodes of a `FuncGraph`, and of all functions that it calls."""
+    definition = graph.as_graph_def()
+    library = {each.signature.name: each for each in definition.library.function}
+    yield from definition.node
+    for name in _all_called(definition.node, library):
+        yield from library[name].node_def
+
+
+def _all_called(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[str]:
+    """Returns the names of all functions that some nodes call, directly or not."""
     pending = list(nodes)
-    seen: set[str] = set()
+    found: dict[str, None] = {}
     while pending:
-        for name in _functions(pending.pop()):
-            if name in library and name not in seen:
-                seen.add(name)
-                yield from library[name].node_def
-                pending += library[name].node_def
+        for function in _function_attrs(pending.pop()):
+            if function.name in library and function.name not in found:
+                found[function.name] = None
+                pending += library[function.name].node_def
+    return list(found)
 
 
-def _functions(node: Any) -> Iterator[str]:
+def _function_attrs(node: Any) -> Iterator[Any]:
     for value in node.attr.values():
         if value.HasField("func"):
-            yield value.func.name
-        yield from (each.name for each in value.list.func)
+            yield value.func
+        yield from value.list.func
 
 
 def _is_seeded(node: Any) -> bool:
@@ -113,7 +151,7 @@ def _is_seeded(node: Any) -> bool:
 
 def _has_state(node: Any, graph: Any) -> bool:
     """Whether an operation keeps something that its next run uses."""
-    if node.op in _WITHOUT_STATE or any(_functions(node)):
+    if node.op in _WITHOUT_STATE or any(_function_attrs(node)):
         return False
     definition = graph.op_def_for_type(node.op)
     shared = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.connect import connect
 from tfdist.parameter_server.gate.gate import Gate, Turn
@@ -74,7 +75,7 @@ class StepGraph:
     def definition(self) -> Any:
         """Returns a new `GraphDef` of it, of which there may be copies."""
         definition = self.function.graph.as_graph_def()
-        without_seeds(definition.node)
+        _tf.add_functions(without_seeds(definition))
         return definition
 
     @functools.cached_property
