@@ -134,6 +134,59 @@ def test_what_differs_in_substance_is_refused():
     assert not np.array_equal(*(each.layers[0].mean for each in models))
 
 
+def discretized(x, num_bins=4):
+    layer = keras.layers.Discretization(num_bins=num_bins)
+    layer.adapt(batches(x))
+    model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_boundaries_of_the_same_examples_in_another_order_are_the_chiefs():
+    chief, worker = discretized(X), discretized(X[::-1])
+    ours, chiefs = (list(each.layers[0].bin_boundaries) for each in (worker, chief))
+    assert not np.allclose(ours, chiefs, atol=1e-3)
+    assert Workers().run([chief, worker]) == [None, None]
+    assert list(chief.layers[0].bin_boundaries) == chiefs
+    assert list(worker.layers[0].bin_boundaries) == chiefs
+    np.testing.assert_array_equal(worker.layers[0].summary, chief.layers[0].summary)
+    np.testing.assert_array_equal(worker.layers[0](X), chief.layers[0](X))
+
+
+@pytest.mark.parametrize("other", [X[:900], X * 1.2, X + 1.0])
+def test_boundaries_of_other_examples_are_refused(other):
+    errors = Workers().run([discretized(X), discretized(other)])
+    assert all("(Discretization): its options" in str(each) for each in errors)
+
+
+def test_other_numbers_of_bins_are_refused():
+    errors = Workers().run([discretized(X), discretized(X[::-1], num_bins=5)])
+    assert all("(Discretization): its options" in str(each) for each in errors)
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (keras.layers.IntegerLookup, np.arange(60) % 7),
+        (keras.layers.StringLookup, np.array(list("the quick brown fox"))),
+        (
+            lambda: keras.layers.TextVectorization(output_mode="tf_idf"),
+            np.array(["a b", "b c", "c d", "d e f"]),
+        ),
+    ],
+    ids=["integers", "texts", "frequencies"],
+)
+def test_a_vocabulary_does_not_depend_on_the_order(make, values):
+    """Not even that of words which are as frequent as each other."""
+    models = []
+    for order in (values, values[::-1]):
+        layer = make()
+        layer.adapt(tf.data.Dataset.from_tensor_slices(order).batch(3))
+        models.append(keras.Sequential([layer]))
+        models[-1].compile("sgd", "mse")
+    assert Workers().run(models) == [None, None]
+
+
 def test_a_text_that_differs_is_refused():
     models = [
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]) for _ in X[:2]

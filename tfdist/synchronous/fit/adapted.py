@@ -1,17 +1,19 @@
 """What layers have learned by `adapt`: the chief's, where workers differ by rounding.
 
 `adapt` adds up examples in the order in which a worker reads them. Those of a dataset that
-shuffles without a seed have another order on each worker, and the last digits differ.
+shuffles without a seed have another order on each worker, and the last digits differ. The
+boundaries of a `Discretization` differ by more: they are accurate to its `epsilon`.
 """
 
 import json
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.synchronous.fit import checksums
+from tfdist.synchronous.fit import checksums, quantiles
 
 _TOLERANCE = 1e-4
 """Of the largest number that a layer keeps: more is a difference of the data."""
@@ -39,17 +41,42 @@ def take_the_chiefs(model: Any, strategy: Any) -> bool:
     for index, layer in enumerate(layers):
         theirs = [each[index] for each in others]
         differs = any(each != chiefs[index] for each in theirs)
-        if differs and all(_is_close(each, chiefs[index]) for each in theirs):
+        if differs and all(_is_close(layer, each, chiefs[index]) for each in theirs):
             changed = True
-            for name, values in chiefs[index].items():
-                old = getattr(layer, name)
-                new = np.asarray(values, old.dtype.as_numpy_dtype).reshape(old.shape)
-                setattr(layer, name, tf.constant(new))
+            _set_state(layer, chiefs[index])
     return changed
+
+
+def _set_state(layer: Any, state: State) -> None:
+    if _has_quantiles(layer):
+        layer.summary = _summary(state)
+        layer.bin_boundaries = state["bin_boundaries"]
+        return
+    for name, values in state.items():
+        old = getattr(layer, name)
+        new = np.asarray(values, old.dtype.as_numpy_dtype).reshape(old.shape)
+        setattr(layer, name, tf.constant(new))
+
+
+def _has_quantiles(layer: Any) -> bool:
+    """Whether it is a `Discretization` that has been adapted."""
+    return (
+        isinstance(layer, keras.layers.Discretization)
+        and layer.summary is not None
+        and bool(layer.summary.size and layer.bin_boundaries)
+    )
+
+
+def _summary(state: State) -> Any:
+    return np.asarray(state["summary"], "float32").reshape(2, -1)
 
 
 def _state(layer: Any) -> State:
     """Returns the tensors of a layer that are no variables, and that may be rounded."""
+    if _has_quantiles(layer):
+        boundaries = [float(each) for each in layer.bin_boundaries]
+        summary = layer.summary.ravel().tolist()
+        return {"summary": summary, "bin_boundaries": boundaries}
     found = {
         name: np.asarray(value).ravel().tolist()
         for name, value in checksums.constants(layer)
@@ -59,7 +86,11 @@ def _state(layer: Any) -> State:
     return found if sum(map(len, found.values())) <= _MOST_NUMBERS else {}
 
 
-def _is_close(state: State, chiefs: State) -> bool:
+def _is_close(layer: Any, state: State, chiefs: State) -> bool:
+    if _has_quantiles(layer):
+        return state.keys() == chiefs.keys() and quantiles.are_alike(
+            _summary(state), _summary(chiefs), layer.epsilon
+        )
     largest = max((abs(each) for value in chiefs.values() for each in value), default=0)
     return {name: len(value) for name, value in state.items()} == {
         name: len(value) for name, value in chiefs.items()
