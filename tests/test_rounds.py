@@ -13,10 +13,12 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist.parameter_server.fit.worker_function import WorkerFunction
 
 sys.path.insert(0, str(Path(__file__).parent / "features"))
 from models import compiled, mlp  # noqa: E402
 from test_optimizers import OPTIONS, RULES  # noqa: E402
+from test_random import STEPS, Drawing, inside_a_branch  # noqa: E402
 
 pytestmark = [pytest.mark.cluster, pytest.mark.parameter_server]
 
@@ -292,6 +294,46 @@ def test_train_on_batch_is_a_round(strategy, data):
     assert int(model.optimizer.iterations) == 3
     for mine, theirs in zip(model.get_weights(), one.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+class Learning(keras.Sequential):
+    """Each step draws from numbers that the steps before have made more likely."""
+
+    def train_step(self, batch):
+        tf.raw_ops.ThreadUnsafeUnigramCandidateSampler(
+            true_classes=tf.zeros([3, 1], tf.int64),
+            num_true=1,
+            num_sampled=1,
+            unique=False,
+            range_max=3,
+        )
+        return super().train_step(batch)
+
+
+@pytest.mark.parametrize("cls", [keras.Sequential, Learning])
+def test_a_step_with_a_state_of_its_own_has_a_message(strategy, data, monkeypatch, cls):
+    steps = []
+    on_rows = WorkerFunction.on_rows
+    monkeypatch.setattr(
+        WorkerFunction,
+        "on_rows",
+        lambda self, count: steps.append(count) or on_rows(self, count),
+    )
+    with strategy.scope():
+        model = cls([keras.Input((4,)), layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=4)
+    model.fit(*data, batch_size=4, verbose=0)
+    assert (max(steps) == 1) == (cls is Learning)
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_seeded_draws_are_of_each_step(strategy, at_once):
+    x = np.arange(STEPS, dtype="float32")[:, None]
+    with strategy.scope():
+        model = Drawing(inside_a_branch)
+        model.compile("sgd", "mse", steps_per_execution=at_once)
+    model.fit(x, x * 0, batch_size=1, shuffle=False, verbose=0)
+    assert len(np.unique(model.drawn.numpy())) > STEPS - 5
 
 
 def test_switching(strategy, data):

@@ -201,7 +201,7 @@ class RoundSteps(WorkerSteps):
         """
         of_round = self._batches
         while rows:
-            rounds = self._rounds_at_once(len(rows))
+            rounds = self._rounds_at_once(structure, len(rows))
             if rounds and not is_usual:
                 traced = {
                     size for (key, size), _ in self._functions if key == structure.key
@@ -217,7 +217,7 @@ class RoundSteps(WorkerSteps):
             if rounds or self._dealt == of_round:
                 self._end_rounds(rounds or 1, of_round)
 
-    def _rounds_at_once(self, batches: int) -> int:
+    def _rounds_at_once(self, structure: BatchStructure, batches: int) -> int:
         """Returns how many complete rounds can be dealt out, a message per worker.
 
         A message with batches of several rounds waits until all other batches of the
@@ -225,6 +225,8 @@ class RoundSteps(WorkerSteps):
         """
         if self._dealt or len(self._strategy.workers_here) < self._batches:
             return 0
+        if self._worker_function(structure).step.not_copied:
+            return min(1, batches // self._batches)
         return batches // self._batches
 
     def _send(
