@@ -74,7 +74,7 @@ PURE = {
         "view",
     ],
     "simulation": ["*"],
-    "synchronous.fit": ["kind", "row_range"],
+    "synchronous.fit": ["kind", "quantiles", "row_range"],
 }
 WITHOUT_TENSORFLOW = """
 import importlib, json, sys
