@@ -23,7 +23,7 @@ from tfdist.parameter_server.step_graph.step_graph import (
     structured,
 )
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.step_graph.unrolling import local_copies
+from tfdist.parameter_server.step_graph.unrolling import copies
 
 # What a step does with a variable of which a worker can have a copy. The others look up
 # or update some rows, or pass the variable on to a function.
@@ -94,8 +94,8 @@ class LocalSteps:
 
         Args:
             batch: Returns the tensors of the batch of this number.
-            steps: How many steps it is. If the step is too large for as many copies, it
-                must return a vector.
+            steps: How many steps it is. If it is more than one, the step must return a
+                vector of float64.
 
         Returns:
             The result of the last step.
@@ -116,9 +116,10 @@ class LocalSteps:
             return structured(self._function, outputs), values
 
         pulled = [_pull(each, handles[each.placeholder]) for each in self._variables]
-        result, values = repeated(
-            step, steps, local_copies(self._fragment.size, steps), pulled
-        )
+        # A loop that sends nothing is as fast with one copy of the step, and a worker
+        # prepares it sooner.
+        at_once = copies(self._fragment.size) if self.in_each_step else 1
+        result, values = repeated(step, steps, at_once, pulled)
         for each, before, value in zip(self._variables, pulled, values, strict=True):
             _push(each, handles[each.placeholder], before, value)
         return result

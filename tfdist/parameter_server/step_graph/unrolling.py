@@ -22,22 +22,6 @@ def copies(operations: int, steps_each: int = 1) -> int:
     return max(1, min(LONGEST_CHUNK // steps_each, LARGEST_CHUNK // operations))
 
 
-LARGEST_LOCAL_BODY = 1_000
-"""The most operations in the body of a loop that sends nothing: more gain little."""
-
-
-def local_copies(operations: int, steps: int) -> int:
-    """Returns how many copies follow each other without a loop on a worker alone.
-
-    Args:
-        operations: The number of operations in a step that sends nothing.
-        steps: How many steps there are.
-    """
-    if steps <= copies(operations):
-        return steps
-    return max(1, min(LONGEST_CHUNK, LARGEST_LOCAL_BODY // operations))
-
-
 LARGEST_OPTIMIZED = 10_000
 """The most operations of a function that TensorFlow's graph optimizers are given.
 
