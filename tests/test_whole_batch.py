@@ -36,7 +36,7 @@ REFUSED = {
         r".*a part.*tf\.shape\(x\)\[0\]"
     ),
     "noise_of_a_fixed_size_for_each_part": (
-        r"InvalidArgumentError: .*whole_batch_cases\.py, line"
+        r"InvalidArgumentError: .*(whole_batch_cases\.py, line|failed on worker)"
         r".*If one of these sizes.*a part.*tf\.shape\(x\)\[0\]"
     ),
     "normalized_by_a_layer": "^no error$",
