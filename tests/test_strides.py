@@ -15,7 +15,6 @@ from tfdist.parameter_server.step_graph.unrolling import (
     LARGEST_CHUNK,
     LONGEST_CHUNK,
     copies,
-    local_copies,
 )
 
 SIZES = sizes_of(1)
@@ -99,23 +98,6 @@ def test_copies_are_bounded(operations: int, steps_each: int) -> None:
 )
 def test_a_larger_graph_has_fewer_copies(operations: int, many: int) -> None:
     assert copies(operations) == many
-
-
-@pytest.mark.parametrize(
-    ("operations", "steps", "many"),
-    [
-        (100, 10, 10),
-        (100, 50, 10),
-        (20, 50, 20),
-        (600, 5, 5),
-        (600, 10, 1),
-        (9_000, 2, 1),
-    ],
-)
-def test_steps_of_a_worker_alone_are_all_copied_or_few(
-    operations: int, steps: int, many: int
-) -> None:
-    assert local_copies(operations, steps) == many
 
 
 def test_a_larger_size_waits_until_its_trace_pays() -> None:
