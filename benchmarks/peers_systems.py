@@ -223,16 +223,14 @@ def _ray(job: Job) -> list[Process]:
     return [replace(driver, starts=starts)]
 
 
-def _synchronous(
-    program: str, environment: str = "", **options: Any
-) -> Callable[[Job], list[Process]]:
+def _synchronous(program: str, environment: str = "") -> Callable[[Job], list[Process]]:
     """Returns a contender of workers alone, each with a TF_CONFIG."""
-    options = {"library": "synchronous", "steps": 1, **options}
 
     def build(job: Job) -> list[Process]:
         python = python_of(environment) if environment else sys.executable
         tasks = [
-            job.task("worker", index, **options) for index in range(job.num_workers)
+            job.task("worker", index, library="synchronous", steps=1)
+            for index in range(job.num_workers)
         ]
         cluster = tf_config.Cluster(worker=tasks[0].workers)
         return [
@@ -288,7 +286,6 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "ray": _ray,
     "torch-ddp": _synchronous("torch_ddp", "torch"),
     "tfdist-synchronous": _synchronous("keras_fit"),
-    "tfdist-synchronous-x10": _synchronous("keras_fit", steps=10),
     "keras-x1": _alone("keras_fit", library="keras", steps=1),
     "keras-x100": _alone("keras_fit", library="keras", steps=100),
 }
