@@ -13,6 +13,7 @@ from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit import worker_function
 from tfdist.parameter_server.step_graph import unrolling
 from tfdist.parameter_server.step_graph.messages import Message
+from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
@@ -241,6 +242,13 @@ def test_one_worker_computes_what_one_process_does(
     step, together = traced
     assert len(together.messages) == 4, "for all steps together"
     assert together.size < 2 * step.size, "one copy of the step, in a loop"
+    (loop,) = (
+        op for op in together.function.graph.get_operations() if "While" in op.type
+    )
+    # TensorFlow keeps each value of a loop where the first one is.
+    values = [each.op for each in loop.inputs if each.dtype != tf.resource]
+    assert len(values) > len(model.weights)
+    assert {task_at(each.device) for each in values} == {WORKER}
     assert crossings(sent.functions[0].graph) == 4
 
 

@@ -48,6 +48,9 @@ def _looped(
     # The result's length is known only once `body` has been traced, after the loop
     # needs an initial value. So the loop starts from an empty vector.
     shape = None
+    # TensorFlow keeps the state of a loop where its first value is: a value that is pulled
+    # from a ps would go there and back in each iteration.
+    state = [tf.identity(each) for each in state]
 
     def body(i: tf.Tensor, result: Any, *state: tf.Tensor) -> tuple[Any, ...]:
         nonlocal shape
