@@ -82,6 +82,13 @@ def split(steps: int, least: int, sizes: Collection[int]) -> Iterator[int]:
         yield steps
 
 
+def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
+    """Returns the callbacks in the arguments of a `fit` or an `evaluate`, one by one."""
+    given = arguments.get("callbacks")
+    inside = getattr(given, "callbacks", None)
+    return inside or keras.tree.flatten(given or [])
+
+
 def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
     """Whether a callback does something before or after each batch.
 

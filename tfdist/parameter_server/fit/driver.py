@@ -7,14 +7,13 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import keras
 import tensorflow as tf
 
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.keras.strides import in_strides, sees_batches, shows_progress
+from tfdist.keras.strides import callbacks_of, in_strides, sees_batches, shows_progress
 from tfdist.liveness.lost_ps import error_of_lost_ps
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit import refusals
@@ -136,9 +135,7 @@ class ParameterServerDriver(DefaultDriver):
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch."""
-        callbacks = arguments.get("callbacks")
-        inside = getattr(callbacks, "callbacks", None)
-        given = inside or keras.tree.flatten(callbacks or [])
+        given = callbacks_of(arguments)
         stage = building.STAGES.get(method)
         pace = None
         if stage is not None and sees_batches(given, stage):

@@ -1,4 +1,4 @@
-"""How many copies of a step follow each other without a loop, if they are not large. Pure."""
+"""How large a function may become: by copies of a step, and for graph optimizers. Pure."""
 
 LONGEST_CHUNK = 20
 """The most steps that follow each other without a loop: more gain little."""
@@ -26,7 +26,7 @@ LARGEST_OPTIMIZED = 10_000
 """The most operations of a function that TensorFlow's graph optimizers are given.
 
 They took 5 s of CPU time for 15,000 operations, of 6 s that a worker needed before its
-first step, and four times as long for twice as many. Steps without loops stay below.
+first step, and four times as long for twice as many.
 """
 
 

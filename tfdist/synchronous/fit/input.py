@@ -72,7 +72,6 @@ class ShardedIterator:
         self.structure = structure
         self.totals = totals
         self.asked: int | None = None
-        self.is_shown = True
         self.taken = 0
 
     def __del__(self) -> None:

@@ -32,7 +32,6 @@ class ReplicaPredictions(ModelFunctions):
 
     def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
         attempt = ShareFunction(
-            self.model,
             self.strategy,
             shares.structure,
             shares.totals,

@@ -22,8 +22,7 @@ class ShareFunction:
     """Runs a step on each replica's next share, unless the data has ended.
 
     Args:
-        model: The Keras model.
-        strategy: The model's `SynchronousStrategy`.
+        strategy: The `SynchronousStrategy`.
         structure: The structure of the batches.
         totals: As in `ShardedIterator`.
         run: A replica's step.
@@ -32,7 +31,6 @@ class ShareFunction:
 
     def __init__(
         self,
-        model: Any,
         strategy: Any,
         structure: BatchStructure,
         totals: Totals,

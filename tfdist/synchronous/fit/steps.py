@@ -106,7 +106,6 @@ class ReplicaSteps(ModelFunctions):
 
     def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
         attempt = ShareFunction(
-            self.model,
             self.strategy,
             shares.structure,
             shares.totals,
