@@ -294,6 +294,9 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_trains_like_one_process[uneven]",
         "test_trains_like_one_process[custom_step]",
     ),
+    "test_recovery_cluster": (
+        "test_tasks_are_lost_and_training_ends_as_planned[killed]",
+    ),
     "test_recovery_launch": (
         "test_a_ps_or_the_chief_starts_the_program_and_every_ps_again[ps:1]",
     ),

@@ -2,9 +2,11 @@ import socket
 import threading
 
 import pytest
+import tensorflow as tf
 
 from tf_config import Cluster, ClusterError
 from tfdist import ParameterServerStrategy, StartupTimeoutError
+from tfdist.cluster.reach import try_until_reached
 from tfdist.cluster.servers import wait_for_servers
 
 from .addresses import free_addresses
@@ -104,3 +106,35 @@ def test_a_stall_timeout_of_the_environment_is_a_number(monkeypatch):
         ValueError, match="TFDIST_STALL_TIMEOUT must be a time > 0 seconds.*'2m'"
     ):
         ParameterServerStrategy()
+
+
+@pytest.fixture
+def tries():
+    """Reaches the ps at the third try."""
+    count = []
+
+    def receive():
+        count.append(1)
+        if len(count) < 3:
+            raise tf.errors.UnavailableError(None, None, "failed to connect: refused")
+
+    return count, receive
+
+
+def test_a_worker_that_does_not_reach_a_ps_yet_tries_again(tries):
+    count, receive = tries
+    try_until_reached("worker:1", receive, lambda: True, DEADLINE)
+    assert len(count) == 3
+
+
+def test_a_worker_that_never_reaches_a_ps_is_named(tries):
+    with pytest.raises(
+        StartupTimeoutError, match=r"worker:1 cannot.*refused.*firewall"
+    ):
+        try_until_reached("worker:1", tries[1], lambda: True, timeout=0)
+
+
+def test_a_lost_worker_is_left_to_recovery(tries):
+    count, receive = tries
+    try_until_reached("worker:1", receive, lambda: False, DEADLINE)
+    assert len(count) == 1

@@ -8,7 +8,7 @@ import numpy as np
 TOLERANCE = 2e-4
 """Of the largest number of each array."""
 
-NOISE = 1e-7
+NOISE = 1e-6
 """What rounding leaves of a sum that is zero, such as the gradient of a useless bias."""
 
 

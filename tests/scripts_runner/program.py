@@ -69,8 +69,10 @@ def run(name, strategy, directory):
 
 def is_refusal(error):
     """Whether tfdist itself raised it, in so many words."""
+    if type(error).__module__.startswith("tfdist."):
+        return True
     if not isinstance(error, SAID) or isinstance(error, tf.errors.OpError):
-        return type(error).__module__.startswith("tfdist.")
+        return False
     frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     # AutoGraph raises it anew, with the frames in the message.
     frames += [(path, int(line)) for path, line in FRAME.findall(str(error))]

@@ -21,6 +21,7 @@ from tfdist.cluster.membership import (
     resolver_of,
 )
 from tfdist.cluster.presence import Presence, min_workers_of
+from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
@@ -187,6 +188,12 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         weakref.finalize(self, self.watchdog.stop).atexit = False
         with self.activity.call():
             self._connect(config, partitioner, placement)
+            here = {
+                task: address
+                for task, address in self.servers.items()
+                if task.job == "worker" and task not in self.presence.away
+            }
+            have_workers_reach_ps(here, len(config.cluster.ps), startup_timeout)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
         self._step_counter = StepCounter(self, presence)
         self._in_flight = InFlight(
