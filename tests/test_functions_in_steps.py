@@ -213,6 +213,32 @@ def test_a_rehearsal_knows_the_size_of_batches_that_are_all_full():
     assert int(model.optimizer.iterations) == 5
 
 
+class Regularized(keras.Model):
+    """Without `call`; adds up its `losses`, as Keras's guide to custom steps does."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1, kernel_regularizer="l2")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self.dense(x))) + sum(self.losses)
+        weights = self.dense.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_a_rehearsal_has_the_losses_of_a_model():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.fit_driver = Local(strategy)
+    with strategy.scope():
+        model = Regularized()
+        model.compile("sgd")
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert int(model.optimizer.iterations) == 5
+
+
 def test_a_rehearsal_has_the_gradient_of_a_table():
     """Which rows it has depends on a replica's examples; those of the sum do not."""
     table = keras.Variable(tf.ones([5, 2]))

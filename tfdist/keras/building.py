@@ -195,7 +195,8 @@ def _rehearse(
 def _deferred_creation() -> Iterator[list[Any]]:
     """Defers creating variables; yields a list that has them after the context."""
     created: list[Any] = []
-    with generator_in_scope(), keras.StatelessScope():
+    # A symbolic scope: `losses` would ask a stateless one for the values of weights.
+    with generator_in_scope(), keras.StatelessScope(), keras.SymbolicScope():
         try:
             yield created
         finally:
