@@ -3,8 +3,8 @@
 from typing import Any
 
 # What steps write one at a time under each policy. What rounds keep on the ps is no
-# variable, and has a number for a name.
-UNDER_KEY = {"bounded": ["turns"], "rounds": [r"^\d+$"]}
+# variable, and has a number for a name: of its own, or as an input of a loop.
+UNDER_KEY = {"bounded": ["turns"], "rounds": [r"^(while/input_)?\d+$"]}
 
 LOGS = {"staleness", "max_staleness", "waiting_share", "dropped"}
 
