@@ -171,28 +171,48 @@ def result_of(outcome: Outcome, seed: int) -> dict[str, Any]:
 def table(outcomes: Iterable[Outcome]) -> str:
     """Returns a line for each step, and for each test that failed or was run twice."""
     outcomes = list(outcomes)
+    # To paste into a shell: `make` runs a Python that is not in its PATH.
+    again = f"{shlex.quote(_python())} -m pytest"
     lines = [str(each) for each in outcomes]
     for each in outcomes:
         lines += [f"run twice: {test}" for test in each.tests("retried")]
-        lines += [f"FAILED: python -m pytest '{it}'" for it in each.tests("failed")]
+        lines += [f"FAILED: {again} {shlex.quote(it)}" for it in each.tests("failed")]
     return "\n".join(lines)
+
+
+def _python() -> str:
+    """This Python: its path from the root if it is below, as in .venv/bin."""
+    path = Path(sys.executable)
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the steps, prints the table, and returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.check", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the order of tests")
-    parser.add_argument("--all-engines", action="store_true")
-    parser.add_argument("steps", nargs="*", default=list(parts.PARTS))
-    flags = parser.parse_args(arguments)
+    parser.add_argument(
+        "--all-engines",
+        action="store_true",
+        help="fail where an engine is not installed, in place of skipping its tests",
+    )
     known = (*TARGETS, parts.GATE, *parts.PARTS)
+    parser.add_argument(
+        "steps",
+        nargs="*",
+        metavar="STEP",
+        default=list(parts.PARTS),
+        help=f"of {', '.join(known)}; without any, all parts, which takes more than an hour",
+    )
+    flags = parser.parse_args(arguments)
     if unknown := [step for step in flags.steps if step not in known]:
         parser.error(f"no step is called {unknown[0]!r}: choose of {', '.join(known)}")
     # Whoever ends this process ends what it started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = ["--all-engines"] if flags.all_engines else []
     outcomes: dict[str, Outcome] = {}
-    for step in flags.steps:
+    for step in dict.fromkeys(flags.steps):
         if "wheel" in outcomes and outcomes["wheel"].status != 0:
             outcomes[step] = Outcome(step)
             continue

@@ -1,8 +1,8 @@
 """Deliberate defects, each of which the test named beside it must catch.
 
-    python -m tests.mutants                           # all, one after the other
-    python -m tests.mutants mean-of-means open-port   # some
-    python -m tests.mutants --list                    # what they are
+    python -m tests.mutants                               # all, one after the other
+    python -m tests.mutants mean-of-means index-as-text   # some
+    python -m tests.mutants --list                        # what they are
 
 Each mutant is a small change to a copy of the working tree. Its test runs on the copy as it
 is, where it must pass, and with the defect, where it must fail. The exit status is 1 unless
@@ -45,7 +45,10 @@ class Mutant:
         """Returns the file with the defect; a ValueError if it does not fit once."""
         text, (old, new) = (tree / self.file).read_text(), self.change
         if (count := text.count(old)) != 1:
-            raise ValueError(f"{self.name}: {self.file} has {old!r} {count} times")
+            raise ValueError(
+                f"{self.name}: {self.file} has {old!r} {count} times, and not once: "
+                "renew the mutant in tests/mutants.py"
+            )
         return text.replace(old, new)
 
 
@@ -228,6 +231,11 @@ def main(argv: Sequence[str]) -> int:
         for each in mutants:
             print(each.name, f"{each.file}: {each.change}", each.test, sep="\n    ")
         return 0
+    try:
+        for each in mutants:
+            each.changed(ROOT)  # Fails now, and not after minutes.
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     # As by Ctrl-C, pytest is killed and the copies are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     before: dict[str, Run] = {}
@@ -235,8 +243,6 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         tree = Path(directory, "tree")
         copy_to(tree)
-        for each in mutants:
-            each.changed(tree)  # Fails now, and not after minutes.
         for each in mutants:
             if each.test not in before and not options.no_baseline:
                 before[each.test] = run(tree, each.test)

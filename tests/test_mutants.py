@@ -2,6 +2,7 @@
 
 import pytest
 
+from . import mutants
 from .mutants import MUTANTS, ROOT, Mutant
 
 
@@ -11,6 +12,22 @@ def test_a_mutant_changes_one_place_and_names_a_test(mutant):
     file, _, test = mutant.test.partition("::")
     function = test.partition("[")[0]
     assert f"def {function}" in (ROOT / file).read_text()
+
+
+def test_the_command_of_the_docstring_names_mutants():
+    (command,) = [line for line in mutants.__doc__.splitlines() if "# some" in line]
+    names = command.partition("#")[0].split()[3:]
+    assert set(names) <= {mutant.name for mutant in MUTANTS}
+
+
+def test_a_mutant_that_fits_no_more_is_refused_before_anything_runs(
+    monkeypatch, capsys
+):
+    stale = Mutant("stale", "tests/mutants.py", ("no such text", ""), "tests/test_b.py")
+    monkeypatch.setattr(mutants, "MUTANTS", (stale,))
+    with pytest.raises(SystemExit, match="2"):
+        mutants.main([])
+    assert "0 times, and not once: renew the mutant" in capsys.readouterr().err
 
 
 def test_names_are_of_one_mutant_each():

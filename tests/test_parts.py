@@ -2,8 +2,11 @@
 
 import ast
 import contextlib
+import shlex
 import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import ANY
 
 import psutil
 import pytest
@@ -74,18 +77,23 @@ def outcome(step, status, **result):
 def test_the_closing_table_names_every_failure_with_its_command():
     outcomes = [
         check.Outcome("lint", 0, 3.0),
-        outcome("gate", 1, passed=7, failed=["tests/test_a.py::test_b[1]"]),
+        outcome("gate", 1, passed=7, failed=["tests/test_a.py::test_b[it's 1]"]),
         outcome("recovery", 0, passed=2, retried=["tests/test_c.py::test_d"]),
         check.Outcome("doctests"),
     ]
-    assert check.table(outcomes).splitlines() == [
+    lines = check.table(outcomes).splitlines()
+    assert lines == [
         "lint             passed        3 s",
         "gate             FAILED       12 s  7 tests passed",
         "recovery         passed       12 s  2 tests passed",
         "doctests         not run       0 s",
-        "FAILED: python -m pytest 'tests/test_a.py::test_b[1]'",
+        ANY,
         "run twice: tests/test_c.py::test_d",
     ]
+    (failed,) = [each for each in lines if each.startswith("FAILED: ")]
+    python, *rest = shlex.split(failed.removeprefix("FAILED: "))
+    assert check.ROOT / python == Path(sys.executable)
+    assert rest == ["-m", "pytest", "tests/test_a.py::test_b[it's 1]"]
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(capfd):
@@ -106,7 +114,7 @@ def test_all_steps_run_and_those_that_need_the_wheel_do_not_without_it(
         return check.Outcome(step, 1 if step in ("lint", "wheel") else 0)
 
     monkeypatch.setattr(check, "run", run)
-    assert check.main(["lint", "types", "wheel", "gate"]) == 1
+    assert check.main(["lint", "types", "types", "wheel", "gate"]) == 1
     assert ran == ["lint", "types", "wheel"]
     assert "gate             not run" in capsys.readouterr().out
 
