@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
                 print(f"launch.task: {notice}", file=sys.stderr, flush=True)
         if task_plan.is_server:
             print(
-                f"launch.task: {task_plan.name} is serving on {task_plan.address} until "
-                f"{'the chief has ended' if chief else 'it is killed'}; training begins "
+                f"launch.task: {task_plan.name} starts to serve on {task_plan.address}, "
+                f"until {'the chief has ended' if chief else 'it is killed'}; training begins "
                 "once every task is running",
                 file=sys.stderr,
                 flush=True,

@@ -60,6 +60,13 @@ def test_another_error_stays_as_it_is():
         traced(step)
 
 
+def test_an_error_of_another_axis_stays_as_it_is():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="to have value 8") as raised:
+        traced(model)
+    assert "tf.shape" not in str(raised.value)
+
+
 @pytest.mark.parametrize("drop_remainder", [True, False])
 def test_which_batches_have_a_fixed_size(drop_remainder):
     data = tf.data.Dataset.from_tensor_slices(tf.zeros([9, 4]))

@@ -68,7 +68,9 @@ def test_ps_becomes_a_server_and_needs_no_script_of_its_own(run, tmp_path):
     assert (process.returncode, output) == (6, "served []\n")
     *warning, waits = errors.splitlines(keepends=True)
     assert only_the_warning("".join(warning), "port 2 of")
-    assert "ps:1 is serving on b:2 until it is killed; training begins once" in waits
+    assert (
+        "ps:1 starts to serve on b:2, until it is killed; training begins once" in waits
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,12 @@ from tfdist.keras.graph import inputs_of
 from tfdist.liveness.step_error import is_about_shapes
 
 _NO_NUMBER = re.compile(r"\bNone\b|NoneType|partially known|unknown TensorShape")
+# Keras's check of a layer's input shows the whole shape, whatever is wrong with it.
+_OF_ANOTHER_AXIS = re.compile(
+    r"incompatible with the layer: expected (ndim|min_ndim|max_ndim|axis (?!0\b))"
+)
+# Keras lists the arguments of a layer below any error; many of them are None.
+_ARGUMENTS = "Arguments received by"
 _NO_FIXED_SIZE = (
     "Each replica has a part of the batch, and the size of its part is not known before the "
     "step runs. Where the step or a layer reads it from a shape, as in x.shape[0], write "
@@ -53,6 +59,12 @@ def _fixed_by(op: tf.Operation) -> int | None:
     return size if size and size > 1 and None in sizes and is_given else None
 
 
+def _is_about_rows(text: str) -> bool:
+    """Whether an error may come from a number of rows that is not known."""
+    what = text.partition(_ARGUMENTS)[0]
+    return bool(_NO_NUMBER.search(what)) and not _OF_ANOTHER_AXIS.search(what)
+
+
 @contextlib.contextmanager
 def explained(has_fixed_rows: bool) -> Iterator[None]:
     """Adds to the error of a step about a size or a shape what to write.
@@ -65,7 +77,7 @@ def explained(has_fixed_rows: bool) -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         text = str(error)
-        if has_fixed_rows and _NO_NUMBER.search(text):
+        if has_fixed_rows and _is_about_rows(text):
             # The same error, so that its type and its stack are those of the program.
             error.args = (f"{text}\n\n{_NO_FIXED_SIZE}.",)
         raise
