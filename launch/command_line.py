@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from absl import flags
 
+from launch import stray_flags
 from launch.engines.engine import EngineError
 from launch.engines.hosts import HostError
 from launch.engines.record import RecordError
@@ -76,7 +77,8 @@ def parse(
     """Parses the launcher's flags up to the script; everything after it is the script's.
 
     Returns:
-        The values of the launcher's flags, and the program.
+        The values of the launcher's flags, and the program. A flag of the script that
+        seems to be meant for the launcher is warned of.
 
     Raises:
         UsageError: If a flag is unknown or has a bad value, or no script follows.
@@ -88,7 +90,10 @@ def parse(
             "no script given: put it after the flags, for example train.py"
         )
     script, *script_flags = rest
-    return values, Program(script, tuple(script_flags))
+    program = Program(script, tuple(script_flags))
+    if stray := stray_flags.warning(program, set(values)):
+        print(stray, file=sys.stderr, flush=True)
+    return values, program
 
 
 def parse_flags(
