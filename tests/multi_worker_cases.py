@@ -476,6 +476,55 @@ def embedding(strategy):
 
 
 @case
+def rows_of_steps_in_one_call(strategy):
+    """An embedding's gradient has as many rows as the batch, and the last is smaller."""
+
+    def build():
+        return keras.Sequential(
+            [
+                keras.layers.Input((3,), dtype="int32"),
+                keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, kernel_initializer=ramp),
+            ]
+        )
+
+    model = compiled(strategy, build, steps_per_execution=3)
+    ids = np.random.RandomState(1).randint(0, 20, (37, 3))
+    y = ids.sum(1, keepdims=True).astype("float32") / 20
+    seen = []
+    hook = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(batch)
+    )
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0, "callbacks": [hook]}
+    history = model.fit(ids, y, epochs=2, **options)
+    return result(model, history, seen=np.array(seen))
+
+
+def spread(targets, outputs):
+    error = tf.reduce_mean((targets - outputs) ** 2)
+    return error + tf.math.reduce_variance(outputs)
+
+
+def greatest_error(targets, outputs):
+    return tf.reduce_max(tf.abs(targets - outputs))
+
+
+@case
+def many_steps_of_a_loss_of_the_whole_batch(strategy):
+    model = compiled(
+        strategy,
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+        loss=spread,
+        metrics=[greatest_error],
+    )
+    x, y = data(250)
+    options = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    history = model.fit(x, y, epochs=2, validation_data=(x, y), **options)
+    return result(model, history)
+
+
+@case
 def one_batch_at_a_time(strategy):
     model = compiled(strategy)
     x, y = data(21)

@@ -293,6 +293,7 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "test_multi_worker": (
         "test_trains_like_one_process[uneven]",
         "test_trains_like_one_process[custom_step]",
+        "test_trains_like_one_process[rows_of_steps_in_one_call]",
     ),
     "test_recovery_cluster": (
         "test_tasks_are_lost_and_training_ends_as_planned[killed]",

@@ -14,7 +14,7 @@ from tfdist import _tf
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
-from tfdist.synchronous.fit.computation import has_reduced_gradients
+from tfdist.synchronous.fit.computation import has_reduced_gradients, note_shapes
 from tfdist.variables.creation import variable_path
 
 # TensorFlow numbers its own groups from 1.
@@ -167,6 +167,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         Unlike `ReplicaContext.all_reduce`, it does not make the threads of a worker's
         replicas wait for each other, so it also works inside a condition.
         """
+        note_shapes(values)
         reduce_op = tf.distribute.ReduceOp.SUM
         return self._replica_ctx_all_reduce(reduce_op, list(values), options)
 

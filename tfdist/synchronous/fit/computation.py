@@ -1,6 +1,6 @@
 """One replica's part of a step: gradients, optimizers, variables, seeds and masks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -204,6 +204,16 @@ class ReplicaComputation(WholeBatchComputation):
 def tracing(step: ReplicaStep) -> Any:
     """Returns a context in which this thread traces a replica's step."""
     return computing(ReplicaComputation(step))
+
+
+def note_shapes(values: Sequence[Any]) -> None:
+    """Takes note of what a step of this thread exchanges, if it is in a step.
+
+    Args:
+        values: Tensors or `IndexedSlices`.
+    """
+    if (step := getattr(current_computation(), "step", None)) is not None:
+        step.note_shapes(values)
 
 
 def has_reduced_gradients() -> bool:

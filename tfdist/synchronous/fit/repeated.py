@@ -1,4 +1,10 @@
-"""Several steps of a replica in one call, as long as there is data."""
+"""Several steps of a replica in one call, as long as there is data.
+
+TensorFlow's collectives keep one number for all steps of a loop, and refuse a second shape
+under the same number. So steps are in a loop only if what they exchange has a fixed shape,
+as the gradients of dense weights have. Others, such as those of an embedding, have as many
+rows as the batch, and the last batch is often smaller.
+"""
 
 from typing import Any
 
@@ -7,6 +13,10 @@ import tensorflow as tf
 from tfdist.synchronous.fit.run import ShareFunction
 
 _as_written = tf.autograph.experimental.do_not_convert
+
+
+class VaryingShapesError(Exception):
+    """The steps of a loop exchange tensors whose shapes may differ between the steps."""
 
 
 class _UnexpectedLogsError(Exception):
@@ -28,6 +38,9 @@ def repeated(
 
     Returns:
         How many steps had data, and the results of the last one.
+
+    Raises:
+        VaryingShapesError: If the steps have to be called one by one.
     """
     if tf.executing_eagerly():
         return _one_by_one(attempt, values, int(steps))
@@ -57,6 +70,9 @@ def _loop(
 
     start = tf.constant(0), tf.constant(True), outputs
     ran, _, outputs = tf.while_loop(proceed, _as_written(run), start)
+    if not all(attempt.shapes):
+        # Here, where no code of the user's can catch it.
+        raise VaryingShapesError
     return ran, outputs
 
 

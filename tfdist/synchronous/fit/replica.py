@@ -42,6 +42,8 @@ class ReplicaStep:
         differentiates_same: Whether it is one of numbers that every replica has alike,
             weighted by the replicas' shares.
         is_differentiable: Whether a gradient of the step may be differentiated again.
+        shapes: Whether the shapes of what it exchanges are fixed, for all exchanges of all
+            replicas of this process.
         token: What the next exchange that a tape may go back through depends on.
     """
 
@@ -62,6 +64,7 @@ class ReplicaStep:
     is_differentiating: bool = False
     differentiates_same: bool = False
     is_differentiable: bool = False
+    shapes: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
@@ -102,6 +105,13 @@ class ReplicaStep:
         return tf.cond(
             self.count > 0, lambda: gradient, lambda: tf.zeros_like(gradient)
         )
+
+    def note_shapes(self, values: Sequence[Any]) -> None:
+        """Takes note of whether what it exchanges has the same shape in every step."""
+        self.shapes += [
+            not isinstance(each, tf.IndexedSlices) and each.shape.is_fully_defined()
+            for each in values
+        ]
 
     def check_can_exchange(self) -> None:
         """Checks that what is being traced is the step, and no function within it.

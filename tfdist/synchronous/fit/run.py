@@ -27,6 +27,9 @@ class ShareFunction:
         totals: As in `ShardedIterator`.
         run: A replica's step.
         kinds: The kinds of what the step computes, if it runs eagerly.
+
+    Attributes:
+        shapes: As in `ReplicaStep`, of the steps that were traced.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class ShareFunction:
         self._totals = totals
         self._run = run
         self._kinds = kinds
+        self.shapes: list[bool] = []
 
     @_as_written
     def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
@@ -89,6 +93,7 @@ class ShareFunction:
             this = _this_step(
                 self._structure, count, total, self._kinds, self._totals.has_rows
             )
+            this.shapes = self.shapes
             with tracing(this):
                 return self._run(this, self._structure.pack(present))
 

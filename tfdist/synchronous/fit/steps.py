@@ -19,7 +19,7 @@ from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.refusals import check_copies
-from tfdist.synchronous.fit.repeated import repeated
+from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
 from tfdist.synchronous.fit.shares import row_count
@@ -44,6 +44,7 @@ class ReplicaSteps(ModelFunctions):
     def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
         super().__init__(model)
         self._step = step
+        self._are_single = False
 
     def on_data(self, data: ShardedIterator) -> Any:
         """Runs the next steps and returns their logs, equal on every worker.
@@ -54,7 +55,7 @@ class ReplicaSteps(ModelFunctions):
         """
         with self.naming_errors(data.structure.has_fixed_rows):
             try:
-                ran, logs = self._on_shares(data)(data.values, *_steps_of(data))
+                ran, logs = self._next_steps(data)
             except tf.errors.OpError:
                 self.strategy.copies_may_differ = True
                 raise
@@ -62,6 +63,23 @@ class ReplicaSteps(ModelFunctions):
             if not int(ran):
                 raise StopIteration
             return logs
+
+    def _next_steps(self, data: ShardedIterator) -> tuple[Any, Any]:
+        """Runs steps; returns how many had data, and the logs after the last of them."""
+        if not self._are_single:
+            try:
+                return self._on_shares(data)(data.values, *_steps_of(data))
+            except VaryingShapesError:
+                # All workers trace the same step, so each of them arrives here.
+                self._are_single = True
+        ran, logs = 0, None
+        step = self._on_shares(data, single=True)
+        for _ in range(data.asked or self.model.steps_per_execution):
+            had_data, found = step(data.values)
+            if not int(had_data):
+                break
+            ran, logs = ran + 1, found
+        return ran, logs
 
     def on_batch(self, batch: Any) -> Any:
         """Runs one step on a batch that every worker has in full."""
@@ -104,7 +122,9 @@ class ReplicaSteps(ModelFunctions):
             return None
         return _rehearsed[self.model][self._step.__name__]
 
-    def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
+    def _on_shares(
+        self, shares: ShardedIterator, single: bool = False
+    ) -> Callable[..., Any]:
         attempt = ShareFunction(
             self.strategy,
             shares.structure,
@@ -116,15 +136,16 @@ class ReplicaSteps(ModelFunctions):
 
         def execute(values: Any, asked: Any = None) -> tuple[tf.Tensor, Any]:
             with MetricResults(self.model) as self._results:
-                if asked is None and each == 1:
+                if single or (asked is None and each == 1):
                     ran, outputs = attempt(values)
                 else:
                     steps = each if asked is None else asked
                     ran, outputs = repeated(attempt, values, steps)
             return ran, self._logs(outputs)
 
-        in_strides = shares.asked is not None
-        return self.function(f"{self.key_of(shares)} {in_strides}", execute)
+        in_strides = shares.asked is not None and not single
+        key = f"{self.key_of(shares)} {in_strides} {single}"
+        return self.function(key, execute)
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
