@@ -303,3 +303,22 @@ def test_a_counter_adds_up_the_steps():
     for _ in range(3):
         step()
     assert counter.total().plain == 3 * 2 * (4 + 2 * 4 * 4)
+
+
+@ROUTES
+def test_tensorflow_optimizes_no_lookup_into_a_read_of_the_table(aggregate):
+    v1 = tf.compat.v1
+    traced = v1.RunOptions(output_partition_graphs=True)
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = v1.get_variable("table", [1000, 8], use_resource=True)
+        ids = v1.placeholder(tf.int64, [None])
+        bags = tf.RaggedTensor.from_uniform_row_length(ids, 2)
+        rows = lookup([table], bags, None, aggregate=aggregate)
+        session.run(v1.global_variables_initializer())
+        found = v1.RunMetadata()
+        session.run(rows, {ids: [1, 2, 1, 3]}, options=traced, run_metadata=found)
+    (graph,) = found.partition_graphs
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    operations = {each.op for each in nodes}
+    assert "ResourceGather" in operations
+    assert "ReadVariableOp" not in operations

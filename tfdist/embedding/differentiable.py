@@ -128,6 +128,10 @@ def _block_and_gradient(
     with tf.device(_device_of(shard)):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
+        # Where a sum follows a gather of unique ids, TensorFlow's graph optimizer has the
+        # sum take its rows from the whole table, which each step then copies. It does not
+        # see through this.
+        index = tf.ensure_shape(index, [None])
         # Not `shard.sparse_read`: TensorFlow would notice the variable, and require a
         # gradient function with the argument `variables`.
         rows = _computable(
