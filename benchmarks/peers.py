@@ -12,6 +12,7 @@ others are stopped. Ratios compare turns of the same round.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -34,15 +35,14 @@ from peer_programs.data import write_images
 from peers_cluster import PeerError
 from peers_measure import Plan, measure
 from peers_results import Measured, joined, merged
+from peers_workloads import WORKLOADS
 
-WORKLOADS = ("mlp-sgd", "mlp-adam", "cnn-sgd", "cnn-adam")
-LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3}
 DEFAULT = "mxnet,paddle,tfdist-x1,tfdist-x10,tfdist-x100"
 # A multiple of every number of steps per call, and of Paddle's steps per file.
 _GRAIN = 100
 # What docs/peers.md shows, with --all: a workload, ps, workers, and contenders that take
-# turns with each other. MXNet is in each: ratios to it compare all. Together, they would
-# not fit into the memory of a small machine.
+# turns with each other. MXNet is in each that has it: ratios to it compare all. Together,
+# they would not fit into the memory of a small machine.
 _FEW = "mxnet,paddle,torch-rpc,tf1,tfdist-x1,tfdist-x10"
 ALL = (
     ("mlp-sgd", 2, 2, "mxnet,paddle,tfdist-every5,tfdist-every10,tfdist-x100"),
@@ -52,6 +52,7 @@ ALL = (
     ("mlp-adam", 2, 2, _FEW),
     ("cnn-adam", 2, 2, _FEW),
     ("mlp-sgd", 4, 8, "mxnet,tfdist-x1,tfdist-x10"),
+    ("recommender", 2, 2, "paddle,tfdist-x1,tfdist-x10"),
 )
 PACKAGES = {
     "mxnet": ["mxnet", "numpy"],
@@ -77,9 +78,11 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "losses", 1, "Losses to take, a fresh cluster each.", lower_bound=1
     )
-    flags.DEFINE_integer("batch_size", 64, "Examples per step.", lower_bound=1)
+    flags.DEFINE_integer(
+        "batch_size", None, "Examples per step; that of the workload.", lower_bound=1
+    )
     flags.DEFINE_float(
-        "learning_rate", None, "Of all contenders; 0.05 with SGD and 0.001 with Adam."
+        "learning_rate", None, "Of all contenders; that of the workload."
     )
     flags.DEFINE_integer("ps", 2, "Parameter servers of each contender.", lower_bound=1)
     flags.DEFINE_integer("workers", 2, "Workers of each contender.", lower_bound=1)
@@ -156,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
     for job, (*_, names) in zip(jobs, runs, strict=True):
         for name in names:
             peers_systems.processes(name, job)
-    if not data.exists():
+    if any(job.workload.has_images for job in jobs) and not data.exists():
         _write_images(data)
     recorded = peers_report.RECORDED if values.all and not values.quick else None
     path = values.json or recorded
@@ -189,17 +192,13 @@ def _available(names: Sequence[str]) -> list[str]:
 
 
 def _job(workload: str, num_ps: int, num_workers: int, data: Path) -> peers_systems.Job:
-    values = flags.FLAGS
-    model, optimizer = workload.split("-")
-    return peers_systems.Job(
-        num_ps,
-        num_workers,
-        data,
-        model,
-        optimizer,
-        values.batch_size,
-        values.learning_rate or LEARNING_RATES[optimizer],
-    )
+    given = {
+        name: flags.FLAGS[name].value
+        for name in ("batch_size", "learning_rate")
+        if flags.FLAGS[name].value
+    }
+    trained = dataclasses.replace(WORKLOADS[workload], **given)
+    return peers_systems.Job(num_ps, num_workers, data, trained)
 
 
 def _write_images(path: Path) -> None:

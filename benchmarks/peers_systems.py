@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peer_programs.control import Task
+from peers_workloads import Workload
 
 import tf_config
 
@@ -61,19 +62,13 @@ class Job:
         num_ps: Parameter servers.
         num_workers: Workers.
         data: The images.
-        model: `mlp` or `cnn`.
-        optimizer: `sgd` or `adam`.
-        batch_size: Examples per step.
-        learning_rate: Of the optimizer.
+        workload: What they train.
     """
 
     num_ps: int
     num_workers: int
     data: Path
-    model: str
-    optimizer: str
-    batch_size: int
-    learning_rate: float
+    workload: Workload
 
     def task(self, job: str, index: int, **options: Any) -> Task:
         """Returns the task of a process. Ports are free: each contender has a network."""
@@ -85,10 +80,10 @@ class Job:
             addresses[: self.num_ps],
             addresses[self.num_ps :],
             str(self.data),
-            self.model,
-            self.optimizer,
-            self.batch_size,
-            self.learning_rate,
+            self.workload.model,
+            self.workload.optimizer,
+            self.workload.batch_size,
+            self.workload.learning_rate,
             options=options,
         )
 
@@ -101,12 +96,18 @@ def processes(name: str, job: Job) -> list[Process]:
         job: What they train, and how many of them.
 
     Raises:
-        SetupError: If there is no such contender, or its environment is missing.
+        SetupError: If there is no such contender, its environment is missing, or it has
+            no program for the workload.
     """
     system, at, tree = name.partition("@")
     if system not in SYSTEMS:
         raise SetupError(
             f"unknown contender {system!r}; choose from {', '.join(SYSTEMS)}"
+        )
+    of_workload = job.workload.systems
+    if of_workload and system not in of_workload:
+        raise SetupError(
+            f"{system} has no {job.workload.model}; choose from {', '.join(of_workload)}"
         )
     if "-every" in system and not merges(Path(tree) if tree else ROOT):
         raise SetupError(f"{name}: this tfdist has no `Every`")

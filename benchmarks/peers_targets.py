@@ -64,6 +64,7 @@ TARGETS = (
         _RATE,
         1.2,
     ),
+    Target("recommender, 2 ps and 2 workers", "tfdist-x10", ("paddle",), _RATE, 2.0),
 )
 
 

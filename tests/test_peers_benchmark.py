@@ -38,8 +38,10 @@ def systems(benchmark, monkeypatch, tmp_path):
     return found
 
 
-def job(systems, num_ps=2, num_workers=3, model="mlp"):
-    return systems.Job(num_ps, num_workers, Path("mnist.npz"), model, "sgd", 64, 0.05)
+def job(systems, num_ps=2, num_workers=3, workload="mlp-sgd", data="mnist.npz"):
+    from peers_workloads import WORKLOADS
+
+    return systems.Job(num_ps, num_workers, Path(data), WORKLOADS[workload])
 
 
 @pytest.fixture
@@ -167,6 +169,26 @@ def test_an_unknown_contender_is_refused(systems, name, message):
         systems.processes(name, job(systems))
 
 
+def test_a_workload_names_the_contenders_that_have_a_program_for_it(systems):
+    recommender = job(systems, workload="recommender")
+    of_workload = recommender.workload.systems
+    assert (
+        {"paddle", "tfdist-x1", "tfdist-x10"} < set(of_workload) < set(systems.SYSTEMS)
+    )
+    for name in of_workload:
+        for each in systems.processes(name, recommender):
+            if each.task:
+                assert (each.task.model, each.task.batch_size) == ("recommender", 512)
+    with pytest.raises(systems.SetupError, match="mxnet has no recommender; choose"):
+        systems.processes("mxnet", recommender)
+
+
+def test_what_is_recorded_can_be_measured(systems, benchmark):
+    for workload, num_ps, num_workers, names in benchmark("peers").ALL:
+        for name in names.split(","):
+            systems.processes(name, job(systems, num_ps, num_workers, workload))
+
+
 def test_a_missing_environment_is_named(systems):
     Path(systems.python_of("mxnet")).unlink()
     with pytest.raises(systems.SetupError, match="run `make peers`"):
@@ -188,7 +210,7 @@ def test_workers_train_on_the_same_images_in_another_order(
     path = tmp_path / "mnist.npz"
     pixels = random.randint(0, 256, (5000, 784), dtype=np.uint8)
     np.savez(path, images=pixels, labels=np.arange(5000, dtype=np.int32) % 10)
-    every = systems.Job(1, 2, path, "cnn", "sgd", 64, 0.05)
+    every = job(systems, 1, 2, "cnn-sgd", path)
     first, second = (data.Data(every.task("worker", index)) for index in (0, 1))
     images, labels = first.batches()
     assert images.shape == (62, 64, 28, 28, 1)
@@ -215,10 +237,36 @@ def test_workers_train_on_the_same_images_in_another_order(
     assert (score.accuracy, score.training_loss) == (0, pytest.approx(0))
 
 
+def test_workers_train_on_the_same_clicks_in_another_order(systems, benchmark):
+    data, clicks = benchmark("peer_programs.data"), benchmark("peer_programs.clicks")
+    every = job(systems, 1, 2, "recommender")
+    first, second = (data.data_of(every.task("worker", index)) for index in (0, 1))
+    users, tags, labels = first.batches()
+    assert (users.shape, tags.shape) == ((100, 512), (100, 512, 20))
+    assert tags.min() >= 0
+    assert tags.max() < clicks.ROWS
+    # As often as 1, 1/2, 1/3...: the most frequent is one in 14 (the sum of these).
+    counts = np.sort(np.unique(tags, return_counts=True)[1])[::-1]
+    assert counts[0] / tags.size == pytest.approx(1 / 14.4, rel=0.02)
+    assert counts[0] / counts[1] == pytest.approx(2, rel=0.05)
+    others = second.batches()
+    assert not np.array_equal(users, others[0])
+    for mine, theirs in zip((users, labels), (others[0], others[2]), strict=True):
+        np.testing.assert_array_equal(np.sort(mine.ravel()), np.sort(theirs.ravel()))
+
+    def certain_of_clicks(users, tags):
+        return np.full((len(users), 1), 100.0)
+
+    score = first.score(certain_of_clicks)
+    assert score.loss == pytest.approx(100 * (1 - score.accuracy))
+    assert score.training_loss == pytest.approx(100 * (1 - labels.mean()))
+
+
 def test_weights_fit_the_models(benchmark):
-    data = benchmark("peer_programs.data")
-    sizes = [sum(each.size for each in data.initial_weights(m)) for m in ("mlp", "cnn")]
-    assert sizes == [203_530, 62_346]
+    weights = benchmark("peer_programs.data").initial_weights
+    models = ("mlp", "cnn", "recommender")
+    sizes = [sum(each.size for each in weights(model)) for model in models]
+    assert sizes == [203_530, 62_346, 2_177]
 
 
 def test_every_peer_has_an_environment(benchmark):

@@ -28,7 +28,7 @@ class Task:
         ps: The address of each ps.
         workers: The address of each worker.
         data: An .npz file that `data.py` reads.
-        model: `mlp` or `cnn`.
+        model: `mlp`, `cnn` or `recommender`.
         optimizer: `sgd` or `adam`.
         batch_size: Examples per step.
         learning_rate: Of the optimizer.
@@ -84,7 +84,7 @@ class Control:
 def serve(
     task: Task,
     train: Callable[[int], None],
-    predict: Callable[[np.ndarray], np.ndarray],
+    predict: Callable[..., np.ndarray],
     count: Callable[[], int | None] = lambda: None,
     prepare: Callable[[int], None] = lambda steps: None,
 ) -> None:
@@ -93,11 +93,11 @@ def serve(
     Args:
         task: The task of this process.
         train: Trains a number of steps, and returns when all of them have finished.
-        predict: Returns the logits of a batch of images, with the current weights.
+        predict: Returns the logits of a batch of images, or other inputs, with the current weights.
         count: Returns the updates that the servers have counted.
         prepare: Is told the number of steps before the clock starts.
     """
-    from peer_programs.data import Data
+    from peer_programs.data import data_of
 
     control = Control(task)
     control.send(pid=os.getpid())
@@ -108,5 +108,5 @@ def serve(
             train(steps)
             control.send(seconds=time.perf_counter() - started)
         else:
-            score = Data(task).score(predict)
+            score = data_of(task).score(predict)
             control.send(**score._asdict(), iterations=count())

@@ -1,9 +1,8 @@
 """Workloads: the same images, initial weights and batches for every contender."""
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from peer_programs.control import Task
@@ -13,6 +12,8 @@ _TRAIN = 4000
 _SHAPES = {
     "mlp": [(784, 256), (256,), (256, 10), (10,)],
     "cnn": [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (1024, 10), (10,)],
+    # Above the rows of its tables, which every contender draws itself.
+    "recommender": [(32, 64), (64,), (64, 1), (1,)],
 }
 
 
@@ -62,15 +63,8 @@ class Data:
         Batches are put together ahead of time, so that no contender is measured on how
         it reads its input.
         """
-        size = self._task.batch_size
-        count = _TRAIN // size
-        rows = np.random.RandomState(self._task.index).permutation(_TRAIN)
-        rows = rows[: count * size].reshape(count, size)
+        rows = shuffled_batches(self._task, _TRAIN)
         return self._images[rows], self._labels[rows]
-
-    def stream(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Returns the batches again and again."""
-        return itertools.cycle(zip(*self.batches(), strict=True))
 
     def score(self, predict: Callable[[np.ndarray], np.ndarray]) -> Score:
         """Returns the loss on all images, with the weights as they are.
@@ -89,6 +83,22 @@ class Data:
             float(right[_TRAIN:].mean()),
             float(loss[:_TRAIN].mean()),
         )
+
+
+def shuffled_batches(task: Task, count: int) -> np.ndarray:
+    """Returns which of a number of examples are in each batch of an epoch of a task."""
+    batches = count // task.batch_size
+    rows = np.random.RandomState(task.index).permutation(count)
+    return rows[: batches * task.batch_size].reshape(batches, task.batch_size)
+
+
+def data_of(task: Task) -> Any:
+    """Returns what a task trains on: `Data`, or another class with its methods."""
+    if task.model == "recommender":
+        from peer_programs.clicks import Clicks
+
+        return Clicks(task)
+    return Data(task)
 
 
 def initial_weights(model: str) -> list[np.ndarray]:

@@ -6,12 +6,13 @@ a user's program; nothing is built or traced between them.
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from peer_programs.control import Control, Task
-from peer_programs.data import Data, initial_weights
+from peer_programs.data import data_of, initial_weights
 
 
 def _strategy(task: Task) -> Any:
@@ -46,25 +47,59 @@ def _layers(keras: Any, model: str) -> list[Any]:
     ]
 
 
+def _recommender(keras: Any) -> Any:
+    from peer_programs.clicks import INITIAL_RANGE, ROWS, TAGS, WIDTH
+
+    import tfdist
+
+    initial = keras.initializers.RandomUniform(-INITIAL_RANGE, INITIAL_RANGE)
+    table = {"embeddings_initializer": initial}
+    user, tags = (keras.Input(shape, dtype="int64") for shape in ((), (TAGS,)))
+    rows = [
+        tfdist.Embedding(ROWS, WIDTH, **table)(user),
+        tfdist.EmbeddingBag(ROWS, WIDTH, "mean", **table)(tags),
+    ]
+    hidden = keras.layers.Dense(64, activation="relu")(keras.ops.concatenate(rows, 1))
+    return keras.Model([user, tags], keras.layers.Dense(1)(hidden))
+
+
 def _model(keras: Any, task: Task) -> Any:
-    model = keras.Sequential([*_layers(keras, task.model), keras.layers.Dense(10)])
+    losses = keras.losses
+    if task.model == "recommender":
+        model, loss = _recommender(keras), losses.BinaryCrossentropy(from_logits=True)
+    else:
+        layers = [*_layers(keras, task.model), keras.layers.Dense(10)]
+        model = keras.Sequential(layers)
+        loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
     model.compile(
         optimizer=optimizer[task.optimizer](task.learning_rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=loss,
         steps_per_execution=task.options["steps"],
     )
-    model.set_weights(initial_weights(task.model))
+    weights = initial_weights(task.model)
+    if task.model == "recommender":
+        # Not `model.set_weights`, which sets the tables too.
+        dense = [each for each in model.layers if isinstance(each, keras.layers.Dense)]
+        for layer, kernel, bias in zip(dense, weights[::2], weights[1::2], strict=True):
+            layer.set_weights([kernel, bias])
+    else:
+        model.set_weights(weights)
     return model
 
 
 def _pipeline(task: Task) -> tf.data.Dataset:
-    batches = tf.data.Dataset.from_tensor_slices(Data(task).batches())
+    *inputs, labels = data_of(task).batches()
+    batches = tf.data.Dataset.from_tensor_slices((_one_or_all(inputs), labels))
     return batches.repeat().prefetch(2)
 
 
+def _one_or_all(inputs: Sequence[Any]) -> Any:
+    return inputs[0] if len(inputs) == 1 else tuple(inputs)
+
+
 def _arrays(task: Task, steps: int) -> dict[str, Any]:
-    images, labels = Data(task).batches()
+    images, labels = data_of(task).batches()
     rows = np.arange(steps) % len(images)
     return {
         "x": images[rows].reshape(-1, *images.shape[2:]),
@@ -125,8 +160,10 @@ def main() -> None:
             data = _data(keras, task, strategy, steps)
             model.fit(**data, epochs=10**6, verbose=0, callbacks=[AtRequest(steps)])
         else:
-            score = Data(task).score(
-                lambda batch: model.predict(batch, batch_size=500, verbose=0)
+            score = data_of(task).score(
+                lambda *batch: model.predict(
+                    _one_or_all(batch), batch_size=500, verbose=0
+                )
             )
             count = int(model.optimizer.iterations)
             if task.options["library"] == "synchronous":
