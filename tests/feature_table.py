@@ -31,6 +31,7 @@ PARTS = (
     "training",
     "callbacks",
     "data",
+    "leases",
     "models",
     "steps",
     "layers",

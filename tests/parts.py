@@ -185,6 +185,10 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_only_rows_of_an_embedding_travel[sgd]",
         "test_string_lookup",
     ),
+    "features/test_leases": (
+        "test_arrays[map]",
+        "test_no_example_crosses_the_chief",
+    ),
     "features/test_metrics": (
         "test_binary[AUC]",
         "test_counts_are_exact_in_fit",

@@ -256,6 +256,7 @@ __all__ = [
 # Packages that are there without an import of their own, as in an eager `__init__`.
 _PACKAGES = (
     "all_reduce",
+    "data",
     "embedding",
     "federated",
     "low_level",

@@ -260,7 +260,21 @@ MEMBERS: tuple[Member, ...] = (
         "tensorflow.python.data.ops.dataset_ops.DatasetV2",
         "_inputs",
         "called",
-        "The datasets that a dataset reads.",
+        "The datasets that a dataset reads; a dataset of leases has one of its own.",
+        "As for `_functions`; it is abstract.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.random_op._RandomDataset",
+        "_seed",
+        "read",
+        "Whether all workers draw the same numbers.",
+        "As for `_functions`.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.random_op._RandomDataset",
+        "_seed2",
+        "read",
+        "The second half of the seed.",
         "As for `_functions`.",
     ),
     Member(

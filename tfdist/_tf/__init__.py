@@ -9,10 +9,12 @@ from tfdist import _requires  # noqa: F401  The imports below would fail first.
 
 # isort: split
 from tfdist._tf.datasets import (
+    SameDataset,
     batch_size_of,
     dataset_from_graph,
     dataset_graph,
     draws_at_random,
+    inputs_of,
     is_of_this_cluster,
     iterator_state,
     random_seeds,
@@ -99,6 +101,7 @@ __all__ = [
     "MirroredExtended",
     "NOT_HERE_YET",
     "ParameterServerStrategyV2Extended",
+    "SameDataset",
     "SaveSpec",
     "SaveableObject",
     "ShardedVariable",
@@ -126,6 +129,7 @@ __all__ = [
     "leave_out_graph_optimizers",
     "global_seed_generator",
     "global_seed_generator_kept",
+    "inputs_of",
     "inputs_of_functions",
     "is_of_this_cluster",
     "iterator_state",

@@ -106,14 +106,14 @@ def draws_at_random(dataset: tf.data.Dataset) -> bool:
 
 
 def random_seeds(dataset: tf.data.Dataset) -> list[int]:
-    """Returns the two seeds of each `shuffle`, and of each operation that draws.
+    """Returns the two seeds of each `shuffle` and `random`, and of operations that draw.
 
     Both are 0 if it has none. Those of the datasets that its functions make are among them,
     but no draws of a function that uses a variable or a table: its graph cannot be changed.
     """
     seeds = []
-    # By its name, since the class is private; other datasets have seeds, too.
-    if type(dataset).__name__ == "_ShuffleDataset":
+    # By their names, since the classes are private; other datasets have seeds, too.
+    if type(dataset).__name__ in ("_ShuffleDataset", "_RandomDataset"):
         seeds += [int(dataset._seed), int(dataset._seed2)]
     for function in dataset._functions():
         captured = function.function.captured_inputs
@@ -127,3 +127,28 @@ def random_seeds(dataset: tf.data.Dataset) -> list[int]:
     for each in dataset._inputs():
         seeds += random_seeds(each)
     return seeds
+
+
+def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns the datasets that a dataset reads."""
+    return list(dataset._inputs())
+
+
+class SameDataset(tf.data.Dataset):
+    """A dataset with the elements of another one, for classes that know more of it.
+
+    Args:
+        dataset: The other one.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+        super().__init__(tf.data.experimental.to_variant(dataset))
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of type specs of an element."""
+        return self._dataset.element_spec

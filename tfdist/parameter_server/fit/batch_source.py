@@ -20,6 +20,11 @@ class BatchSource(ABC):
     def __init__(self, structure: BatchStructure) -> None:
         self.structure = structure
 
+    @property
+    def key(self) -> tuple[type, str]:
+        """A key that is equal for sources which take batches in the same way."""
+        return type(self), self.structure.row_key
+
     @abstractmethod
     def spec(self, steps: int) -> tf.TypeSpec:
         """Returns the spec of the argument of a function of so many steps."""
@@ -49,7 +54,7 @@ class RowSource(BatchSource):
 
     def spec(self, steps: int) -> tf.TypeSpec:
         """Returns the spec of a matrix of strings."""
-        width = len(message.tensor_specs(self.structure)) + len(self._tickets)
+        width = len(message.row_specs(self.structure)) + len(self._tickets)
         return tf.TensorSpec([steps, width], tf.string)
 
     def part(self, argument: Any, first: Any, steps: int) -> Any:

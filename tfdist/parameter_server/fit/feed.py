@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
+from tfdist.parameter_server.fit.leased_batches import leased_batches
 from tfdist.parameter_server.fit.message import to_row
 from tfdist.parameter_server.fit.worker_input import WorkerInput
 
@@ -181,13 +182,19 @@ class FedDataset:
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
     ) -> None:
+        self._leased = leased_batches(dataset)
+        self._structure = self._leased or BatchStructure(dataset.element_spec)
+        if self._leased is not None:
+            dataset = self._leased.leases
         # Joining a cluster renames the local devices, and a dataset made before that is
         # bound to the old names. A copy from its graph is not.
         if not _tf.is_of_this_cluster(dataset):
             graph = _tf.dataset_graph(dataset)
             dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
         self._dataset = dataset
-        self._structure = BatchStructure(dataset.element_spec)
+        self._row_structure = (
+            self._structure if self._leased is None else self._leased.lease
+        )
         # Traced once here, not in every iteration: TensorFlow registers a traced
         # function with every task and waits, holding the GIL, even for one that does
         # not respond.
@@ -201,10 +208,13 @@ class FedDataset:
         return self._structure.specs
 
     def __iter__(self) -> Feed:
+        if self._leased is not None:
+            self._leased.check_files()
+            return Feed(self._rows, self._structure, None)
         worker_input = WorkerInput.of(
             self._dataset, self._coordinator, self._num_workers
         )
         return Feed(self._rows, self._structure, worker_input)
 
     def _to_row(self, *batch: Any) -> tf.Tensor:
-        return to_row(self._structure, as_element(batch))
+        return to_row(self._row_structure, as_element(batch))

@@ -119,7 +119,7 @@ class WorkerSteps:
         traced = {
             steps
             for (key, *_, steps), gate in self._functions
-            if (key, gate) == (structure.key, self._gate)
+            if (key, gate) == (structure.row_key, self._gate)
         }
         if self._strategy.exchange.steps == 1:
             traced.add(1)
@@ -139,7 +139,9 @@ class WorkerSteps:
 
     def _on_rows(self, structure: BatchStructure, steps: int) -> Any:
         return self._traced_once(
-            (structure.key, steps), structure, lambda of: of.on_rows(steps)
+            (structure.row_key, steps),
+            structure,
+            lambda of: of.on_rows(steps, structure),
         )
 
     def _reading(self, feed: Feed, steps: int) -> Any:
@@ -241,17 +243,17 @@ class WorkerPredictions:
         batch.output = self._schedule(batch.feed.structure, batch.row)
 
     def _schedule(self, structure: BatchStructure, row: tf.Tensor) -> Any:
-        if structure.key not in self._traced:
+        if structure.row_key not in self._traced:
             self._build(structure)
             give_to_workers(self._model)
             traced = WorkerFunction(
                 self._model.distribute_strategy, self._model.predict_step, structure
             )
             check_captures(traced.step.function, self._model)
-            self._traced[structure.key] = traced.on_rows(1)
+            self._traced[structure.row_key] = traced.on_rows(1)
         # The chief fetches every output and requests only `limit` ahead, so the number
         # of functions in flight needs no other bound.
-        return self._in_flight.schedule(self._traced[structure.key], row)
+        return self._in_flight.schedule(self._traced[structure.row_key], row)
 
     def _build(self, structure: BatchStructure) -> None:
         """Creates the variables of a model that has not been built."""

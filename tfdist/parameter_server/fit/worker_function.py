@@ -71,7 +71,7 @@ class WorkerFunction:
             strategy, run, specs, gate if alone else None, entered=entered
         )
         self._local_steps = None if alone else self._local(strategy)
-        self._exchanges: dict[tuple[type[BatchSource], int], StepGraph] = {}
+        self._exchanges: dict[Any, StepGraph] = {}
 
     def _local(self, strategy: Any) -> LocalSteps:
         """Returns the step with copies, and tells the strategy what becomes of them."""
@@ -93,9 +93,16 @@ class WorkerFunction:
         )
         return local
 
-    def on_rows(self, steps: int) -> Any:
-        """Returns a function of `steps` batches, given as rows."""
-        return self._trace(RowSource(self._structure, self._tickets), steps)
+    def on_rows(self, steps: int, structure: BatchStructure | None = None) -> Any:
+        """Returns a function of `steps` batches, given as rows.
+
+        Args:
+            steps: The number of steps.
+            structure: Of each batch, if its rows have another form than those of the
+                structure that this was made with.
+        """
+        structure = structure or self._structure
+        return self._trace(RowSource(structure, self._tickets), steps)
 
     def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
         """Returns a function of a worker's iterator, which takes `steps` batches."""
@@ -148,7 +155,7 @@ class WorkerFunction:
 
     def _exchange(self, source: BatchSource, steps: int) -> StepGraph:
         """Returns a graph of steps of which only the first pulls, and the last pushes."""
-        key = type(source), steps
+        key = source.key, steps
         if key not in self._exchanges:
             local = self._local_steps
             assert local

@@ -67,7 +67,9 @@ class WorkerInput:
             return None
         graph = _tf.dataset_graph(dataset)
         definition = graph.numpy()
-        if len(definition) > MAX_GRAPH_BYTES or _calls_python(definition):
+        if len(definition) > MAX_GRAPH_BYTES or calls_python(
+            tf.compat.v1.GraphDef.FromString(definition)
+        ):
             return None
         # Unset means tuned to TensorFlow. Here, the user has to ask for it.
         is_tuned = dataset.options().autotune.enabled is True
@@ -95,8 +97,8 @@ class WorkerInput:
         return shard.prefetch(tf.data.AUTOTUNE).with_options(self._options)
 
 
-def _calls_python(graph: bytes) -> bool:
-    definition = tf.compat.v1.GraphDef.FromString(graph)
+def calls_python(definition: Any) -> bool:
+    """Whether a `GraphDef`, or a function that it calls, calls Python."""
     nodes = list(definition.node)
     for function in definition.library.function:
         nodes.extend(function.node_def)

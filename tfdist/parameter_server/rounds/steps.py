@@ -204,7 +204,9 @@ class RoundSteps(WorkerSteps):
             rounds = self._rounds_at_once(structure, len(rows))
             if rounds and not is_usual:
                 traced = {
-                    size for (key, size), _ in self._functions if key == structure.key
+                    size
+                    for (key, size), _ in self._functions
+                    if key == structure.row_key
                 }
                 rounds = next(split(rounds, 1, sorted({1, *traced})))
             many = rounds * of_round

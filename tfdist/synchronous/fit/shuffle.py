@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 
+_WITH_SEEDS = ("Shuffle", "RandomDataset")
+
 
 class ReorderedPyDataset(keras.utils.PyDataset):
     """A `PyDataset` whose batches are shuffled with a seed.
@@ -87,7 +89,7 @@ def seeds_of(source: Any) -> tuple[int, bool]:
 def with_agreed_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """Returns a dataset in which what is random has a seed derived from `seed`.
 
-    That is each `shuffle`, and each operation of `tf.random` that keeps a state.
+    That is each `shuffle` and `random`, and each operation of `tf.random` that keeps a state.
 
     The dataset is the user's, and already built: only its graph can still be changed.
 
@@ -100,15 +102,18 @@ def with_agreed_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
         for node in [each for each in nodes if {"seed", "seed2"} <= set(each.attr)]:
             seed += 1
             node.attr["seed"].i = node.attr["seed2"].i = seed
-        for node in [each for each in nodes if each.op.startswith("Shuffle")]:
+        for node in [each for each in nodes if each.op.startswith(_WITH_SEEDS)]:
             seed += 1
             constant = nodes.add(name=f"{node.name}_agreed_seed", op="Const")
             constant.attr["dtype"].type = tf.int64.as_datatype_enum
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(seed, tf.int64))
+            seeds = [constant.name + suffix] * 2
+            if node.op.startswith("Random"):
+                node.input[:2] = seeds
+                continue
             # The newer versions of the operation use a generator resource of the process
             # that built the dataset. The first version makes its own from the seeds.
             node.op = "ShuffleDataset"
-            seeds = [constant.name + suffix] * 2
             node.input[2:] = seeds
     serialized = tf.constant(graph.SerializeToString())
     seeded = _tf.dataset_from_graph(serialized, dataset.element_spec)

@@ -1,0 +1,196 @@
+"""Data that workers read themselves: the chief sends leases, and no examples."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import Seen, compiled
+
+from tfdist.data import from_files, from_source
+
+SAMPLES = 45
+STEPS = 6  # Batches of 8, and one of 5.
+ONCE = np.ones(SAMPLES)
+WIDTH = 25_000  # Floats per example: 100 kB.
+
+
+@pytest.fixture(scope="module")
+def files(make_directory):
+    """Arrays on a path that all tasks see; the target of an example is its number."""
+    directory = make_directory("leases")
+    x = np.random.default_rng(0).normal(size=(SAMPLES, 4)).astype("float32")
+    y = np.arange(SAMPLES, dtype="float32")[:, None]
+    for name, array in {"x": x, "y": y}.items():
+        np.save(directory / f"{name}.npy", array)
+    return directory / "x.npy", directory / "y.npy"
+
+
+@pytest.fixture
+def model(strategy):
+    with strategy.scope():
+        return compiled(
+            keras.layers.Dense(1),
+            optimizer=keras.optimizers.SGD(1e-4),
+            metrics=[Seen(SAMPLES)],
+        )
+
+
+@pytest.fixture
+def rows_sent(strategy, monkeypatch):
+    """What the chief sends with the steps."""
+    sent = []
+    submit = strategy.in_flight.submit
+
+    def note(function, argument, *args, **options):
+        sent.append(argument)
+        return submit(function, argument, *args, **options)
+
+    monkeypatch.setattr(strategy.in_flight, "submit", note)
+    return sent
+
+
+def twice(x, y):
+    return 2 * x, y
+
+
+PIPELINES = {
+    "batch": lambda files: from_source(files).batch(8),
+    "map": lambda files: from_source(files, shuffle=True, seed=1).map(twice).batch(8),
+    "whole": lambda files: (
+        from_source(files, shuffle=True, block=4).batch(8).map(twice)
+    ),
+    "shuffle": lambda files: from_source(files).shuffle(SAMPLES).batch(8).prefetch(2),
+}
+
+
+@pytest.mark.feature("`tfdist.data.from_source`: workers read arrays by leases")
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_arrays(model, files, runs_on_workers, pipeline):
+    data = PIPELINES[pipeline](files)
+    with runs_on_workers(3 * STEPS):
+        history = model.fit(data, epochs=3, verbose=0).history
+    np.testing.assert_array_equal(history["seen"], [ONCE] * 3)
+
+
+@pytest.mark.parameter_server
+def test_no_example_crosses_the_chief(strategy, make_directory, rows_sent):
+    path = make_directory("large") / "x.npy"
+    np.save(path, np.zeros((64, WIDTH), "float32"))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    source = from_source((path, np.arange(64.0)), shuffle=True)
+    model.fit(source.map(lambda x, y: (x + 1, y)).batch(8), verbose=0)
+    sent = sum(len(each) for rows in rows_sent for each in rows.numpy().ravel())
+    assert 0 < sent < 0.01 * 64 * WIDTH * 4
+
+
+def with_python(data):
+    def identity(x, y):
+        return x, tf.ensure_shape(tf.py_function(lambda y: y, [y], y.dtype), [1])
+
+    return data.map(identity).batch(8)
+
+
+def with_filter(data):
+    return data.filter(lambda x, y: y[0] >= 0).batch(8)
+
+
+def with_variable(data):
+    zero = tf.Variable(0.0)
+    return data.map(lambda x, y: (x + zero, y)).batch(8)
+
+
+def with_array(data):
+    zeros = tf.zeros([1_000_000])
+    return data.map(lambda x, y: (x + zeros[0], y)).batch(8)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_python, "calls Python functions"),
+        (with_filter, "filter comes after its source"),
+        (with_variable, "uses a variable, a table"),
+        (with_array, "uses 4,000,000 bytes of arrays"),
+    ],
+)
+def test_the_chief_reads_what_workers_cannot(
+    model, files, caplog, runs_on_workers, change, why
+):
+    data = change(from_source(files))
+    with caplog.at_level(logging.WARNING, "tfdist"), runs_on_workers(STEPS):
+        history = model.fit(data, verbose=0).history
+    np.testing.assert_array_equal(history["seen"], [ONCE])
+    messages = [record.getMessage() for record in caplog.records]
+    (said,) = [each for each in messages if "the chief reads" in each]
+    assert why in said
+    assert "To have the workers read it, " in said
+
+
+@pytest.mark.feature("Leases in `evaluate` and `predict`, and as validation data")
+def test_evaluate_and_predict(model, files):
+    data = from_source(files).batch(8)
+    results = model.evaluate(data, verbose=0, return_dict=True)
+    np.testing.assert_array_equal(results["seen"], ONCE)
+    np.testing.assert_allclose(
+        model.predict(data, verbose=0),
+        model.predict(np.load(files[0]), verbose=0),
+        rtol=1e-5,
+    )
+    history = model.fit(data, validation_data=data, verbose=0).history
+    np.testing.assert_array_equal(history["val_seen"], [ONCE])
+
+
+@pytest.mark.feature("Leases with `class_weight`, and with sample weights")
+@pytest.mark.parametrize("kind", ["class", "sample"])
+def test_weights(strategy, files, kind, caplog):
+    def build():
+        return compiled(keras.layers.Dense(1), optimizer=keras.optimizers.SGD(0.0))
+
+    with strategy.scope():
+        model = build()
+    plain = build()
+    plain.set_weights(model.get_weights())
+    data, options = from_source(files).map(lambda x, y: (x, y[0])), {}
+    if kind == "class":
+        options["class_weight"] = {i: 1.0 + i for i in range(SAMPLES)}
+    else:
+        data = data.map(lambda x, y: (x, y, 1.0 + y))
+    one, other = (
+        each.fit(data.batch(8), verbose=0, **options).history["loss"]
+        for each in (model, plain)
+    )
+    assert one == pytest.approx(other, rel=1e-5)
+    assert "chief reads" not in caplog.text
+
+
+@pytest.mark.feature("Leases without an end, with `steps_per_epoch`")
+def test_endless(model, files, runs_on_workers):
+    data = from_source(files, shuffle=True, seed=1).repeat().batch(9)
+    with runs_on_workers(2 * 5):
+        history = model.fit(data, epochs=2, steps_per_epoch=5, verbose=0).history
+    np.testing.assert_array_equal(history["seen"], [ONCE] * 2)
+
+
+@pytest.mark.feature("`tfdist.data.from_files`: workers read TFRecord files by leases")
+def test_files(model, make_directory, runs_on_workers):
+    directory = make_directory("records")
+    paths = [directory / f"{i}.tfrecord" for i in range(3)]
+    for i, path in enumerate(paths):
+        with tf.io.TFRecordWriter(str(path)) as file:
+            for y in range(i * 15, i * 15 + 15):
+                file.write(np.float32([0.1, 0.2, 0.3, 0.4, y]).tobytes())
+
+    def parse(record):
+        numbers = tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [5])
+        return numbers[:4], numbers[4:]
+
+    data = from_files(paths, shuffle=True, seed=1, block=4)
+    data = data.shuffle(10, seed=1).map(parse, num_parallel_calls=2).batch(8)
+    with runs_on_workers(2 * STEPS):
+        history = model.fit(data, epochs=2, verbose=0).history
+    np.testing.assert_array_equal(history["seen"], [ONCE] * 2)

@@ -1,0 +1,168 @@
+"""A dataset whose elements any process can read by their leases."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.data.stamp import Stamp
+
+Open = Callable[..., tf.data.Dataset]
+
+# TensorFlow 2.21 fails to fuse the two in a function that has captured a variable.
+_NOT_FUSED = tf.data.Options()
+_NOT_FUSED.experimental_optimization.map_and_batch_fusion = False
+
+
+class LeasedDataset(_tf.SameDataset):
+    """A `tf.data.Dataset` in two parts: which examples each element has, and the rest.
+
+    A lease is small: the indices of the examples of a batch, or where they are in their
+    files. In one process, the dataset is its leases, each read as it comes. On parameter
+    servers, the chief deals the leases out, and the worker that has one reads it.
+
+    `map` and `batch` are done by who reads; `shuffle`, `repeat`, `take`, `skip` and `shard`
+    change the order of leases alone. Any other transformation needs the examples in one
+    place, and returns an ordinary dataset.
+
+    Args:
+        leases: The dataset of leases. Each is a tuple of tensors, with the examples along
+            the first axis once there are batches.
+        open_lease: Takes a lease of any number of examples, and returns the dataset of
+            what there is to read.
+        whole: Takes such a lease, and returns the examples at once, along the first axis;
+            None if only `open_lease` can.
+        has_batches: Whether each lease is of a batch.
+        files: What is read.
+    """
+
+    def __init__(
+        self,
+        leases: tf.data.Dataset,
+        open_lease: Open,
+        whole: Callable[..., Any] | None,
+        has_batches: bool,
+        files: Sequence[Stamp],
+    ) -> None:
+        self.leases = leases
+        self.files = tuple(files)
+        self._open = open_lease
+        self._whole = whole
+        self._has_batches = has_batches
+        here = leases.map(self.read, num_parallel_calls=tf.data.AUTOTUNE)
+        super().__init__(here.with_options(_NOT_FUSED))
+
+    def read(self, *lease: tf.Tensor) -> Any:
+        """Reads the element of a lease, in the process and the graph that call it."""
+        if not self._has_batches:
+            lease = tuple(part[tf.newaxis] for part in lease)
+        return self._open(*lease).get_single_element()
+
+    def check_files(self) -> None:
+        """Checks that the files are what they were.
+
+        Raises:
+            SourceError: If one has vanished or changed.
+        """
+        for each in self.files:
+            each.check()
+
+    def _opened(
+        self, transformed: Callable[[tf.data.Dataset], tf.data.Dataset]
+    ) -> "LeasedDataset":
+        """Returns a dataset that does something more when it opens a lease."""
+        before = self._open
+
+        def open_lease(*lease: tf.Tensor) -> tf.data.Dataset:
+            return transformed(before(*lease))
+
+        return LeasedDataset(
+            self.leases, open_lease, None, self._has_batches, self.files
+        )
+
+    def _ordered(self, leases: tf.data.Dataset) -> "LeasedDataset":
+        """Returns a dataset with other leases."""
+        return LeasedDataset(
+            leases, self._open, self._whole, self._has_batches, self.files
+        )
+
+    def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Maps each element, where its lease is read."""
+        return self._opened(lambda examples: examples.map(map_func, *args, **options))
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        """Makes a lease of so many, and a batch of what is read for it."""
+        if self._has_batches:
+            return super().batch(batch_size, drop_remainder, *args, **options)
+        before, whole = self._open, self._whole
+
+        def open_batch(*lease: tf.Tensor) -> tf.data.Dataset:
+            if whole is None:
+                return before(*lease).batch(
+                    batch_size, drop_remainder, *args, **options
+                )
+            if drop_remainder:
+                lease = tuple(
+                    tf.ensure_shape(part, [batch_size, *part.shape[1:]])
+                    for part in lease
+                )
+            return tf.data.Dataset.from_tensors(whole(*lease))
+
+        leases = self.leases.batch(batch_size, drop_remainder)
+        return LeasedDataset(leases, open_batch, None, True, self.files)
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """As `batch`, with examples padded to one shape where they are read."""
+        arguments = batch_size, padded_shapes, padding_values, drop_remainder, name
+        if self._has_batches:
+            return super().padded_batch(*arguments)
+        before = self._open
+
+        def open_batch(*lease: tf.Tensor) -> tf.data.Dataset:
+            return before(*lease).padded_batch(*arguments)
+
+        leases = self.leases.batch(batch_size, drop_remainder)
+        return LeasedDataset(leases, open_batch, None, True, self.files)
+
+    def shuffle(self, *args: Any, **options: Any) -> Any:
+        """Shuffles the leases."""
+        return self._ordered(self.leases.shuffle(*args, **options))
+
+    def repeat(self, *args: Any, **options: Any) -> Any:
+        """Repeats the leases."""
+        return self._ordered(self.leases.repeat(*args, **options))
+
+    def take(self, *args: Any, **options: Any) -> Any:
+        """Takes the first leases."""
+        return self._ordered(self.leases.take(*args, **options))
+
+    def skip(self, *args: Any, **options: Any) -> Any:
+        """Skips the first leases."""
+        return self._ordered(self.leases.skip(*args, **options))
+
+    def shard(self, *args: Any, **options: Any) -> Any:
+        """Takes one lease of so many."""
+        return self._ordered(self.leases.shard(*args, **options))
+
+    def prefetch(self, *args: Any, **options: Any) -> Any:
+        """Returns the dataset: leases are read ahead of their turn in any case."""
+        del args, options
+        return self
+
+    def with_options(self, *args: Any, **kwargs: Any) -> Any:
+        """Sets options of the pipeline of leases, and of what reads them here."""
+        return self._ordered(self.leases.with_options(*args, **kwargs))

@@ -1,0 +1,57 @@
+"""What a file was like when a source opened it. Pure."""
+
+import os
+from dataclasses import dataclass
+
+from tfdist.data.errors import SourceError
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A file, and what tells whether it has changed.
+
+    Attributes:
+        path: The absolute path.
+        size: In bytes.
+        modified: When it was last written, in nanoseconds.
+    """
+
+    path: str
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> "Stamp":
+        """Looks at a file.
+
+        Raises:
+            SourceError: If there is none.
+        """
+        absolute = os.path.abspath(path)
+        try:
+            found = os.stat(absolute)
+        except OSError as error:
+            raise SourceError(
+                f"{absolute} cannot be opened ({error.strerror}). A source needs a path "
+                "that the chief and every worker see"
+            ) from None
+        return cls(absolute, found.st_size, found.st_mtime_ns)
+
+    def check(self) -> None:
+        """Checks that the file is what it was.
+
+        Raises:
+            SourceError: If it has vanished or changed.
+        """
+        now = Stamp.of(self.path)
+        if now.size != self.size:
+            changed = f"has {now.size:,} bytes, and had {self.size:,}"
+        elif now.modified != self.modified:
+            changed = "was written to"
+        else:
+            return
+        raise SourceError(
+            f"{self.path} {changed} when this source was opened, so its examples are "
+            "no longer where its leases say. Open the source again once the file is "
+            "complete, and leave it alone while training runs"
+        )
