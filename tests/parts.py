@@ -56,6 +56,7 @@ PARTS = {
         "test_recovery_*",
     ),
     "estimator": ("test_estimator*", "test_linear_*", "test_low_level_*"),
+    "data": ("features/test_leases", "test_data_files", "test_lease*"),
     "features": ("features/test_*",),
     "planning": ("test_plan*", "test_suggest_*", "test_placement*"),
     "examples": ("test_examples", "test_mnist_*", "test_docs", "test_*benchmark*"),

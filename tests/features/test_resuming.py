@@ -16,6 +16,7 @@ import tfdist
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
+from tfdist.data import from_source
 from tfdist.parameter_server.fit.checkpoints import groups_of
 from tfdist.parameter_server.fit.resume import CheckpointMismatchError
 
@@ -181,10 +182,11 @@ def test_a_checkpoint_is_a_consistent_cut(strategy, program, monkeypatch, in_rou
 
 
 @pytest.mark.feature("Each example of the epoch is used, also after resuming")
-@pytest.mark.parametrize("kind", ["shuffled arrays", "dataset", "generator"])
-def test_data_position(strategy, program, killed, kind):
+@pytest.mark.parametrize("kind", ["shuffled arrays", "dataset", "leases", "generator"])
+def test_data_position(strategy, program, killed, tmp_path, kind):
     size, due, kill = 16 * 8, 3, 14
     rows = np.arange(size, dtype="float32")[:, None]
+    np.save(tmp_path / "rows.npy", rows)
     with strategy.scope():
         counts = tf.Variable(tf.zeros([size]))
 
@@ -201,6 +203,9 @@ def test_data_position(strategy, program, killed, kind):
         if kind == "dataset":
             dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
             return {"x": dataset.shuffle(size).batch(8)}
+        if kind == "leases":
+            source = from_source(tmp_path / "rows.npy", shuffle=True)
+            return {"x": source.map(lambda x: (x, x)).batch(8)}
         return {"x": ((rows[i : i + 8],) * 2 for i in range(0, size, 8))}
 
     def main(*callbacks):

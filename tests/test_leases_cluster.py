@@ -1,0 +1,43 @@
+"""Leases on a cluster of its own: what is seen, and what the chief sends."""
+
+import pytest
+
+EXAMPLES, EPOCHS, BATCH = 20_003, 3, 8  # As tests/programs/leases.py has them.
+MOST_STEPS = 100  # Of a message.
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def said(run_program, tmp_path):
+    """Runs the program, and returns the words of each line by its first."""
+
+    def run(scenario, workers):
+        done = run_program("leases.py", scenario, tmp_path, str(workers))
+        assert done.returncode == 0, done.stderr
+        lines = [line.split() for line in done.stdout.splitlines()]
+        return {words[0]: words[1:] for words in lines}
+
+    return run
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_each_example_once_per_epoch(said, workers):
+    lines = said("count", workers)
+    assert lines["least"] == lines["most"] == [str(EPOCHS)]
+    steps = [int(each) for each in lines["steps"]]
+    assert min(steps) > 0
+    assert sum(steps) == EPOCHS * -(-EXAMPLES // BATCH)
+
+
+def test_none_is_missed_if_a_worker_is_killed(said):
+    lines = said("kill", 4)
+    assert lines["killed"] == []
+    assert lines["least"] == [str(EPOCHS)]
+    assert 0 <= int(lines["sum"][0]) - EPOCHS * EXAMPLES <= MOST_STEPS * BATCH
+
+
+def test_the_chief_sends_a_hundredth_of_each_example(said):
+    lines = said("bytes", 2)
+    assert float(lines["examples"][0]) >= 1  # As it does without leases.
+    assert 0 < float(lines["leases"][0]) <= 0.01
