@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.data.order import shuffled
 from tfdist.synchronous.extended import UnequalModelError
 from tfdist.synchronous.fit import agreement
 from tfdist.synchronous.fit.shuffle import seeds_of, with_agreed_seeds
@@ -26,6 +27,7 @@ def flipped(image):
 DATASETS = {
     "noise": noisy,
     "branch": lambda: tf.data.Dataset.range(8).map(flipped),
+    "permutation": lambda: shuffled(8, 1, None),
     "order": lambda: tf.data.Dataset.range(8).shuffle(8),
     "order and noise": lambda: noisy().shuffle(8),
 }

@@ -30,7 +30,7 @@ PURE = {
     ],
     "checkpoint": ["attributes", "plain", "store"],
     "cluster": ["health", "servers", "startup"],
-    "data": ["array_file", "errors", "record_index", "stamp"],
+    "data": ["array_file", "errors", "record_index", "source_files", "stamp"],
     "embedding": ["cost"],
     "federated": ["*"],
     "federated.flower": ["array_layout", "client_numbers", "supported"],

@@ -1,6 +1,7 @@
 """Data that workers read themselves: the chief sends leases, and no examples."""
 
 import logging
+import os
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 from models import Seen, compiled
 
-from tfdist.data import from_files, from_source
+from tfdist.data import SourceError, from_files, from_source
 
 SAMPLES = 45
 STEPS = 6  # Batches of 8, and one of 5.
@@ -194,3 +195,69 @@ def test_files(model, make_directory, runs_on_workers):
     with runs_on_workers(2 * STEPS):
         history = model.fit(data, epochs=2, verbose=0).history
     np.testing.assert_array_equal(history["seen"], [ONCE] * 2)
+
+
+@pytest.fixture
+def own_files(tmp_path):
+    """A file of arrays and one of records, which a test may spoil."""
+    # TensorFlow keeps arrays below 10 MiB.
+    np.save(tmp_path / "x.npy", np.zeros((400, 8000), "float32"))
+    with tf.io.TFRecordWriter(str(tmp_path / "r")) as file:
+        for _ in range(400):
+            file.write(bytes(16))
+    return tmp_path / "x.npy", tmp_path / "r"
+
+
+def of_arrays(path, _):
+    return from_source(path, shuffle=True).map(lambda x: (x[:4], x[:1])).batch(8)
+
+
+def of_records(_, path):
+    def parse(record):
+        x = tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [4])
+        return x, x[:1]
+
+    return from_files([path]).map(parse).batch(8)
+
+
+def truncate(path):
+    os.truncate(path, 1000)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize(
+    ("make", "spoil", "why"),
+    [
+        (of_arrays, os.unlink, "No such file"),
+        (of_arrays, truncate, "wrong length"),
+        (of_records, os.unlink, "No such file"),
+    ],
+)
+def test_a_file_is_spoilt_within_an_epoch(strategy, own_files, make, spoil, why):
+    def at_batch(batch, logs):
+        if batch == 20:
+            strategy.in_flight.join()
+            spoil(own_files[make is of_records])
+
+    with strategy.scope():
+        model = compiled(keras.layers.Dense(1))
+    spoils = keras.callbacks.LambdaCallback(on_train_batch_begin=at_batch)
+    with pytest.raises(tf.errors.OpError) as raised:
+        model.fit(make(*own_files), callbacks=[spoils], verbose=0)
+    message = str(raised.value)
+    assert why in message
+    assert "a step failed on worker " in message
+    unit = "byte " if make is of_records else ""
+    assert f" from {unit}" in message.partition("while it read 8 ")[2]
+    assert str(own_files[make is of_records]) in message
+
+
+@pytest.mark.parameter_server
+def test_a_file_changes_between_epochs(strategy, own_files):
+    with strategy.scope():
+        model = compiled(keras.layers.Dense(1))
+    spoils = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: truncate(own_files[0])
+    )
+    with pytest.raises(SourceError, match="x.npy has 1,000 bytes, and had 12,800,128"):
+        model.fit(of_arrays(*own_files), epochs=2, callbacks=[spoils], verbose=0)

@@ -1,12 +1,12 @@
 """A dataset whose elements any process can read by their leases."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import SourceFiles
 
 Open = Callable[..., tf.data.Dataset]
 
@@ -34,7 +34,7 @@ class LeasedDataset(_tf.SameDataset):
         whole: Takes such a lease, and returns the examples at once, along the first axis;
             None if only `open_lease` can.
         has_batches: Whether each lease is of a batch.
-        files: What is read.
+        source: What is read.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class LeasedDataset(_tf.SameDataset):
         open_lease: Open,
         whole: Callable[..., Any] | None,
         has_batches: bool,
-        files: Sequence[Stamp],
+        source: SourceFiles,
     ) -> None:
         self.leases = leases
-        self.files = tuple(files)
+        self.source = source
         self._open = open_lease
         self._whole = whole
         self._has_batches = has_batches
@@ -59,15 +59,6 @@ class LeasedDataset(_tf.SameDataset):
             lease = tuple(part[tf.newaxis] for part in lease)
         return self._open(*lease).get_single_element()
 
-    def check_files(self) -> None:
-        """Checks that the files are what they were.
-
-        Raises:
-            SourceError: If one has vanished or changed.
-        """
-        for each in self.files:
-            each.check()
-
     def _opened(
         self, transformed: Callable[[tf.data.Dataset], tf.data.Dataset]
     ) -> "LeasedDataset":
@@ -78,13 +69,13 @@ class LeasedDataset(_tf.SameDataset):
             return transformed(before(*lease))
 
         return LeasedDataset(
-            self.leases, open_lease, None, self._has_batches, self.files
+            self.leases, open_lease, None, self._has_batches, self.source
         )
 
     def _ordered(self, leases: tf.data.Dataset) -> "LeasedDataset":
         """Returns a dataset with other leases."""
         return LeasedDataset(
-            leases, self._open, self._whole, self._has_batches, self.files
+            leases, self._open, self._whole, self._has_batches, self.source
         )
 
     def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -116,7 +107,7 @@ class LeasedDataset(_tf.SameDataset):
             return tf.data.Dataset.from_tensors(whole(*lease))
 
         leases = self.leases.batch(batch_size, drop_remainder)
-        return LeasedDataset(leases, open_batch, None, True, self.files)
+        return LeasedDataset(leases, open_batch, None, True, self.source)
 
     def padded_batch(
         self,
@@ -136,7 +127,7 @@ class LeasedDataset(_tf.SameDataset):
             return before(*lease).padded_batch(*arguments)
 
         leases = self.leases.batch(batch_size, drop_remainder)
-        return LeasedDataset(leases, open_batch, None, True, self.files)
+        return LeasedDataset(leases, open_batch, None, True, self.source)
 
     def shuffle(self, *args: Any, **options: Any) -> Any:
         """Shuffles the leases."""

@@ -1,7 +1,7 @@
 """Sources of examples that every process can read, a lease at a time."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.order import in_order, shuffled
 from tfdist.data.record_index import record_offsets
+from tfdist.data.source_files import of_examples, of_records
 from tfdist.data.stamp import Stamp
 
 # Per example and array. A larger row is worth a file of its own.
@@ -63,8 +64,7 @@ def from_source(
     def whole(index: tf.Tensor, *rows: tf.Tensor) -> Any:
         rest = iter(rows)
         leaves = [
-            next(rest) if leaf.file is None else tf.gather(_in_place(leaf.file), index)
-            for leaf in flat
+            next(rest) if leaf.file is None else leaf.rows(index) for leaf in flat
         ]
         return tf.nest.pack_sequence_as(source, leaves)
 
@@ -73,7 +73,7 @@ def from_source(
         lambda *lease: tf.data.Dataset.from_tensor_slices(whole(*lease)),
         whole,
         has_batches=False,
-        files=[each.stamp for each in arrays],
+        source=of_examples([each.stamp for each in arrays]),
     )
 
 
@@ -132,13 +132,13 @@ def from_files(
         open_lease,
         None,
         has_batches=False,
-        files=stamps,
+        source=of_records(stamps),
     )
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """An array of a source: in a file, or in memory."""
+    """An array of a source: in a file, with what reads its rows, or in memory."""
 
     file: ArrayFile | None
     rows: Any
@@ -149,7 +149,7 @@ class _Leaf:
     def of(cls, source: Any) -> "_Leaf":
         if isinstance(source, np.memmap | str | os.PathLike):
             file = array_file(source)
-            return cls(file, None, file.shape[0], file.stamp.path)
+            return cls(file, _reader(file), file.shape[0], file.stamp.path)
         rows = np.asarray(source)
         if not rows.shape:
             raise SourceError(
@@ -186,6 +186,17 @@ def _indices(
     if block < 1:
         raise ValueError(f"block must be at least 1 example; received {block!r}")
     return shuffled(examples, block, seed) if shuffle else in_order(examples)
+
+
+def _reader(file: ArrayFile) -> Callable[[tf.Tensor], tf.Tensor]:
+    def rows(index: tf.Tensor) -> tf.Tensor:
+        return tf.gather(_in_place(file), index)
+
+    # TensorFlow makes constants of arrays below 10 MiB. This has it do so once, and not
+    # for each step of each function.
+    return tf.function(
+        rows, autograph=False, experimental_attributes={"_noinline": True}
+    )
 
 
 def _in_place(file: ArrayFile) -> tf.Tensor:

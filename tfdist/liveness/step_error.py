@@ -43,17 +43,22 @@ def remember(graph: tf.Graph) -> None:
     _graphs.add(graph)
 
 
-def shortened(error: tf.errors.OpError, of_shapes: str = "") -> tf.errors.OpError:
+def shortened(
+    error: tf.errors.OpError, of_shapes: str = "", addition: str = ""
+) -> tf.errors.OpError:
     """Returns an error of the same type with a short message.
 
     Args:
         error: The error.
         of_shapes: What to add to one about shapes that do not match.
+        addition: What to add to any, as a line of its own.
     """
     message = str(error.message)
     short = summary(message)
     if of_shapes and of_shapes not in short and is_about_shapes(message):
         short = f"{short}\n  {of_shapes}"
+    if addition:
+        short = f"{short}\n  {addition}"
     return type(error)(error.node_def, error.op, short)
 
 

@@ -209,7 +209,7 @@ class FedDataset:
 
     def __iter__(self) -> Feed:
         if self._leased is not None:
-            self._leased.check_files()
+            self._leased.source.check()
             return Feed(self._rows, self._structure, None)
         worker_input = WorkerInput.of(
             self._dataset, self._coordinator, self._num_workers

@@ -38,6 +38,7 @@ class _Function:
     output: Any
     on_result: Callable[[Any], None]
     on_end: Callable[[Any], Callable[[], bool]]
+    describe: Callable[[], str]
 
 
 class InFlight:
@@ -72,9 +73,11 @@ class InFlight:
         self._patience = patience
         self.limit = limit
         self._under_way: list[_Function] = []
+        self._ending: list[_Function] = []
         # What has ended, and waits for the others of its round.
         self._ended: list[tuple[_Function, Callable[[], bool]]] = []
         self._newest_result = 0
+        self._read_by_failed = ""
         # The number of the last function that was submitted before a wait was given up.
         self._outlasted = 0
         self._submitter: int | None = None
@@ -94,6 +97,7 @@ class InFlight:
         steps: int = 1,
         batches: Any = None,
         on_end: Callable[[Any], Callable[[], bool]] = lambda _: _yes,
+        describe: Callable[[], str] = str,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
 
@@ -106,6 +110,7 @@ class InFlight:
             batches: Its batches, as `under_way` returns them; by default the argument.
             on_end: Called with the fetched result, whatever has finished before. Returns
                 what says whether the weights have what the function computed.
+            describe: Says what it reads, for the error if it fails.
 
         Returns:
             The remote value of its result.
@@ -121,7 +126,9 @@ class InFlight:
         self.submitted += 1
         batches = argument if batches is None else batches
         self._under_way.append(
-            _Function(self.submitted, steps, batches, output, on_result, on_end)
+            _Function(
+                self.submitted, steps, batches, output, on_result, on_end, describe
+            )
         )
         return output
 
@@ -198,12 +205,13 @@ class InFlight:
         ended = [_tf.wait_for_result(each.output, 0) for each in self._under_way]
         both = list(zip(self._under_way, ended, strict=True))
         self._under_way = [function for function, has_ended in both if not has_ended]
-        for function, has_ended in both:
-            if has_ended:
-                self._take_result(function)
+        self._ending = [function for function, has_ended in both if has_ended]
+        for function in self._ending:
+            self._take_result(function)
+        self._ending = []
 
     def _take_result(self, function: _Function) -> None:
-        result = self.fetch(function.output)
+        result = self.fetch(function.output, function.describe)
         # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:
             supervision.report_training()
@@ -251,10 +259,14 @@ class InFlight:
             return self._coordinator.schedule(function, args=(argument,))
         except Exception as error:
             self._forget()
-            raise _shortened(error) from None
+            raise self._told(error) from None
 
-    def fetch(self, output: Any) -> Any:
+    def fetch(self, output: Any, describe: Callable[[], str] = str) -> Any:
         """Waits for one function, and returns its result.
+
+        Args:
+            output: The remote value of its result.
+            describe: Says what it reads, for the error if it fails.
 
         Raises:
             tf.errors.OpError: The error of this or another function. No function is in
@@ -270,12 +282,14 @@ class InFlight:
             self._give_up()
             raise
         except Exception as error:
+            if not isinstance(error, tf.errors.CancelledError):
+                self._read_by_failed = describe()
             self._forget()
             # If this function was cancelled because another failed, `join` raises the
             # error of that one. Joining also clears the error, which the coordinator
             # would otherwise raise again in the next call.
             self._join()
-            raise _shortened(error) from None
+            raise self._told(error) from None
 
     def join(self) -> None:
         """Waits for every function, and takes all results.
@@ -317,7 +331,11 @@ class InFlight:
             raise
         except Exception as error:
             self._forget()
-            raise _shortened(error) from None
+            raise self._told(error) from None
+
+    def _told(self, error: Exception) -> Exception:
+        read, self._read_by_failed = self._read_by_failed, ""
+        return _shortened(error, read)
 
     def _give_up(self) -> None:
         self._forget()
@@ -326,7 +344,11 @@ class InFlight:
     def _forget(self) -> None:
         # After an error, the coordinator has cancelled all functions; after a stall,
         # nobody fetches them. Either way they must not count towards `limit`.
+        for each in (*self._ending, *self._under_way):
+            if not self._read_by_failed and _has_failed(each.output):
+                self._read_by_failed = each.describe()
         self._under_way.clear()
+        self._ending = []
         self._ended.clear()
         self.after_error()
 
@@ -352,6 +374,18 @@ def _yes() -> bool:
     return True
 
 
-def _shortened(error: Exception) -> Exception:
-    is_of_a_step = isinstance(error, tf.errors.OpError)
-    return shortened(error, _LAST_BATCH) if is_of_a_step else error
+def _has_failed(output: Any) -> bool:
+    """Whether a function has failed, and was not cancelled because another one had."""
+    try:
+        _tf.wait_for_result(output, 0) and output.get()
+    except tf.errors.CancelledError:
+        return False
+    except Exception:
+        return True
+    return False
+
+
+def _shortened(error: Exception, read: str = "") -> Exception:
+    if not isinstance(error, tf.errors.OpError):
+        return error
+    return shortened(error, _LAST_BATCH, f"while it read {read}" if read else "")

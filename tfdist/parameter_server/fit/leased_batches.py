@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
@@ -39,14 +40,14 @@ class LeasedBatches(BatchStructure):
     Attributes:
         leases: The dataset of leases.
         lease: The structure of a lease.
-        check_files: Checks that the files have not changed.
+        source: The files.
     """
 
     def __init__(self, dataset: LeasedDataset, function: Any) -> None:
         super().__init__(dataset.element_spec)
         self.leases = dataset.leases
         self.lease = BatchStructure(self.leases.element_spec)
-        self.check_files = dataset.check_files
+        self.source = dataset.source
         self._row_key = f"{self.key} by lease {next(_numbers)}"
         # With it, TensorFlow would delete the functions that it calls.
         self._function = function
@@ -64,6 +65,16 @@ class LeasedBatches(BatchStructure):
     def row_key(self) -> str:
         """A key of this pipeline alone, whose functions read by its leases."""
         return self._row_key
+
+    def describe(self, rows: tf.Tensor) -> str:
+        """Says what the leases in the rows of a message stand for."""
+        columns = [
+            np.concatenate(
+                [tf.io.parse_tensor(each, spec.dtype).numpy() for each in part]
+            )
+            for part, spec in zip(rows.numpy().T, self.lease.present, strict=False)
+        ]
+        return self.source.describe(*columns)
 
     def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
         """Reads a batch, in the function being traced, and returns its tensors."""

@@ -54,6 +54,11 @@ def tensors_from_row(structure: BatchStructure, row: tf.Tensor) -> list[tf.Tenso
     return structure.read(tensors) if isinstance(structure, LeasedBatches) else tensors
 
 
+def description(structure: BatchStructure, rows: tf.Tensor) -> str:
+    """Says what some rows stand for, if they do not have the batches themselves."""
+    return structure.describe(rows) if isinstance(structure, LeasedBatches) else ""
+
+
 def as_tensors(batch: Any) -> Any:
     """Converts each array of a structure to a tensor; keeps None."""
 

@@ -18,7 +18,7 @@ from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.message import as_tensors, to_row
+from tfdist.parameter_server.fit.message import as_tensors, description, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
@@ -70,11 +70,13 @@ class WorkerSteps:
         if self._is_training and data.worker_input is not None:
             for count in self._functions_of(data.structure, steps, steps):
                 function = self._reading(data, count)
-                self._submit(function, data.worker_input.iterators, count)
+                self._submit(
+                    data.structure, function, data.worker_input.iterators, count
+                )
         else:
             for rows in self._take(data, steps):
                 function = self._on_rows(data.structure, len(rows))
-                self._submit(function, rows, len(rows))
+                self._submit(data.structure, function, rows, len(rows))
         # Callbacks need logs after the first step, and only a finished step has any.
         if self._logs.are_unknown:
             self._in_flight.join()
@@ -125,15 +127,23 @@ class WorkerSteps:
             traced.add(1)
         return split(steps, 1, traced)
 
-    def _submit(self, function: Any, argument: Any, steps: int) -> None:
-        self._in_flight.submit(function, argument, self._logs.take, steps)
+    def _submit(
+        self, structure: BatchStructure, function: Any, argument: Any, steps: int
+    ) -> None:
+        self._in_flight.submit(
+            function,
+            argument,
+            self._logs.take,
+            steps,
+            describe=lambda: description(structure, argument),
+        )
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
         """Runs one step on a worker, and waits for its logs."""
         batch = as_tensors(batch)
         structure = BatchStructure.of_batch(batch)
         function = self._on_rows(structure, 1)
-        self._submit(function, to_row(structure, batch), 1)
+        self._submit(structure, function, to_row(structure, batch), 1)
         self._in_flight.join()
         return self._logs.now()
 
@@ -230,7 +240,9 @@ class WorkerPredictions:
         for ahead in data.feed.peek(self._in_flight.limit):
             if ahead.output is None:
                 self._ask_for(ahead)
-        return self._in_flight.fetch(data.output)
+        return self._in_flight.fetch(
+            data.output, lambda: description(data.feed.structure, data.row)
+        )
 
     def on_batch(self, batch: Any) -> Any:
         """Returns the outputs for a batch from the user."""

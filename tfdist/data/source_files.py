@@ -1,0 +1,75 @@
+"""The files of a source, and how an error names what a lease has of them. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfdist.data.stamp import Stamp
+
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files of a source.
+
+    Attributes:
+        files: As they were when the source was opened.
+        describe: Takes the arrays of some leases, and says what they stand for.
+    """
+
+    files: tuple[Stamp, ...]
+    describe: Callable[..., str]
+
+    def check(self) -> None:
+        """Checks that the files are what they were.
+
+        Raises:
+            SourceError: If one has vanished or changed.
+        """
+        for each in self.files:
+            each.check()
+
+
+def of_examples(files: Sequence[Stamp]) -> SourceFiles:
+    """Returns the files of arrays, whose leases begin with the numbers of examples.
+
+    >>> of_examples([Stamp("/x.npy", 9, 0)]).describe(np.array([3, 9, 5]))
+    '3 examples from 3 to 9 of /x.npy'
+    """
+
+    def describe(indices: Any, *_: Any) -> str:
+        names = _names([each.path for each in files]) or "arrays in memory"
+        return f"{_range(indices, 'example')} of {names}"
+
+    return SourceFiles(tuple(files), describe)
+
+
+def of_records(files: Sequence[Stamp]) -> SourceFiles:
+    """Returns the files of records, whose leases are their files and places.
+
+    >>> names = np.array([b"/a", b"/a"], object)
+    >>> of_records([]).describe(names, np.array([16, 96]))
+    '2 records from byte 16 to byte 96 of /a'
+    """
+
+    def describe(names: Any, offsets: Any) -> str:
+        paths = sorted({name.decode() for name in names})
+        text = _range(offsets, "record", "byte ")
+        return f"{text} of {_names(paths)}"
+
+    return SourceFiles(tuple(files), describe)
+
+
+def _range(numbers: Any, noun: str, unit: str = "") -> str:
+    count, first, last = len(numbers), int(np.min(numbers)), int(np.max(numbers))
+    if count == 1:
+        return f"{noun} {first}" if not unit else f"the {noun} at {unit}{first}"
+    return f"{count} {noun}s from {unit}{first} to {unit}{last}"
+
+
+def _names(paths: Sequence[str]) -> str:
+    shown, more = list(paths[:_MOST_NAMES]), len(paths) - _MOST_NAMES
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
