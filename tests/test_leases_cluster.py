@@ -21,9 +21,11 @@ def said(run_program, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_each_example_once_per_epoch(said, workers):
-    lines = said("count", workers)
+@pytest.mark.parametrize(
+    ("scenario", "workers"), [("count", 4), ("before", 2), ("every", 2)]
+)
+def test_each_example_once_per_epoch(said, scenario, workers):
+    lines = said(scenario, workers)
     assert lines["least"] == lines["most"] == [str(EPOCHS)]
     steps = [int(each) for each in lines["steps"]]
     assert min(steps) > 0

@@ -1,6 +1,8 @@
 """Trains on leases, and prints what was seen: SCENARIO DIRECTORY WORKERS.
 
-SCENARIO is `count`, `kill`, or `bytes`: of large examples, what the chief sends.
+SCENARIO is `count`, `before` (the dataset is made before the strategy), `every` (values
+move once in four steps), `kill` (a worker), or `bytes`: of large examples, what the chief
+sends.
 """
 
 import contextlib
@@ -46,8 +48,13 @@ def kill_within(strategy, victim):
     print("killed", flush=True)
 
 
-def count(strategy, servers, directory, kill):
+def numbers(directory):
     np.save(directory / "x.npy", np.arange(EXAMPLES))
+    source = from_source(directory / "x.npy", shuffle=True, seed=1)
+    return source.map(lambda x: (tf.cast(x, tf.float32)[None], 0.0)).batch(BATCH)
+
+
+def count(strategy, servers, data, kill):
     with strategy.scope():
         seen = tf.Variable(tf.zeros([EXAMPLES], tf.int64))
 
@@ -62,8 +69,6 @@ def count(strategy, servers, directory, kill):
             [keras.Input((1,)), Count(), keras.layers.Dense(1, trainable=False)]
         )
         model.compile("sgd", "mse")
-    source = from_source(directory / "x.npy", shuffle=True, seed=1)
-    data = source.map(lambda x: (tf.cast(x, tf.float32)[None], 0.0)).batch(BATCH)
     if kill:
         victim = psutil.Process(servers.pids["worker:1"])
         threading.Thread(target=kill_within, args=(strategy, victim)).start()
@@ -102,11 +107,16 @@ def main():
         num_ps=1, num_workers=workers, startup_timeout=200.0
     ) as servers:
         os.environ["TF_CONFIG"] = servers.tf_config.to_json()
-        strategy = tfdist.ParameterServerStrategy(startup_timeout=200.0)
+        data = numbers(directory) if scenario == "before" else None
+        exchange = tfdist.Every(4) if scenario == "every" else None
+        strategy = tfdist.ParameterServerStrategy(
+            startup_timeout=200.0, exchange=exchange
+        )
         if scenario == "bytes":
             measure(strategy, servers, directory)
         else:
-            count(strategy, servers, directory, scenario == "kill")
+            data = numbers(directory) if data is None else data
+            count(strategy, servers, data, scenario == "kill")
 
 
 if __name__ == "__main__":

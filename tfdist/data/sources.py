@@ -1,7 +1,7 @@
 """Sources of examples that every process can read, a lease at a time."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,8 @@ def from_source(
     def whole(index: tf.Tensor, *rows: tf.Tensor) -> Any:
         rest = iter(rows)
         leaves = [
-            next(rest) if leaf.file is None else leaf.rows(index) for leaf in flat
+            next(rest) if leaf.file is None else _gathered(leaf.file, index)
+            for leaf in flat
         ]
         return tf.nest.pack_sequence_as(source, leaves)
 
@@ -138,7 +139,7 @@ def from_files(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """An array of a source: in a file, with what reads its rows, or in memory."""
+    """An array of a source: in a file, or in memory."""
 
     file: ArrayFile | None
     rows: Any
@@ -149,7 +150,7 @@ class _Leaf:
     def of(cls, source: Any) -> "_Leaf":
         if isinstance(source, np.memmap | str | os.PathLike):
             file = array_file(source)
-            return cls(file, _reader(file), file.shape[0], file.stamp.path)
+            return cls(file, None, file.shape[0], file.stamp.path)
         rows = np.asarray(source)
         if not rows.shape:
             raise SourceError(
@@ -188,15 +189,15 @@ def _indices(
     return shuffled(examples, block, seed) if shuffle else in_order(examples)
 
 
-def _reader(file: ArrayFile) -> Callable[[tf.Tensor], tf.Tensor]:
+def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
     def rows(index: tf.Tensor) -> tf.Tensor:
         return tf.gather(_in_place(file), index)
 
     # TensorFlow makes constants of arrays below 10 MiB. This has it do so once, and not
-    # for each step of each function.
-    return tf.function(
-        rows, autograph=False, experimental_attributes={"_noinline": True}
-    )
+    # for each step of each function. It is made anew for each trace: workers do not know
+    # what was traced before this process joined them.
+    apart = {"_noinline": True}
+    return tf.function(rows, autograph=False, experimental_attributes=apart)(index)
 
 
 def _in_place(file: ArrayFile) -> tf.Tensor:
