@@ -8,11 +8,8 @@ import numpy as np
 TOLERANCE = 2e-4
 """Of the largest number of each array."""
 
-NOISE = 5e-6
-"""What rounding leaves of a sum that is zero, such as the gradient of a useless bias.
-
-The most that was seen is 3.2e-6, in the momentum of a bias before a normalization.
-"""
+NOISE = 1e-6
+"""What rounding leaves of a sum that is zero, such as the gradient of a useless bias."""
 
 
 def differences(ours: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:

@@ -78,10 +78,13 @@ def _shared(x: Any) -> Any:
 
 
 def _normalized(x: Any) -> Any:
-    # Of a bias before it, the gradient is zero but for rounding.
-    return layers.BatchNormalization(epsilon=EPSILON)(
-        layers.Dense(UNITS, use_bias=False)(x)
-    )
+    return layers.BatchNormalization(epsilon=EPSILON)(_without_shift(x))
+
+
+def _without_shift(x: Any) -> Any:
+    # Of a bias right before a normalization, the gradient is zero but for rounding, of
+    # which Adam makes whole steps.
+    return layers.Dense(UNITS, use_bias=False)(layers.Activation("tanh")(x))
 
 
 APPLY: dict[str, Callable[[Any], Any]] = {
@@ -91,7 +94,7 @@ APPLY: dict[str, Callable[[Any], Any]] = {
     "dropout": lambda x: layers.Dropout(0.3, seed=3)(x),
     "gaussian_noise": lambda x: layers.GaussianNoise(0.2, seed=5)(x),
     "counter": lambda x: Counter()(x),
-    "in_function": lambda x: InFunction()(layers.Dense(UNITS, use_bias=False)(x)),
+    "in_function": lambda x: InFunction()(_without_shift(x)),
     "average": lambda x: Average()(x),
     "regularized": lambda x: layers.Dense(
         UNITS, "relu", kernel_regularizer="l2", activity_regularizer="l2"
