@@ -317,7 +317,7 @@ def test_a_step_with_a_state_of_its_own_has_a_message(strategy, data, monkeypatc
     monkeypatch.setattr(
         WorkerFunction,
         "on_rows",
-        lambda self, count: steps.append(count) or on_rows(self, count),
+        lambda self, count, of: steps.append(count) or on_rows(self, count, of),
     )
     with strategy.scope():
         model = cls([keras.Input((4,)), layers.Dense(1)])
