@@ -457,21 +457,27 @@ def two_inputs_and_outputs(strategy):
     )
 
 
-@case
-def embedding(strategy):
-    def build():
-        return keras.Sequential(
-            [
-                keras.layers.Input((3,), dtype="int32"),
-                keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1, kernel_initializer=ramp),
-            ]
-        )
+def of_three_ids():
+    return keras.Sequential(
+        [
+            keras.layers.Input((3,), dtype="int32"),
+            keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, kernel_initializer=ramp),
+        ]
+    )
 
-    model = compiled(strategy, build, lambda: keras.optimizers.Adagrad(0.1))
+
+def three_ids():
     ids = np.random.RandomState(1).randint(0, 20, (37, 3))
     y = ids.sum(1, keepdims=True).astype("float32") / 20
+    return ids, y
+
+
+@case
+def embedding(strategy):
+    model = compiled(strategy, of_three_ids, lambda: keras.optimizers.Adagrad(0.1))
+    ids, y = three_ids()
     return result(model, model.fit(ids, y, batch_size=8, shuffle=False, verbose=0))
 
 
@@ -479,19 +485,8 @@ def embedding(strategy):
 def rows_of_steps_in_one_call(strategy):
     """An embedding's gradient has as many rows as the batch, and the last is smaller."""
 
-    def build():
-        return keras.Sequential(
-            [
-                keras.layers.Input((3,), dtype="int32"),
-                keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1, kernel_initializer=ramp),
-            ]
-        )
-
-    model = compiled(strategy, build, steps_per_execution=3)
-    ids = np.random.RandomState(1).randint(0, 20, (37, 3))
-    y = ids.sum(1, keepdims=True).astype("float32") / 20
+    model = compiled(strategy, of_three_ids, steps_per_execution=3)
+    ids, y = three_ids()
     seen = []
     hook = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: seen.append(batch)

@@ -55,3 +55,9 @@ class Seen(keras.metrics.Metric):
     def result(self) -> Any:
         # Not the variable itself, which the validation resets.
         return self.times + 0
+
+
+def counting(samples: int) -> keras.Sequential:
+    """A model that hardly learns, and tells how often it has seen each sample."""
+    optimizer = keras.optimizers.SGD(1e-4)
+    return compiled(keras.layers.Dense(1), optimizer=optimizer, metrics=[Seen(samples)])

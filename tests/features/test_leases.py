@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import Seen, compiled
+from models import compiled, counting
 
 from tfdist.data import SourceError, from_files, from_source
 
@@ -31,11 +31,7 @@ def files(make_directory):
 @pytest.fixture
 def model(strategy):
     with strategy.scope():
-        return compiled(
-            keras.layers.Dense(1),
-            optimizer=keras.optimizers.SGD(1e-4),
-            metrics=[Seen(SAMPLES)],
-        )
+        return counting(SAMPLES)
 
 
 @pytest.fixture
