@@ -157,7 +157,7 @@ def another_shape(x, y):
     return tf.reduce_mean(tf.cast(tf.equal(x[:, 0], y[:, :1]), tf.float32))
 
 
-@case(Kind.MIXED)
+@case(Kind.TAKEN)
 def shuffled(x, y):
     return tf.reduce_mean(x * keras.random.shuffle(y))
 

@@ -28,6 +28,7 @@ _TENSORFLOW, _KERAS, _TFDIST = map(_folder, ("tensorflow", "keras", "tfdist"))
 _OURS = (_TENSORFLOW, _KERAS, _TFDIST)
 _PRIMITIVES = (
     f"{_TENSORFLOW}python/",
+    f"{_TENSORFLOW}dtensor/python/api",
     f"{_KERAS}src/ops/",
     f"{_KERAS}src/random/",
     f"{_KERAS}src/backend/",
@@ -35,6 +36,12 @@ _PRIMITIVES = (
     f"{_TFDIST}keras/",
     f"{_TFDIST}synchronous/",
     f"{_TFDIST}parameter_server/",
+)
+_MADE_BY_ITSELF = (
+    f"{_TENSORFLOW}python/eager/imperative_grad.py",
+    f"{_TENSORFLOW}python/ops/gradients_util.py",
+    f"{_TENSORFLOW}python/ops/ragged/",
+    f"{_TENSORFLOW}python/ops/sparse_ops.py",
 )
 # What Python and NumPy generate; `<string>` and `<stdin>` are a program without a file.
 _GENERATED = ("<frozen ", "<__array_function__")
@@ -67,6 +74,24 @@ def is_of_keras(op: Any) -> bool:
         op: A `tf.Operation`.
     """
     for frame in reversed(op.traceback):
+        who = author(frame.filename)
+        if who not in (Author.PRIMITIVE, Author.STANDARD):
+            return who is Author.KERAS
+    return True
+
+
+def is_apart(op: Any) -> bool:
+    """Returns whether an operation treats the examples of a batch as documented.
+
+    Those of Keras's layers do, and those that TensorFlow makes by itself: to differentiate,
+    and to compute with ragged and sparse values.
+
+    Args:
+        op: A `tf.Operation`.
+    """
+    for frame in reversed(op.traceback):
+        if frame.filename.startswith(_MADE_BY_ITSELF):
+            return True
         who = author(frame.filename)
         if who not in (Author.PRIMITIVE, Author.STANDARD):
             return who is Author.KERAS

@@ -14,17 +14,20 @@ _WHOLE_BATCH = (
     "tfdist.whole_batch(tensor), which has the rows of all replicas. Or let each replica "
     "compute from its own part by whole_batch=False of the strategy"
 )
+_TAKEN = (
+    "It depends on the positions of examples in the batch, or on their number, and each "
+    "replica has only a part of the batch. Divide a sum over all examples instead of each, "
+    f"or compute from {_WHOLE_BATCH}, and nothing of the replica's own, not even tf.range of "
+    "its number of examples. Pass examples that belong together, such as pairs, as several "
+    "inputs: (anchors, positives), not one array of both"
+)
 _ADVICE = {
-    Kind.TAKEN: (
-        "It selects examples by their position in the batch, or divides each by their "
-        "number, and each replica has only a part of the batch. Divide a sum over all "
-        f"examples instead, or select from {_WHOLE_BATCH}. Pass examples that belong "
-        "together, such as pairs, as several inputs: (anchors, positives), not one array "
-        "of both"
-    ),
+    Kind.TAKEN: _TAKEN,
+    Kind.POSITIONS: _TAKEN,
     Kind.MIXED: (
-        "It computes an example's value from other examples, and each replica has only a "
-        f"part of them. Compute it from {_WHOLE_BATCH}"
+        "It computes an example's value from other examples, or that it does not cannot be "
+        "read from this operation, and each replica has only a part of the batch. Compute "
+        f"it from {_WHOLE_BATCH}"
     ),
     Kind.UNKNOWN: (
         "Each replica has a part of the batch, and only sums and means over examples can "

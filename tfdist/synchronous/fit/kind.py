@@ -22,7 +22,8 @@ class Kind(enum.Enum):
         OTHER: A function of these kinds that is none of them itself.
         UNKNOWN: Computed from the examples by an operation that is not a sum over them.
         TAKEN: Computed from examples selected by their position in the batch.
-        MIXED: An example's value that is computed from other examples.
+        POSITIONS: Numbers of rows, from the first one of the replica.
+        MIXED: An example's value that may be computed from other examples.
     """
 
     SAME = enum.auto()
@@ -36,6 +37,7 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
     UNKNOWN = enum.auto()
     TAKEN = enum.auto()
+    POSITIONS = enum.auto()
     MIXED = enum.auto()
 
 
@@ -43,7 +45,7 @@ CONSTANTS = frozenset({Kind.SAME, Kind.DRAWN})
 WEIGHED = CONSTANTS | {Kind.MEAN}
 """The kinds whose value for the batch is the replicas' mean, weighted by shares."""
 
-INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN, Kind.MIXED})
+INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN, Kind.POSITIONS, Kind.MIXED})
 """The kinds whose value for the batch does not follow from the replicas'."""
 
 ADDED_UP = frozenset({Kind.ROWS, Kind.SUM, Kind.COUNT})

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._authors import is_apart
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.fit.indivisible import (
     FUNCTIONS,
@@ -34,11 +35,20 @@ from tfdist.synchronous.fit.kind import (
     of_quotient,
     of_sum,
 )
-from tfdist.synchronous.fit.rows import has_rows, mixes_rows, takes_rows
+from tfdist.synchronous.fit.row_rules import Application, follow
+from tfdist.synchronous.fit.rows import (
+    NotOwnError,
+    Operand,
+    Rows,
+    has_rows,
+    somewhere,
+)
 
 # The number of rows that these return depends on the values of the examples.
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
+_TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
+_PASSES_POSITIONS = frozenset(["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze"])
 _COLLECTIVE = re.compile("^Collective")
 
 
@@ -66,7 +76,7 @@ class KindReader:
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
         self.kinds: dict[Any, Kind] = {}
-        self._batch: set[Any] = set()
+        self.rows: dict[Any, Rows] = {}
         self._selects: dict[tf.Operation, bool] = {}
 
     def kind_of(self, tensor: Any) -> Kind:
@@ -93,8 +103,7 @@ class KindReader:
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
                 self.kinds[each.ref()] = Kind.ROWS
-                if not self._has_varying_rows:
-                    self._batch.add(each.ref())
+                self.rows[each.ref()] = Rows()
 
     def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
         """Decomposes a tensor of kind OTHER.
@@ -162,45 +171,65 @@ class KindReader:
     def _of(self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Kind:
         op = tensor.op
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            return self._of_call(tensor, kinds)
+            return self._of_call(tensor, inputs, kinds)
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
+            self.rows[tensor.ref()] = Rows()
             return Kind.ROWS
         if op.type == "Placeholder":
+            if inputs and inputs[0].ref() in self.rows:
+                self.rows[tensor.ref()] = self.rows[inputs[0].ref()]
             # A placeholder without an input is an argument of a nested tf.function.
             return kinds[0] if inputs else Kind.UNKNOWN
-        if divided := self._of_division(tensor, inputs, kinds):
-            return divided
+        if self._is_strict and (poison := {Kind.TAKEN, Kind.MIXED} & set(kinds)):
+            return poison.pop()
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
-        if op.type in ("Shape", "Size") and Kind.ROWS in kinds:
+        if op.type in ("Shape", "Size") and {Kind.ROWS, Kind.POSITIONS} & set(kinds):
             return Kind.SHAPE if op.type == "Shape" else self._count(inputs[0])
         if has_rows(tensor):
-            return Kind.ROWS
+            return self._of_rows(tensor, inputs, kinds)
+        if self._is_strict and Kind.POSITIONS in kinds:
+            return Kind.TAKEN
         if Kind.UNKNOWN in kinds:
             return Kind.UNKNOWN
         if Kind.ROWS in kinds:
             if op.type == "Mean":
                 return Kind.SELECTED if self._rows_vary(inputs[0]) else Kind.MEAN
+            if op.type in _TAKING and self._is_strict and not is_apart(op):
+                return Kind.TAKEN
             return Kind.SUM if op.type in SUMS_OVER_ROWS else Kind.UNKNOWN
         if Kind.SHAPE in kinds:
             return self._of_shape(tensor, inputs)
         return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
 
-    def _of_division(
+    def _of_rows(
         self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
-    ) -> Kind | None:
-        """Returns the kind of what depends on how the batch is divided, else None."""
+    ) -> Kind:
+        """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
+        operands = [
+            Operand(each, kind, self.rows.get(each.ref()))
+            for each, kind in zip(inputs, kinds, strict=True)
+        ]
         if not self._is_strict:
-            return None
-        of_batch = any(each.ref() in self._batch for each in inputs)
-        if Kind.TAKEN in kinds or takes_rows(tensor.op, kinds, of_batch):
-            return Kind.TAKEN
-        if Kind.MIXED in kinds or mixes_rows(tensor, inputs, kinds):
-            return Kind.MIXED
-        return None
+            self.rows[tensor.ref()] = somewhere(tensor, operands)
+            return Kind.ROWS
+        if _numbers_rows(tensor.op, kinds) and not is_apart(tensor.op):
+            return Kind.POSITIONS
+        try:
+            rows = follow(
+                Application(tensor, operands, lambda each: self.rows.get(each.ref()))
+            )
+        except NotOwnError as error:
+            if Kind.POSITIONS in kinds or not is_apart(tensor.op):
+                return error.kind
+            rows = somewhere(tensor, operands)
+        self.rows[tensor.ref()] = rows
+        return Kind.ROWS
 
-    def _of_call(self, tensor: Any, kinds: Sequence[Kind]) -> Kind:
+    def _of_call(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
+    ) -> Kind:
         """Returns the kind of a nested tf.function's result, from its own graph."""
         graph = _tf.function_graph(tensor.op)
         if graph is None:
@@ -211,9 +240,15 @@ class KindReader:
             self._has_varying_rows,
             self._is_strict,
         )
-        for each, kind in zip(graph.inputs, kinds, strict=True):
+        for each, given, kind in zip(graph.inputs, inputs, kinds, strict=True):
             inside.kinds[each.ref()] = kind
-        return inside.kind_of(graph.outputs[tensor.value_index])
+            if given.ref() in self.rows:
+                inside.rows[each.ref()] = self.rows[given.ref()]
+        result = graph.outputs[tensor.value_index]
+        kind = inside.kind_of(result)
+        if result.ref() in inside.rows:
+            self.rows[tensor.ref()] = inside.rows[result.ref()]
+        return kind
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         op, shape = tensor.op, inputs[0]
@@ -221,17 +256,20 @@ class KindReader:
             return Kind.SHAPE
         if op.type == "Prod":
             return self._count(_measured(shape))
+        rows = self.rows.get(_measured(shape).ref(), Rows())
         if op.type == "StridedSlice":
             begin = tf.get_static_value(inputs[1])
             if begin is not None and shape.shape.rank == 1:
                 is_masked = op.get_attr("begin_mask") & 1
                 first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
-                # The sizes after the first are those of an example, equal everywhere.
-                if first:
-                    return Kind.SAME
                 is_scalar = tensor.shape.rank == 0
-                return self._count(_measured(shape)) if is_scalar else Kind.SHAPE
-        return Kind.OTHER
+                if is_scalar and first == rows.axis:
+                    return self._count(_measured(shape))
+                # The sizes of the other axes are those of an example, equal everywhere.
+                if is_scalar or first > rows.axis:
+                    return Kind.SAME
+                return Kind.UNKNOWN if rows.axis else Kind.SHAPE
+        return Kind.UNKNOWN if rows.axis else Kind.OTHER
 
     def _combined(self, tensor: Any, pairs: list[tuple[Any, Kind]]) -> Kind:
         op = tensor.op
@@ -278,6 +316,15 @@ class KindReader:
             # True for some of these only. Exchanging a count is never wrong, just slower.
             self._selects.update(dict.fromkeys(visited, True))
         return found
+
+
+def _numbers_rows(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
+    """Returns whether an operation returns places of rows, or passes them on."""
+    if op.type in ("Range", "Where"):
+        return True
+    is_passed_on = op.type in _PASSES_POSITIONS and kinds[0] is Kind.POSITIONS
+    allowed = CONSTANTS | ({Kind.ROWS} if op.type == "Pack" else set())
+    return is_passed_on and set(kinds[1:]) <= allowed
 
 
 def _measured(shape: Any) -> Any:

@@ -1,0 +1,176 @@
+"""Which operations keep the examples of a batch apart, and that all others are refused."""
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
+from tfdist.synchronous.fit.loss_kind import KindReader
+
+WEIGHT = tf.Variable(tf.ones([4, 4]))
+NORMALIZATION = keras.layers.BatchNormalization()
+NORMALIZATION.build((None, 4))
+APART, REFUSED = {}, {}
+
+
+def apart(function):
+    APART[function.__name__] = function
+
+
+def refused(function):
+    REFUSED[function.__name__] = function
+
+
+def named(register, **functions):
+    for name, function in functions.items():
+        function.__name__ = name
+        register(function)
+
+
+def number(x):
+    return tf.shape(x)[0]
+
+
+def kind_of(function):
+    """Returns the kind of a function of 4 features, 4 targets, and the whole batch's."""
+    found = []
+
+    def trace(x, y, whole):
+        reader = KindReader(lambda tensor: tensor is whole)
+        reader.begin_with([x, y])
+        found.append(reader.kind_of(tf.convert_to_tensor(function(x, y, whole))))
+
+    spec = tf.TensorSpec([None, 4])
+    tf.function(trace, autograph=False).get_concrete_function(spec, spec, spec)
+    return found[0]
+
+
+named(
+    apart,
+    by_element=lambda x, y, w: tf.abs(tf.exp(x) - y) ** 1.5 + WEIGHT[0],
+    by_column=lambda x, y, w: x[:, :2] * y[..., 1:3] + y[:, -1, tf.newaxis],
+    reversed_columns=lambda x, y, w: x[:, ::-1] - tf.reverse(y, [1]),
+    shifted_columns=lambda x, y, w: tf.roll(x, 1, 1) - tf.cumsum(y, -1),
+    padded_columns=lambda x, y, w: tf.pad(x, [[0, 0], [1, 2]]),
+    all_from_the_first=lambda x, y, w: x[0:] - y,
+    product_with_a_weight=lambda x, y, w: tf.matmul(x, WEIGHT) @ WEIGHT,
+    product_of_a_weight=lambda x, y, w: tf.transpose(tf.matmul(WEIGHT, x, False, True)) - y,
+    products_by_example=lambda x, y, w: tf.einsum("bi,bj->bij", x, y),
+    products_of_many_axes=lambda x, y, w: tf.einsum("...i,ij->...j", x, WEIGHT),
+    outer=lambda x, y, w: tf.matmul(x[:, :, None], y[:, None]),
+    with_all_examples=lambda x, y, w: tf.nn.log_softmax(tf.matmul(x, w, transpose_b=True)),
+    looked_up_in_all=lambda x, y, w: tf.gather(w, tf.cast(y[:, 0], tf.int32)) - x,
+    looked_up=lambda x, y, w: tf.gather(WEIGHT, tf.argmax(y, 1)) - x,
+    looked_up_by_pairs=lambda x, y, w: tf.gather_nd(WEIGHT, tf.cast(y[:, :2], tf.int32)),
+    columns_by_number=lambda x, y, w: tf.gather(x, [2, 0], axis=1),
+    column_of_each=lambda x, y, w: tf.gather(x, tf.argmax(y, 1), batch_dims=1),
+    column_of_each_by_its_number=lambda x, y, w: tf.gather_nd(
+        x, tf.stack([tf.range(number(x)), tf.argmax(y, 1, tf.int32)], 1)
+    ),
+    along_an_axis=lambda x, y, w: ops.take_along_axis(x, ops.argsort(y, axis=1), axis=1),
+    sorted_columns=lambda x, y, w: tf.sort(x, 1) - tf.math.top_k(y, 4)[0],
+    one_hot=lambda x, y, w: tf.one_hot(tf.argmax(y, 1), 4) * x,
+    softmax=lambda x, y, w: tf.nn.softmax(x) * tf.nn.log_softmax(y, 1),
+    normalized=lambda x, y, w: tf.nn.l2_normalize(x, 1) - tf.reduce_mean(y, 1, True),
+    standardized=lambda x, y, w: (x - tf.reduce_mean(x, 1, True))
+    / tf.math.reduce_std(x, 1, True),
+    cross_entropy=lambda x, y, w: tf.nn.softmax_cross_entropy_with_logits(y, x),
+    sparse_cross_entropy=lambda x, y, w: tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.argmax(y, 1), x
+    ),
+    stacked=lambda x, y, w: tf.reduce_max(tf.stack([x, y]), 0) - tf.unstack(
+        tf.stack([x, y], 1), axis=1
+    )[0],
+    side_by_side=lambda x, y, w: sum(tf.split(tf.concat([x, y], 1), 2, 1)),
+    real_and_made=lambda x, y, w: tf.concat([x, y], 0) * WEIGHT[0] - tf.concat(
+        [tf.ones([number(x), 1]), tf.zeros([number(y), 1])], 0
+    ) - tf.random.uniform(tf.shape(tf.concat([y, x], 0))),
+    twice=lambda x, y, w: tf.tile(x, [2, 1]) - tf.tile(y, [2, 1]),
+    each_thrice=lambda x, y, w: tf.repeat(x, 3, 0) - tf.repeat(y, 3, 0),
+    copied_to_each=lambda x, y, w: x + tf.tile(WEIGHT[:1], [number(x), 1]),
+    broadcast_to_each=lambda x, y, w: tf.concat(
+        [tf.broadcast_to(WEIGHT[:1], [number(x), 4]), x], 1
+    ),
+    flat=lambda x, y, w: tf.reshape(x, [-1]) - tf.reshape(y, [-1]),
+    there_and_back=lambda x, y, w: tf.reshape(tf.reshape(x, [-1, 2]), [-1, 4]) - y,
+    back_by_number=lambda x, y, w: tf.reshape(tf.reshape(x, [-1, 1]), [number(x), 4]) - y,
+    as_pictures=lambda x, y, w: tf.nn.conv2d(
+        tf.reshape(x, [-1, 2, 2, 1]), tf.ones([2, 2, 1, 1]), 1, "SAME"
+    ),
+    tensordot=lambda x, y, w: tf.tensordot(x[:, :, None], WEIGHT[:1], [[2], [0]]),
+    noise=lambda x, y, w: x + tf.random.normal(tf.shape(x)) * tf.random.uniform(
+        [number(x), 1]
+    ),
+    dropout=lambda x, y, w: tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=1),
+    chosen=lambda x, y, w: tf.where(x > 0, x, y * WEIGHT[1]),
+    masked=lambda x, y, w: tf.boolean_mask(x, y[:, 0] > 0) * 2.0
+    - tf.boolean_mask(y, y[:, 0] > 0),
+    masked_by_places=lambda x, y, w: tf.gather_nd(x, tf.where(y[:, 0] > 0)),
+    parted=lambda x, y, w: tf.dynamic_partition(x, tf.cast(y[:, 0] > 0, tf.int32), 2)[1],
+    determinants=lambda x, y, w: tf.linalg.det(tf.reshape(x, [-1, 2, 2])),
+    by_a_layer=lambda x, y, w: NORMALIZATION(x, training=True) - y,
+    gradient_of_each=lambda x, y, w: tf.gradients(tf.nn.tanh(x @ WEIGHT) * y, x)[0] ** 2,
+)
+named(
+    refused,
+    own_rows_of_all=lambda x, y, w: w[: number(x)] - y,
+    own_numbers_of_all=lambda x, y, w: tf.gather(w, tf.range(number(x))) - y,
+    own_ranks_of_all=lambda x, y, w: tf.gather(w, tf.argsort(x[:, 0])) - y,
+    own_numbers_as_classes=lambda x, y, w: tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.range(number(x)), tf.matmul(x, w, transpose_b=True)
+    ),
+    own_numbers_by_keras=lambda x, y, w: keras.losses.sparse_categorical_crossentropy(
+        ops.arange(ops.shape(x)[0]), ops.matmul(x, ops.transpose(w))
+    ),
+    own_numbers_one_hot=lambda x, y, w: tf.eye(number(x), number(w))
+    * tf.matmul(x, w, transpose_b=True),
+    diagonal=lambda x, y, w: tf.linalg.diag_part(tf.matmul(x, w, transpose_b=True)),
+    all_less_own=lambda x, y, w: x - w,
+    mixup=lambda x, y, w: x * 0.7 + x[::-1] * 0.3,
+    every_other=lambda x, y, w: x[::2],
+    the_second_half=lambda x, y, w: x[number(x) // 2 :],
+    reverse=lambda x, y, w: tf.reverse(x, [0]) - y,
+    roll=lambda x, y, w: tf.roll(x, 1, 0) - y,
+    cumulated=lambda x, y, w: tf.cumsum(x) - y,
+    weighted_by_position=lambda x, y, w: x[:, 0] * tf.cast(tf.range(number(x)), tf.float32),
+    weighted_by_linspace=lambda x, y, w: x[:, 0] * tf.linspace(0.0, 1.0, number(x)),
+    weighted_by_places=lambda x, y, w: tf.cast(tf.where(y[:, 0] > 0), tf.float32),
+    parity=lambda x, y, w: tf.where(tf.range(number(x))[:, None] % 2 == 0, x, y),
+    padded=lambda x, y, w: tf.pad(x - y, [[0, 2], [0, 0]]),
+    scanned=lambda x, y, w: tf.scan(lambda a, e: a * 0.5 + e, x - y, tf.zeros([4])),
+    convolved=lambda x, y, w: tf.nn.conv1d((x - y)[None], tf.ones([3, 4, 1]), 1, "SAME"),
+    pooled=lambda x, y, w: tf.nn.avg_pool1d((x - y)[None], 2, 2, "VALID"),
+    paired_by_reshape=lambda x, y, w: tf.reshape(x, [-1, 8]),
+    shuffled=lambda x, y, w: tf.random.shuffle(x) - y,
+    ranked=lambda x, y, w: tf.sort(tf.reduce_mean(x, 1))[:, None] - y,
+    tiled_against_repeated=lambda x, y, w: tf.tile(x, [2, 1]) - tf.repeat(y, 2, 0),
+    centered=lambda x, y, w: x - tf.reduce_mean(x, 0),
+    centered_integers=lambda x, y, w: tf.cast(x, tf.int32)
+    - tf.reduce_max(tf.cast(x, tf.int32)),
+    over_their_number=lambda x, y, w: x / tf.cast(number(x), tf.float32),
+    filled_with_their_number=lambda x, y, w: x * tf.fill([number(x), 1], tf.cast(number(x), tf.float32)),
+    pairs=lambda x, y, w: tf.matmul(x, y, transpose_b=True),
+    pairs_by_einsum=lambda x, y, w: tf.einsum("bi,ci->bc", x, y),
+    pairs_by_broadcast=lambda x, y, w: x[:, None] - y[None],
+    softmax_over_examples=lambda x, y, w: tf.nn.softmax(x, 0) * y,
+    of_a_python_function=lambda x, y, w: tf.ensure_shape(
+        tf.numpy_function(lambda a: a[::-1], [x], tf.float32), [None, 4]
+    ),
+    first_of_each=lambda x, y, w: tf.math.segment_sum(x, tf.cast(y[:, 0], tf.int32)),
+)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_an_example_s_own_value(name):
+    assert kind_of(APART[name]) is Kind.ROWS
+    mean = kind_of(lambda *given: tf.reduce_mean(tf.cast(APART[name](*given), tf.float32)))
+    assert mean in (Kind.MEAN, Kind.SELECTED)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_may_not_be_is_refused(name):
+    mean = kind_of(
+        lambda *given: tf.reduce_mean(tf.cast(REFUSED[name](*given), tf.float32))
+    )
+    assert mean in INDIVISIBLE
