@@ -55,37 +55,48 @@ named(
     padded_columns=lambda x, y, w: tf.pad(x, [[0, 0], [1, 2]]),
     all_from_the_first=lambda x, y, w: x[0:] - y,
     product_with_a_weight=lambda x, y, w: tf.matmul(x, WEIGHT) @ WEIGHT,
-    product_of_a_weight=lambda x, y, w: tf.transpose(tf.matmul(WEIGHT, x, False, True)) - y,
+    product_of_a_weight=lambda x, y, w: (
+        tf.transpose(tf.matmul(WEIGHT, x, False, True)) - y
+    ),
     products_by_example=lambda x, y, w: tf.einsum("bi,bj->bij", x, y),
     products_of_many_axes=lambda x, y, w: tf.einsum("...i,ij->...j", x, WEIGHT),
     outer=lambda x, y, w: tf.matmul(x[:, :, None], y[:, None]),
-    with_all_examples=lambda x, y, w: tf.nn.log_softmax(tf.matmul(x, w, transpose_b=True)),
+    with_all_examples=lambda x, y, w: tf.nn.log_softmax(
+        tf.matmul(x, w, transpose_b=True)
+    ),
     looked_up_in_all=lambda x, y, w: tf.gather(w, tf.cast(y[:, 0], tf.int32)) - x,
     looked_up=lambda x, y, w: tf.gather(WEIGHT, tf.argmax(y, 1)) - x,
-    looked_up_by_pairs=lambda x, y, w: tf.gather_nd(WEIGHT, tf.cast(y[:, :2], tf.int32)),
+    looked_up_by_pairs=lambda x, y, w: tf.gather_nd(
+        WEIGHT, tf.cast(y[:, :2], tf.int32)
+    ),
     columns_by_number=lambda x, y, w: tf.gather(x, [2, 0], axis=1),
     column_of_each=lambda x, y, w: tf.gather(x, tf.argmax(y, 1), batch_dims=1),
     column_of_each_by_its_number=lambda x, y, w: tf.gather_nd(
         x, tf.stack([tf.range(number(x)), tf.argmax(y, 1, tf.int32)], 1)
     ),
-    along_an_axis=lambda x, y, w: ops.take_along_axis(x, ops.argsort(y, axis=1), axis=1),
+    along_an_axis=lambda x, y, w: ops.take_along_axis(
+        x, ops.argsort(y, axis=1), axis=1
+    ),
     sorted_columns=lambda x, y, w: tf.sort(x, 1) - tf.math.top_k(y, 4)[0],
     one_hot=lambda x, y, w: tf.one_hot(tf.argmax(y, 1), 4) * x,
     softmax=lambda x, y, w: tf.nn.softmax(x) * tf.nn.log_softmax(y, 1),
     normalized=lambda x, y, w: tf.nn.l2_normalize(x, 1) - tf.reduce_mean(y, 1, True),
-    standardized=lambda x, y, w: (x - tf.reduce_mean(x, 1, True))
-    / tf.math.reduce_std(x, 1, True),
+    standardized=lambda x, y, w: (
+        (x - tf.reduce_mean(x, 1, True)) / tf.math.reduce_std(x, 1, True)
+    ),
     cross_entropy=lambda x, y, w: tf.nn.softmax_cross_entropy_with_logits(y, x),
     sparse_cross_entropy=lambda x, y, w: tf.nn.sparse_softmax_cross_entropy_with_logits(
         tf.argmax(y, 1), x
     ),
-    stacked=lambda x, y, w: tf.reduce_max(tf.stack([x, y]), 0) - tf.unstack(
-        tf.stack([x, y], 1), axis=1
-    )[0],
+    stacked=lambda x, y, w: (
+        tf.reduce_max(tf.stack([x, y]), 0) - tf.unstack(tf.stack([x, y], 1), axis=1)[0]
+    ),
     side_by_side=lambda x, y, w: sum(tf.split(tf.concat([x, y], 1), 2, 1)),
-    real_and_made=lambda x, y, w: tf.concat([x, y], 0) * WEIGHT[0] - tf.concat(
-        [tf.ones([number(x), 1]), tf.zeros([number(y), 1])], 0
-    ) - tf.random.uniform(tf.shape(tf.concat([y, x], 0))),
+    real_and_made=lambda x, y, w: (
+        tf.concat([x, y], 0) * WEIGHT[0]
+        - tf.concat([tf.ones([number(x), 1]), tf.zeros([number(y), 1])], 0)
+        - tf.random.uniform(tf.shape(tf.concat([y, x], 0)))
+    ),
     twice=lambda x, y, w: tf.tile(x, [2, 1]) - tf.tile(y, [2, 1]),
     each_thrice=lambda x, y, w: tf.repeat(x, 3, 0) - tf.repeat(y, 3, 0),
     copied_to_each=lambda x, y, w: x + tf.tile(WEIGHT[:1], [number(x), 1]),
@@ -94,37 +105,67 @@ named(
     ),
     flat=lambda x, y, w: tf.reshape(x, [-1]) - tf.reshape(y, [-1]),
     there_and_back=lambda x, y, w: tf.reshape(tf.reshape(x, [-1, 2]), [-1, 4]) - y,
-    back_by_number=lambda x, y, w: tf.reshape(tf.reshape(x, [-1, 1]), [number(x), 4]) - y,
+    back_by_number=lambda x, y, w: (
+        tf.reshape(tf.reshape(x, [-1, 1]), [number(x), 4]) - y
+    ),
     as_pictures=lambda x, y, w: tf.nn.conv2d(
         tf.reshape(x, [-1, 2, 2, 1]), tf.ones([2, 2, 1, 1]), 1, "SAME"
     ),
     tensordot=lambda x, y, w: tf.tensordot(x[:, :, None], WEIGHT[:1], [[2], [0]]),
-    noise=lambda x, y, w: x + tf.random.normal(tf.shape(x)) * tf.random.uniform(
-        [number(x), 1]
+    noise=lambda x, y, w: (
+        x + tf.random.normal(tf.shape(x)) * tf.random.uniform([number(x), 1])
     ),
-    dropout=lambda x, y, w: tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=1),
+    dropout=lambda x, y, w: (
+        tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=1)
+    ),
     chosen=lambda x, y, w: tf.where(x > 0, x, y * WEIGHT[1]),
-    masked=lambda x, y, w: tf.boolean_mask(x, y[:, 0] > 0) * 2.0
-    - tf.boolean_mask(y, y[:, 0] > 0),
+    masked=lambda x, y, w: (
+        tf.boolean_mask(x, y[:, 0] > 0) * 2.0 - tf.boolean_mask(y, y[:, 0] > 0)
+    ),
     masked_by_places=lambda x, y, w: tf.gather_nd(x, tf.where(y[:, 0] > 0)),
-    parted=lambda x, y, w: tf.dynamic_partition(x, tf.cast(y[:, 0] > 0, tf.int32), 2)[1],
+    parted=lambda x, y, w: tf.dynamic_partition(x, tf.cast(y[:, 0] > 0, tf.int32), 2)[
+        1
+    ],
     determinants=lambda x, y, w: tf.linalg.det(tf.reshape(x, [-1, 2, 2])),
+    mapped=lambda x, y, w: tf.map_fn(
+        lambda each: tf.reduce_sum(tf.sort(each[0]) - each[1]) * WEIGHT[0, 0],
+        (x, y),
+        fn_output_signature=tf.float32,
+    ),
+    looped=lambda x, y, w: tf.while_loop(
+        lambda i, state: i < 4,
+        lambda i, state: (i + 1, tf.tanh(state + y[:, i, None])),
+        (0, x),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 4])),
+    )[1],
+    scanned_in_time=lambda x, y, w: tf.scan(
+        lambda state, each: tf.tanh(state + each), tf.transpose(y), x[:, 0]
+    ),
+    by_a_condition=lambda x, y, w: tf.cond(
+        WEIGHT[0, 0] > 0, lambda: x, lambda: y * 2.0
+    ),
+    in_a_function=lambda x, y, w: tf.function(lambda a, b: a[:, 1:] * b[:, :1])(x, y),
     by_a_layer=lambda x, y, w: NORMALIZATION(x, training=True) - y,
-    gradient_of_each=lambda x, y, w: tf.gradients(tf.nn.tanh(x @ WEIGHT) * y, x)[0] ** 2,
+    gradient_of_each=lambda x, y, w: (
+        tf.gradients(tf.nn.tanh(x @ WEIGHT) * y, x)[0] ** 2
+    ),
 )
 named(
     refused,
     own_rows_of_all=lambda x, y, w: w[: number(x)] - y,
     own_numbers_of_all=lambda x, y, w: tf.gather(w, tf.range(number(x))) - y,
     own_ranks_of_all=lambda x, y, w: tf.gather(w, tf.argsort(x[:, 0])) - y,
-    own_numbers_as_classes=lambda x, y, w: tf.nn.sparse_softmax_cross_entropy_with_logits(
-        tf.range(number(x)), tf.matmul(x, w, transpose_b=True)
+    own_numbers_as_classes=lambda x, y, w: (
+        tf.nn.sparse_softmax_cross_entropy_with_logits(
+            tf.range(number(x)), tf.matmul(x, w, transpose_b=True)
+        )
     ),
     own_numbers_by_keras=lambda x, y, w: keras.losses.sparse_categorical_crossentropy(
         ops.arange(ops.shape(x)[0]), ops.matmul(x, ops.transpose(w))
     ),
-    own_numbers_one_hot=lambda x, y, w: tf.eye(number(x), number(w))
-    * tf.matmul(x, w, transpose_b=True),
+    own_numbers_one_hot=lambda x, y, w: (
+        tf.eye(number(x), number(w)) * tf.matmul(x, w, transpose_b=True)
+    ),
     diagonal=lambda x, y, w: tf.linalg.diag_part(tf.matmul(x, w, transpose_b=True)),
     all_less_own=lambda x, y, w: x - w,
     mixup=lambda x, y, w: x * 0.7 + x[::-1] * 0.3,
@@ -133,23 +174,30 @@ named(
     reverse=lambda x, y, w: tf.reverse(x, [0]) - y,
     roll=lambda x, y, w: tf.roll(x, 1, 0) - y,
     cumulated=lambda x, y, w: tf.cumsum(x) - y,
-    weighted_by_position=lambda x, y, w: x[:, 0] * tf.cast(tf.range(number(x)), tf.float32),
+    weighted_by_position=lambda x, y, w: (
+        x[:, 0] * tf.cast(tf.range(number(x)), tf.float32)
+    ),
     weighted_by_linspace=lambda x, y, w: x[:, 0] * tf.linspace(0.0, 1.0, number(x)),
     weighted_by_places=lambda x, y, w: tf.cast(tf.where(y[:, 0] > 0), tf.float32),
     parity=lambda x, y, w: tf.where(tf.range(number(x))[:, None] % 2 == 0, x, y),
     padded=lambda x, y, w: tf.pad(x - y, [[0, 2], [0, 0]]),
     scanned=lambda x, y, w: tf.scan(lambda a, e: a * 0.5 + e, x - y, tf.zeros([4])),
-    convolved=lambda x, y, w: tf.nn.conv1d((x - y)[None], tf.ones([3, 4, 1]), 1, "SAME"),
+    convolved=lambda x, y, w: tf.nn.conv1d(
+        (x - y)[None], tf.ones([3, 4, 1]), 1, "SAME"
+    ),
     pooled=lambda x, y, w: tf.nn.avg_pool1d((x - y)[None], 2, 2, "VALID"),
     paired_by_reshape=lambda x, y, w: tf.reshape(x, [-1, 8]),
     shuffled=lambda x, y, w: tf.random.shuffle(x) - y,
     ranked=lambda x, y, w: tf.sort(tf.reduce_mean(x, 1))[:, None] - y,
     tiled_against_repeated=lambda x, y, w: tf.tile(x, [2, 1]) - tf.repeat(y, 2, 0),
     centered=lambda x, y, w: x - tf.reduce_mean(x, 0),
-    centered_integers=lambda x, y, w: tf.cast(x, tf.int32)
-    - tf.reduce_max(tf.cast(x, tf.int32)),
+    centered_integers=lambda x, y, w: (
+        tf.cast(x, tf.int32) - tf.reduce_max(tf.cast(x, tf.int32))
+    ),
     over_their_number=lambda x, y, w: x / tf.cast(number(x), tf.float32),
-    filled_with_their_number=lambda x, y, w: x * tf.fill([number(x), 1], tf.cast(number(x), tf.float32)),
+    filled_with_their_number=lambda x, y, w: (
+        x * tf.fill([number(x), 1], tf.cast(number(x), tf.float32))
+    ),
     pairs=lambda x, y, w: tf.matmul(x, y, transpose_b=True),
     pairs_by_einsum=lambda x, y, w: tf.einsum("bi,ci->bc", x, y),
     pairs_by_broadcast=lambda x, y, w: x[:, None] - y[None],
@@ -157,6 +205,20 @@ named(
     of_a_python_function=lambda x, y, w: tf.ensure_shape(
         tf.numpy_function(lambda a: a[::-1], [x], tf.float32), [None, 4]
     ),
+    folded=lambda x, y, w: tf.foldl(lambda total, each: total + each, x)[None] - y,
+    mapped_with_all=lambda x, y, w: tf.map_fn(lambda each: each - x[0], x),
+    mapped_with_their_number=lambda x, y, w: tf.map_fn(
+        lambda each: each * tf.cast(number(x), tf.float32), x
+    ),
+    looped_until=lambda x, y, w: tf.while_loop(
+        lambda state: tf.reduce_max(state) > 1.0, lambda state: (state / 2.0,), (x,)
+    )[0],
+    looped_over_the_first=lambda x, y, w: tf.while_loop(
+        lambda i, state: i < 4, lambda i, state: (i + 1, state + x[i]), (0, x)
+    )[1],
+    by_their_number=lambda x, y, w: tf.cond(number(x) > 8, lambda: x, lambda: y),
+    by_a_maximum=lambda x, y, w: tf.cond(tf.reduce_max(x) > 8, lambda: x, lambda: y),
+    in_a_function=lambda x, y, w: tf.function(lambda a, b: a[::-1] * b)(x, y),
     first_of_each=lambda x, y, w: tf.math.segment_sum(x, tf.cast(y[:, 0], tf.int32)),
 )
 
@@ -164,7 +226,9 @@ named(
 @pytest.mark.parametrize("name", APART)
 def test_an_example_s_own_value(name):
     assert kind_of(APART[name]) is Kind.ROWS
-    mean = kind_of(lambda *given: tf.reduce_mean(tf.cast(APART[name](*given), tf.float32)))
+    mean = kind_of(
+        lambda *given: tf.reduce_mean(tf.cast(APART[name](*given), tf.float32))
+    )
     assert mean in (Kind.MEAN, Kind.SELECTED)
 
 

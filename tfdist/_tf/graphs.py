@@ -51,9 +51,14 @@ def function(python_function: Callable[..., Any], signature: Any) -> Any:
     return tf.function(functools.partial(python_function), input_signature=signature)
 
 
-def function_graph(call: tf.Operation) -> Any:
-    """Returns the `FuncGraph` of the function that an operation calls, or None."""
-    function = call.graph._get_function(call.get_attr("f").name)
+def function_graph(call: tf.Operation, name: str = "f") -> Any:
+    """Returns the `FuncGraph` of a function that an operation calls, or None.
+
+    Args:
+        call: The operation.
+        name: Of the attribute: "f" of a call, "body" and "cond" of a loop.
+    """
+    function = call.graph._get_function(call.get_attr(name).name)
     return getattr(function, "graph", None)
 
 

@@ -23,6 +23,7 @@ class Kind(enum.Enum):
         UNKNOWN: Computed from the examples by an operation that is not a sum over them.
         TAKEN: Computed from examples selected by their position in the batch.
         POSITIONS: Numbers of rows, from the first one of the replica.
+        EXAMPLE: The value of one example, in the turn of a loop over the examples.
         MIXED: An example's value that may be computed from other examples.
     """
 
@@ -38,6 +39,7 @@ class Kind(enum.Enum):
     UNKNOWN = enum.auto()
     TAKEN = enum.auto()
     POSITIONS = enum.auto()
+    EXAMPLE = enum.auto()
     MIXED = enum.auto()
 
 

@@ -7,6 +7,7 @@ The numbers themselves do not tell one from the other, and a `train_step` may co
 loss with any function, so `KindReader` reads the graph. It executes nothing.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -35,7 +36,15 @@ from tfdist.synchronous.fit.kind import (
     of_quotient,
     of_sum,
 )
-from tfdist.synchronous.fit.row_rules import Application, follow
+from tfdist.synchronous.fit.loops import (
+    BRANCHES,
+    IN_A_LIST,
+    LOOPS,
+    Known,
+    of_branches,
+    of_loop,
+)
+from tfdist.synchronous.fit.row_rules import Application, follow, is_turn
 from tfdist.synchronous.fit.rows import (
     NotOwnError,
     Operand,
@@ -48,7 +57,9 @@ from tfdist.synchronous.fit.rows import (
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
-_PASSES_POSITIONS = frozenset(["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze"])
+_PASSES_POSITIONS = frozenset(
+    ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze"]
+)
 _COLLECTIVE = re.compile("^Collective")
 
 
@@ -78,6 +89,8 @@ class KindReader:
         self.kinds: dict[Any, Kind] = {}
         self.rows: dict[Any, Rows] = {}
         self._selects: dict[tf.Operation, bool] = {}
+        self._results: dict[tf.Operation, list[Known]] = {}
+        self._counters: set[Any] = set()
 
     def kind_of(self, tensor: Any) -> Kind:
         """Returns the kind of a tensor, symbolic or eager."""
@@ -172,6 +185,8 @@ class KindReader:
         op = tensor.op
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
             return self._of_call(tensor, inputs, kinds)
+        if self._is_strict and op.type in LOOPS | BRANCHES:
+            return self._of_control_flow(tensor, inputs, kinds)
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
             self.rows[tensor.ref()] = Rows()
             return Kind.ROWS
@@ -185,6 +200,8 @@ class KindReader:
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
+        if self._is_strict and self._is_of_example(op, inputs, kinds):
+            return Kind.EXAMPLE
         if op.type in ("Shape", "Size") and {Kind.ROWS, Kind.POSITIONS} & set(kinds):
             return Kind.SHAPE if op.type == "Shape" else self._count(inputs[0])
         if has_rows(tensor):
@@ -207,10 +224,7 @@ class KindReader:
         self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
     ) -> Kind:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
-        operands = [
-            Operand(each, kind, self.rows.get(each.ref()))
-            for each, kind in zip(inputs, kinds, strict=True)
-        ]
+        operands = self._operands(inputs, kinds)
         if not self._is_strict:
             self.rows[tensor.ref()] = somewhere(tensor, operands)
             return Kind.ROWS
@@ -218,7 +232,12 @@ class KindReader:
             return Kind.POSITIONS
         try:
             rows = follow(
-                Application(tensor, operands, lambda each: self.rows.get(each.ref()))
+                Application(
+                    tensor,
+                    operands,
+                    lambda each: self.rows.get(each.ref()),
+                    self._counters,
+                )
             )
         except NotOwnError as error:
             if Kind.POSITIONS in kinds or not is_apart(tensor.op):
@@ -234,21 +253,88 @@ class KindReader:
         graph = _tf.function_graph(tensor.op)
         if graph is None:
             return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
+        given = self._known(inputs, kinds)
+        known, _ = self._read(graph, given, set(), [tensor.value_index])
+        return self._take(tensor, known[0])
+
+    def _of_control_flow(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
+    ) -> Kind:
+        """Returns the kind of a result of a loop or a branch."""
+        op = tensor.op
+        if op not in self._results:
+            of = of_loop if op.type in LOOPS else of_branches
+            self._results[op] = of(op, self._known(inputs, kinds), self._read)
+        known = self._results[op][tensor.value_index]
+        if has_rows(tensor) and known.kind in INDIVISIBLE and is_apart(op):
+            self.rows[tensor.ref()] = somewhere(tensor, self._operands(inputs, kinds))
+            return Kind.ROWS
+        is_followed = known.kind in CONSTANTS | {Kind.ROWS, Kind.EXAMPLE}
+        if has_rows(tensor) or is_followed:
+            return self._take(tensor, known)
+        return Kind.UNKNOWN
+
+    def _is_of_example(
+        self, op: tf.Operation, inputs: Sequence[Any], kinds: Sequence[Kind]
+    ) -> bool:
+        """Returns whether the turn of a loop computes it from its own example alone."""
+        if op.type == "TensorListGetItem":
+            rows = self.rows.get(inputs[0].ref())
+            is_in_list = rows is not None and rows.axis == IN_A_LIST
+            return is_in_list and is_turn(inputs[1], self._counters)
+        return Kind.EXAMPLE in kinds and set(kinds) <= CONSTANTS | {Kind.EXAMPLE}
+
+    def _operands(self, inputs: Sequence[Any], kinds: Sequence[Kind]) -> list[Operand]:
+        return [
+            Operand(each, kind, self.rows.get(each.ref()))
+            for each, kind in zip(inputs, kinds, strict=True)
+        ]
+
+    def _known(self, inputs: Sequence[Any], kinds: Sequence[Kind]) -> list[Known]:
+        return [
+            Known(kind, self.rows.get(each.ref()))
+            for each, kind in zip(inputs, kinds, strict=True)
+        ]
+
+    def _take(self, tensor: Any, known: Known) -> Kind:
+        if known.rows:
+            self.rows[tensor.ref()] = known.rows
+        return known.kind
+
+    def _read(
+        self,
+        graph: Any,
+        given: list[Known],
+        counters: set[Any],
+        places: Sequence[int] | None = None,
+    ) -> tuple[list[Known], set[Kind]]:
+        """Reads a function's graph: see `loops.Read`.
+
+        Args:
+            graph: The graph.
+            given: What is known of its inputs.
+            counters: Those of them that are the number of a loop's turn.
+            places: Of the outputs that are read; None for all.
+        """
         inside = KindReader(
             self._is_same,
             self._kind_of_variable,
             self._has_varying_rows,
             self._is_strict,
         )
-        for each, given, kind in zip(graph.inputs, inputs, kinds, strict=True):
-            inside.kinds[each.ref()] = kind
-            if given.ref() in self.rows:
-                inside.rows[each.ref()] = self.rows[given.ref()]
-        result = graph.outputs[tensor.value_index]
-        kind = inside.kind_of(result)
-        if result.ref() in inside.rows:
-            self.rows[tensor.ref()] = inside.rows[result.ref()]
-        return kind
+        inside._counters = self._counters | counters
+        for each, known in zip(graph.inputs, given, strict=True):
+            inside.kinds[each.ref()] = inside._take(each, known)
+        outputs = graph.outputs
+        if places is not None:
+            outputs = [outputs[place] for place in places]
+        kinds = [inside.kind_of(each) for each in outputs]
+        sources = {kinds[0]}
+        if kinds[0] is Kind.OTHER:
+            with contextlib.suppress(IndivisibleLossError):
+                parts, _ = inside.parts_of(outputs[0])
+                sources = {inside.kind_of(each) for each in parts}
+        return inside._known(outputs, kinds), sources
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         op, shape = tensor.op, inputs[0]

@@ -4,13 +4,14 @@ A list of what is known to keep examples apart. Whatever is not in it is refused
 rule is known to be broken does not prove that an example's value is its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
+from tfdist.synchronous.fit.loops import IN_A_LIST
 from tfdist.synchronous.fit.rows import (
     SELECTED,
     NotOwnError,
@@ -34,11 +35,13 @@ class Application:
         output: The tensor in question.
         operands: The inputs.
         rows_of: Returns where the rows of any tensor are, or None if it has none.
+        counters: The tensors that are the number of the turn of a loop.
     """
 
     output: Any
     operands: list[Operand]
     rows_of: RowsOf
+    counters: Collection[Any] = ()
 
     @property
     def op(self) -> tf.Operation:
@@ -381,7 +384,9 @@ def _strided_slice(at: Application) -> Rows:
         raise NotOwnError
     rank = len(of.shape)
     # Those that neither make an axis nor stand for several.
-    single = [i for i in range(count) if not (masks["ellipsis"] | masks["new_axis"]) >> i & 1]
+    single = [
+        i for i in range(count) if not (masks["ellipsis"] | masks["new_axis"]) >> i & 1
+    ]
     source = result = 0
     for i in range(count):
         bit = 1 << i
@@ -570,3 +575,57 @@ def _counted(at: Application, shape: Operand) -> Rows:
     if not unknown:
         raise NotOwnError
     return Rows(unknown[0], None)
+
+
+@_rule("TensorListReserve")
+def _new_list(at: Application) -> Rows:
+    _, count = at.operands
+    if not counts(count.tensor, at.rows_of):
+        raise NotOwnError
+    return Rows(IN_A_LIST, None)
+
+
+@_rule("TensorListFromTensor")
+def _list_of(at: Application) -> Rows:
+    rows = at.operands[0].rows
+    if rows is None or not (rows.axis or rows == Rows()):
+        raise NotOwnError
+    return replace(rows, axis=rows.axis - 1)
+
+
+@_rule("TensorListGetItem")
+def _item(at: Application) -> Rows:
+    constants_only(at.operands[1:2])
+    rows = at.operands[0].rows
+    if rows is None:
+        raise NotOwnError
+    return rows
+
+
+@_rule("TensorListSetItem")
+def _with_item(at: Application) -> Rows:
+    of, index, item = at.operands[:3]
+    constants_only([index])
+    if of.rows and of.rows.axis == IN_A_LIST:
+        is_own = is_turn(index.tensor, at.counters)
+        if not is_own or item.kind not in CONSTANTS | {Kind.EXAMPLE}:
+            raise NotOwnError
+        return Rows(IN_A_LIST)
+    rows_only([of, item])
+    return same([each.rows for each in (of, item) if each.rows])
+
+
+def is_turn(index: Any, counters: Collection[Any]) -> bool:
+    """Returns whether an index is the number of a loop's turn."""
+    while index.op.type in ("Identity", "Cast"):
+        index = index.op.inputs[0]
+    return index.ref() in counters
+
+
+@_rule("TensorListStack")
+def _stack_of_list(at: Application) -> Rows:
+    constants_only(at.operands[1:])
+    rows = at.operands[0].rows
+    if rows is None:
+        raise NotOwnError
+    return replace(rows, axis=rows.axis + 1)

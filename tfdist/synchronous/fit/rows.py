@@ -87,9 +87,12 @@ class Operand:
 
 
 def has_rows(tensor: Any) -> bool:
-    """Returns whether a tensor has an unknown dimension: that of the examples."""
+    """Returns whether a tensor has an unknown dimension: that of the examples.
+
+    So may the elements of a list have.
+    """
     rank = tensor.shape.rank
-    return rank is None or None in tensor.shape.as_list()
+    return tensor.dtype == tf.variant or rank is None or None in tensor.shape.as_list()
 
 
 def somewhere(tensor: Any, operands: Sequence[Operand]) -> Rows:
@@ -239,9 +242,7 @@ def _each(axis: int, values: int, new: int) -> Rows:
     return Rows(axis) if count == 1 else Rows(axis, ("each",), count)
 
 
-def _of_unknown_size(
-    rows: Rows, own: list[int | None], new: list[int | None]
-) -> Rows:
+def _of_unknown_size(rows: Rows, own: list[int | None], new: list[int | None]) -> Rows:
     # An unknown size besides that of the rows is taken for the same on both sides.
     is_same = own.count(None) == new.count(None)
     if is_same and _product(own) == _product(new) and rows.per_example:

@@ -1,0 +1,121 @@
+"""What loops and branches return, read from their own graphs.
+
+A loop is read again until what it carries from one turn to the next stays of one kind. The
+loop of `tf.map_fn` over the examples is known by its lists: each turn takes the example of
+its own number and puts a result in the same place.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.synchronous.fit.kind import CONSTANTS, Kind
+from tfdist.synchronous.fit.rows import NotOwnError, Rows, same
+
+LOOPS = frozenset(["While", "StatelessWhile"])
+BRANCHES = frozenset(["If", "StatelessIf"])
+
+IN_A_LIST = -1
+"""The axis of the rows of a list that has an element for each example."""
+
+_COUNTED = CONSTANTS | {Kind.COUNT, Kind.SHAPE}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a tensor: its kind and, if it has rows, where they are."""
+
+    kind: Kind
+    rows: Rows | None = None
+
+    @property
+    def is_list_of_examples(self) -> bool:
+        """Whether it is a list with an element for each example."""
+        return self.rows is not None and self.rows.axis == IN_A_LIST
+
+
+Read = Callable[[Any, list[Known], set[Any]], tuple[list[Known], set[Kind]]]
+"""Reads a function's graph, given its inputs, and which of them count the turns.
+
+Returns what is known of its outputs, and the kinds that the first of them depends on.
+"""
+
+
+def of_loop(op: tf.Operation, given: list[Known], read: Read) -> list[Known]:
+    """Returns what is known of the results of a loop.
+
+    Args:
+        op: The loop.
+        given: Of its inputs.
+        read: Reads its functions.
+    """
+    body = _tf.function_graph(op, "body")
+    test = _tf.function_graph(op, "cond")
+    if body is None or test is None:
+        return [Known(Kind.MIXED)] * len(given)
+    counters = _counters(op, body)
+    is_over_examples = any(each.is_list_of_examples for each in given)
+    known: list[Known] = []
+    joined = given
+    while joined != known:
+        known = joined
+        after, _ = read(body, known, counters)
+        joined = [
+            _joined(*pair, is_over_examples) for pair in zip(known, after, strict=True)
+        ]
+    (goes_on,), sources = read(test, known, counters)
+    if goes_on.kind in CONSTANTS or (is_over_examples and sources <= _COUNTED):
+        return known
+    return [Known(Kind.MIXED)] * len(given)
+
+
+def of_branches(op: tf.Operation, given: list[Known], read: Read) -> list[Known]:
+    """Returns what is known of the results of a condition.
+
+    Args:
+        op: The condition.
+        given: Of its inputs.
+        read: Reads its functions.
+    """
+    graphs = [_tf.function_graph(op, name) for name in ("then_branch", "else_branch")]
+    if None in graphs or given[0].kind not in CONSTANTS | {Kind.EXAMPLE}:
+        return [Known(Kind.UNKNOWN)] * len(op.outputs)
+    results = [read(graph, given[1:], set())[0] for graph in graphs]
+    return [_joined(*pair, False) for pair in zip(*results, strict=True)]
+
+
+def _joined(before: Known, after: Known, is_over_examples: bool) -> Known:
+    """Returns what is known of a value that may be one or the other."""
+    kinds = {before.kind, after.kind}
+    if before == after:
+        return before
+    if kinds <= CONSTANTS:
+        return Known(Kind.DRAWN)
+    if kinds <= CONSTANTS | {Kind.EXAMPLE} and not is_over_examples:
+        return Known(Kind.EXAMPLE)
+    found = [each.rows for each in (before, after) if each.rows]
+    # A list is empty at first.
+    if found and kinds <= CONSTANTS | {Kind.ROWS}:
+        try:
+            return Known(Kind.ROWS, same(found))
+        except NotOwnError:
+            pass
+    return Known(Kind.MIXED)
+
+
+def _counters(op: tf.Operation, body: Any) -> set[Any]:
+    """Returns the inputs of a loop's body that are the number of the turn, from 0."""
+    found = set()
+    for first, inner, after in zip(op.inputs, body.inputs, body.outputs, strict=True):
+        while after.op.type == "Identity":
+            after = after.op.inputs[0]
+        starts = tf.get_static_value(first)
+        if after.op.type not in ("AddV2", "Add") or starts is None or starts.any():
+            continue
+        step = tf.get_static_value(after.op.inputs[1])
+        if after.op.inputs[0] is inner and step is not None and step == 1:
+            found.add(inner.ref())
+    return found
