@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+import tfdist
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import multi_worker_cases as cases  # noqa: E402
@@ -25,6 +27,8 @@ FIT = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
 PACKAGE = """
 import keras
 import tensorflow as tf
+
+import tfdist
 
 def first_examples(y, p):
     return tf.reduce_mean((p[:8] - y[:8]) ** 2)
@@ -390,6 +394,22 @@ def pairs_step(y, p):
     return tf.reduce_mean(tf.cast(tf.equal(y[:, 0], p), p.dtype) * p), {}
 
 
+@tf.custom_gradient
+def centered_backwards(p):
+    return tf.identity(p), lambda given: given - tf.reduce_mean(given, 0)
+
+
+def centered_gradient_step(y, p):
+    return tf.reduce_mean(tf.square(y - centered_backwards(p))), {}
+
+
+def own_number_as_class_step(y, p):
+    logits = tf.matmul(p, tfdist.whole_batch(y), transpose_b=True)
+    own = tf.range(tf.shape(p)[0])
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(own, logits)
+    return tf.reduce_mean(loss), {}
+
+
 def normalized_step(y, p):
     return tf.reduce_mean(tf.nn.softmax(p, axis=0) * y), {}
 
@@ -446,6 +466,8 @@ def refused_step(step):
 for each in (
     contrastive_step,
     pairs_step,
+    centered_gradient_step,
+    own_number_as_class_step,
     normalized_step,
     greatest_log_step,
 ):

@@ -21,6 +21,10 @@ REFUSED = {
     ),
     "contrastive_step": f"IndivisibleLossError: {HERE}",
     "pairs_step": f"IndivisibleLossError: .*Equal{HERE}",
+    "centered_gradient_step": f"IndivisibleLossError: {HERE}",
+    "own_number_as_class_step": (
+        r"IndivisibleLossError: .*SparseSoftmax.*compiled_cases\.py, line .*tf\.range"
+    ),
     "normalized_step": f"IndivisibleLossError: .*Softmax{HERE}",
     "greatest_log_step": f"IndivisibleLossError: .*Max{HERE}",
     "two_rows_for_each_example": "IndivisibleLossError: .*several outputs",

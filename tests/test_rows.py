@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from tfdist.synchronous.fit.gradients import has_own_gradients
 from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
 
@@ -221,6 +222,28 @@ named(
     in_a_function=lambda x, y, w: tf.function(lambda a, b: a[::-1] * b)(x, y),
     first_of_each=lambda x, y, w: tf.math.segment_sum(x, tf.cast(y[:, 0], tf.int32)),
 )
+
+
+def gradient_of(backwards):
+    """Returns the kind of a weight's gradient through a function with one of its own."""
+
+    def gradient(x, y, whole):
+        own = tf.custom_gradient(lambda p: (p * 1.0, backwards))
+        variable = tf.identity(WEIGHT)
+        loss = tf.reduce_mean(tf.square(own(tf.matmul(x, variable)) - y))
+        assert has_own_gradients(tf.compat.v1.get_default_graph())
+        return tf.gradients(loss, variable)[0]
+
+    return kind_of(gradient)
+
+
+def test_a_gradient_function_of_single_examples():
+    assert gradient_of(lambda given: -given * 2.0) is Kind.SUM
+
+
+def test_a_gradient_function_of_all_examples_is_refused():
+    assert gradient_of(lambda given: given - tf.reduce_mean(given, 0)) is Kind.MIXED
+    assert gradient_of(lambda given: given[::-1]) is Kind.TAKEN
 
 
 @pytest.mark.parametrize("name", APART)

@@ -62,6 +62,12 @@ def function_graph(call: tf.Operation, name: str = "f") -> Any:
     return getattr(function, "graph", None)
 
 
+def has_custom_gradient(op: tf.Operation) -> bool:
+    """Returns whether `tf.custom_gradient` gave an operation its gradient."""
+    value = op.node_def.attr.get("_gradient_op_type")
+    return value is not None and value.s.startswith(b"CustomGradient")
+
+
 def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
     """Returns what functions that an operation calls have in place of its input.
 

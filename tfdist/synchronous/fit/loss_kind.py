@@ -340,9 +340,12 @@ class KindReader:
         op, shape = tensor.op, inputs[0]
         if op.type in ("Identity", "Cast"):
             return Kind.SHAPE
+        measured = _measured(shape)
+        if measured is None:
+            return Kind.UNKNOWN
         if op.type == "Prod":
-            return self._count(_measured(shape))
-        rows = self.rows.get(_measured(shape).ref(), Rows())
+            return self._count(measured)
+        rows = self.rows.get(measured.ref(), Rows())
         if op.type == "StridedSlice":
             begin = tf.get_static_value(inputs[1])
             if begin is not None and shape.shape.rank == 1:
@@ -350,7 +353,7 @@ class KindReader:
                 first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
                 is_scalar = tensor.shape.rank == 0
                 if is_scalar and first == rows.axis:
-                    return self._count(_measured(shape))
+                    return self._count(measured)
                 # The sizes of the other axes are those of an example, equal everywhere.
                 if is_scalar or first > rows.axis:
                     return Kind.SAME
@@ -414,9 +417,12 @@ def _numbers_rows(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
 
 
 def _measured(shape: Any) -> Any:
-    """Returns the tensor whose shape this is."""
+    """Returns the tensor whose shape this is; None for one that a function was given."""
     while shape.op.type != "Shape":
-        shape = shape.op.inputs[0]
+        inputs = inputs_of(shape)
+        if not inputs:
+            return None
+        shape = inputs[0]
     return shape.op.inputs[0]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.keras.graph import constant
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 
 SELECTED = ("selected",)
@@ -75,7 +76,7 @@ class Operand:
     @property
     def value(self) -> Any:
         """The value as an array, or None if it is not a constant of the graph."""
-        return tf.get_static_value(self.tensor)
+        return constant(self.tensor)
 
     def element(self, place: int) -> Any:
         """Returns an element of a vector if that one is a constant, else None."""
@@ -83,7 +84,7 @@ class Operand:
             return self.value.ravel()[place]
         op = self.tensor.op
         packs = op.type == "Pack" and len(op.inputs) > place
-        return tf.get_static_value(op.inputs[place]) if packs else None
+        return constant(op.inputs[place]) if packs else None
 
 
 def has_rows(tensor: Any) -> bool:

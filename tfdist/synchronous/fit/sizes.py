@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.keras.graph import constant
 from tfdist.synchronous.fit.rows import Rows
 
 EXAMPLES = "the number of examples of the replica"
@@ -17,29 +18,6 @@ RowsOf = Callable[[Any], Rows | None]
 """Returns where the rows of a tensor are, or None if it has none."""
 
 
-def constant(tensor: Any) -> Any:
-    """Returns a constant of the graph, or None. Knows more than TensorFlow of scalars."""
-    value = tf.get_static_value(tensor)
-    if value is not None or not hasattr(tensor, "op"):
-        return value
-    op = tensor.op
-    if op.type in ("Sub", "AddV2", "Mul", "Pack", "Cast", "Identity"):
-        parts = [constant(each) for each in op.inputs]
-        if all(part is not None for part in parts):
-            return _computed(op, parts)
-    return None
-
-
-def _computed(op: tf.Operation, parts: list[Any]) -> Any:
-    if op.type == "Sub":
-        return parts[0] - parts[1]
-    if op.type == "AddV2":
-        return parts[0] + parts[1]
-    if op.type == "Mul":
-        return parts[0] * parts[1]
-    return np.stack(parts) if op.type == "Pack" else parts[0]
-
-
 def counts(number: Any, rows_of: RowsOf) -> bool:
     """Returns whether a scalar is the number of examples of the replica."""
     return _scalar(number, rows_of) == EXAMPLES
@@ -49,7 +27,7 @@ def sizes(vector: Any, rows_of: RowsOf) -> list[Size] | None:
     """Returns the elements of a shape, or None if not even their number is known."""
     value = constant(vector)
     if value is not None:
-        return [int(each) for each in value.ravel()]
+        return [int(each) for each in np.ravel(value)]
     op = vector.op
     if op.type in ("Cast", "Identity"):
         return sizes(op.inputs[0], rows_of)
@@ -92,15 +70,15 @@ def _selected(op: tf.Operation, rows_of: RowsOf) -> list[Size] | None:
     if of is None or any(each is None for each in places):
         return None
     if op.type == "GatherV2":
-        return [of[place] for place in places[0].ravel()]
-    first, last = int(places[0].ravel()[0]), int(places[1].ravel()[0])
+        return [of[place] for place in np.ravel(places[0])]
+    first, last = (int(np.ravel(each)[0]) for each in places[:2])
     if op.type == "Slice":
         return of[first:] if last < 0 else of[first : first + last]
     begin = None if op.get_attr("begin_mask") & 1 else first
     end = None if op.get_attr("end_mask") & 1 else last
     if op.get_attr("shrink_axis_mask") & 1:
         return [of[first]]
-    return of[begin : end : int(places[2].ravel()[0])]
+    return of[begin : end : int(np.ravel(places[2])[0])]
 
 
 def _scalar(tensor: Any, rows_of: RowsOf) -> Size:
