@@ -34,7 +34,12 @@ OF_WORKERS = {"own_data"}
 APART = {"mixed_precision", "on_parts", *REFUSED}
 COMPARED = [name for name in cases.CASES if name not in APART]
 # Of the ring, whose exchange is the other one; `make features` runs all.
-RING_IN_PART = {"contrastive", "several_outputs", "step_of_ones_own"}
+RING_IN_PART = {
+    "beside_added_losses",
+    "contrastive",
+    "several_outputs",
+    "step_of_ones_own",
+}
 
 
 @pytest.fixture(scope="module")

@@ -211,6 +211,27 @@ named(
     mapped_with_their_number=lambda x, y, w: tf.map_fn(
         lambda each: each * tf.cast(number(x), tf.float32), x
     ),
+    mapped_beside_all=lambda x, y, w: tf.map_fn(
+        lambda each: each[0] - each[1], (x, w), fn_output_signature=tf.float32
+    ),
+    masked_by_all=lambda x, y, w: tf.boolean_mask(x, w[:, 0] > 0),
+    masked_by_rows_twice=lambda x, y, w: tf.boolean_mask(
+        tf.tile(x, [2, 1]), tf.repeat(y[:, 0] > 0, 2)
+    ),
+    mapped_by_number=lambda x, y, w: tf.while_loop(
+        lambda i, state: i < number(x),
+        lambda i, state: (i + 1, state + w[i]),
+        (0, x),
+    )[1],
+    filtered_by_rows=lambda x, y, w: (
+        tf.nn.conv2d(tf.ones([1, 9, 9, 1]), tf.reshape(x, [-1, 4, 1, 1]), 1, "SAME")[
+            0, :, :, 0
+        ]
+        - tf.zeros([number(x), 1])
+    ),
+    of_another_order=lambda x, y, w: (
+        tf.zeros([4, number(x)]) + tf.reverse(tf.transpose(x), [1])
+    ),
     looped_until=lambda x, y, w: tf.while_loop(
         lambda state: tf.reduce_max(state) > 1.0, lambda state: (state / 2.0,), (x,)
     )[0],

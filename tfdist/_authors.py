@@ -40,6 +40,7 @@ _PRIMITIVES = (
 _MADE_BY_ITSELF = (
     f"{_TENSORFLOW}python/eager/imperative_grad.py",
     f"{_TENSORFLOW}python/ops/gradients_util.py",
+    f"{_TENSORFLOW}python/ops/ctc_ops.py",
     f"{_TENSORFLOW}python/ops/ragged/",
     f"{_TENSORFLOW}python/ops/sparse_ops.py",
 )
@@ -84,7 +85,7 @@ def is_apart(op: Any) -> bool:
     """Returns whether an operation treats the examples of a batch as documented.
 
     Those of Keras's layers do, and those that TensorFlow makes by itself: to differentiate,
-    and to compute with ragged and sparse values.
+    to compute with ragged and sparse values, and for the CTC loss of sequences.
 
     Args:
         op: A `tf.Operation`.

@@ -222,6 +222,20 @@ MEMBERS: tuple[Member, ...] = (
     ),
     Member(
         "keras.Model",
+        "_losses",
+        "set",
+        "Replicas of one process call the same layers in turns; each keeps its losses.",
+        "`Layer.losses` cannot be set.",
+    ),
+    Member(
+        "keras.Model",
+        "_loss_ids",
+        "set",
+        "As for `_losses`, which it goes with.",
+        "None.",
+    ),
+    Member(
+        "keras.Model",
         "_symbolic_build",
         "called",
         "Creates the variables of the loss and the metrics without running a step.",

@@ -50,6 +50,7 @@ from tfdist._tf.graphs import (
 from tfdist._tf.keras_objects import (
     flatten_layers,
     function_options,
+    keeping_losses,
     metric_function,
     trainable_variables_of,
     value_of,
@@ -123,6 +124,7 @@ __all__ = [
     "draws_at_random",
     "executor_scope",
     "flatten_layers",
+    "keeping_losses",
     "function",
     "function_graph",
     "has_custom_gradient",

@@ -1,5 +1,7 @@
 """What Keras's models, layers, optimizers, metrics and variables keep to themselves."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -29,6 +31,20 @@ def value_of(variable: keras.Variable) -> Any:
 def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """Returns the variables that an optimizer was built for, in its order."""
     return list(optimizer._trainable_variables)
+
+
+@contextlib.contextmanager
+def keeping_losses(model: keras.Model) -> Iterator[None]:
+    """Restores, at its end, what layers had passed to `add_loss` at its beginning."""
+    layers = model._flatten_layers()
+    kept = [(each, each._losses[:], set(each._loss_ids)) for each in layers]
+    try:
+        yield
+    finally:
+        for layer, losses, ids in kept:
+            layer._losses[:] = losses
+            layer._loss_ids.clear()
+            layer._loss_ids.update(ids)
 
 
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:

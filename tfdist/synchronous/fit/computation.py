@@ -1,10 +1,12 @@
 """One replica's part of a step: gradients, optimizers, variables, seeds and masks."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.computation import computing, current_computation
 from tfdist.keras.plain_computation import PlainComputation
 from tfdist.synchronous.fit import gradients
@@ -214,6 +216,17 @@ def note_shapes(values: Sequence[Any]) -> None:
     """
     if (step := getattr(current_computation(), "step", None)) is not None:
         step.note_shapes(values)
+
+
+def keeping_losses() -> contextlib.AbstractContextManager[None]:
+    """Returns a context that keeps what this replica's layers have passed to `add_loss`.
+
+    A layer has one list of losses, and each call of a model clears it. The replicas that one
+    process traces take turns at every exchange.
+    """
+    step = getattr(current_computation(), "step", None)
+    model = getattr(step, "model", None)
+    return contextlib.nullcontext() if model is None else _tf.keeping_losses(model)
 
 
 def has_reduced_gradients() -> bool:

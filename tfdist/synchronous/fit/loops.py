@@ -6,35 +6,18 @@ its own number and puts a result in the same place.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
-from tfdist.synchronous.fit.rows import NotOwnError, Rows, same
+from tfdist.synchronous.fit.rows import Known, NotOwnError, same
 
 LOOPS = frozenset(["While", "StatelessWhile"])
 BRANCHES = frozenset(["If", "StatelessIf"])
 
-IN_A_LIST = -1
-"""The axis of the rows of a list that has an element for each example."""
-
 _COUNTED = CONSTANTS | {Kind.COUNT, Kind.SHAPE}
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a tensor: its kind and, if it has rows, where they are."""
-
-    kind: Kind
-    rows: Rows | None = None
-
-    @property
-    def is_list_of_examples(self) -> bool:
-        """Whether it is a list with an element for each example."""
-        return self.rows is not None and self.rows.axis == IN_A_LIST
 
 
 Read = Callable[[Any, list[Known], set[Any]], tuple[list[Known], set[Kind]]]
@@ -58,15 +41,22 @@ def of_loop(op: tf.Operation, given: list[Known], read: Read) -> list[Known]:
         return [Known(Kind.MIXED)] * len(given)
     counters = _counters(op, body)
     is_over_examples = any(each.is_list_of_examples for each in given)
+    # The number of the turn is then the position of the example.
+    turn = Known(Kind.POSITIONS if is_over_examples else Kind.SAME)
+    turns = [each.ref() in counters for each in body.inputs]
     known: list[Known] = []
     joined = given
     while joined != known:
         known = joined
-        after, _ = read(body, known, counters)
-        joined = [
-            _joined(*pair, is_over_examples) for pair in zip(known, after, strict=True)
+        begun = [
+            turn if is_turn else k for k, is_turn in zip(known, turns, strict=True)
         ]
-    (goes_on,), sources = read(test, known, counters)
+        after, _ = read(body, begun, counters)
+        joined = [
+            one if is_turn else _joined(one, other, is_over_examples)
+            for one, other, is_turn in zip(known, after, turns, strict=True)
+        ]
+    (goes_on,), sources = read(test, known, set())
     if goes_on.kind in CONSTANTS or (is_over_examples and sources <= _COUNTED):
         return known
     return [Known(Kind.MIXED)] * len(given)
@@ -84,7 +74,7 @@ def of_branches(op: tf.Operation, given: list[Known], read: Read) -> list[Known]
     if None in graphs or given[0].kind not in CONSTANTS | {Kind.EXAMPLE}:
         return [Known(Kind.UNKNOWN)] * len(op.outputs)
     results = [read(graph, given[1:], set())[0] for graph in graphs]
-    return [_joined(*pair, False) for pair in zip(*results, strict=True)]
+    return [_joined(one, other, False) for one, other in zip(*results, strict=True)]
 
 
 def _joined(before: Known, after: Known, is_over_examples: bool) -> Known:

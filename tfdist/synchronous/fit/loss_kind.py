@@ -9,7 +9,7 @@ loss with any function, so `KindReader` reads the graph. It executes nothing.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,35 +17,24 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._authors import is_apart
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
+from tfdist.synchronous.fit.application import Application
+from tfdist.synchronous.fit.combined import combined
 from tfdist.synchronous.fit.indivisible import (
     FUNCTIONS,
     IndivisibleLossError,
     indivisible,
 )
 from tfdist.synchronous.fit.kind import (
-    ADDITIVE,
-    CHOICES,
     CONSTANTS,
     INDIVISIBLE,
-    PRODUCTS,
-    QUOTIENTS,
     SUMS_OVER_ROWS,
-    UNARY,
     Kind,
-    of_product,
-    of_quotient,
-    of_sum,
 )
-from tfdist.synchronous.fit.loops import (
-    BRANCHES,
-    IN_A_LIST,
-    LOOPS,
-    Known,
-    of_branches,
-    of_loop,
-)
-from tfdist.synchronous.fit.row_rules import Application, follow, is_turn
+from tfdist.synchronous.fit.loops import BRANCHES, LOOPS, of_branches, of_loop
+from tfdist.synchronous.fit.row_lists import is_turn
+from tfdist.synchronous.fit.row_rules import follow
 from tfdist.synchronous.fit.rows import (
+    Known,
     NotOwnError,
     Operand,
     Rows,
@@ -57,6 +46,7 @@ from tfdist.synchronous.fit.rows import (
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
+_MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 _PASSES_POSITIONS = frozenset(
     ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze"]
 )
@@ -73,6 +63,7 @@ class KindReader:
             not proportional to the number of examples.
         is_strict: Whether to tell apart what depends on how a batch is divided: TAKEN and
             MIXED. Otherwise each replica's part counts as a batch of its own.
+        counters: The tensors that are the number of the turn of a loop.
     """
 
     def __init__(
@@ -81,6 +72,7 @@ class KindReader:
         kind_of_variable: Callable[[Any], Kind] = lambda handle: Kind.SAME,
         has_varying_rows: bool = False,
         is_strict: bool = True,
+        counters: Collection[Any] = (),
     ) -> None:
         self._is_strict = is_strict
         self._is_same = is_same
@@ -90,7 +82,7 @@ class KindReader:
         self.rows: dict[Any, Rows] = {}
         self._selects: dict[tf.Operation, bool] = {}
         self._results: dict[tf.Operation, list[Known]] = {}
-        self._counters: set[Any] = set()
+        self._counters = frozenset(counters)
 
     def kind_of(self, tensor: Any) -> Kind:
         """Returns the kind of a tensor, symbolic or eager."""
@@ -115,8 +107,18 @@ class KindReader:
         """Marks tensors as rows, whatever they were computed from."""
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
-                self.kinds[each.ref()] = Kind.ROWS
-                self.rows[each.ref()] = Rows()
+                self.note(each, Known(Kind.ROWS, Rows()))
+
+    def known(self, tensor: Any) -> Known:
+        """Returns the kind of a tensor, and where its rows are."""
+        return Known(self.kind_of(tensor), self.rows.get(tensor.ref()))
+
+    def note(self, tensor: Any, known: Known) -> Kind:
+        """Takes what is known of a tensor for granted. Returns its kind."""
+        self.kinds[tensor.ref()] = known.kind
+        if known.rows:
+            self.rows[tensor.ref()] = known.rows
+        return known.kind
 
     def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
         """Decomposes a tensor of kind OTHER.
@@ -184,17 +186,15 @@ class KindReader:
     def _of(self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Kind:
         op = tensor.op
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            return self._of_call(tensor, inputs, kinds)
+            return self._of_call(tensor, inputs)
         if self._is_strict and op.type in LOOPS | BRANCHES:
-            return self._of_control_flow(tensor, inputs, kinds)
+            return self._of_control_flow(tensor, inputs)
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
-            self.rows[tensor.ref()] = Rows()
-            return Kind.ROWS
+            return self.note(tensor, Known(Kind.ROWS, Rows()))
         if op.type == "Placeholder":
-            if inputs and inputs[0].ref() in self.rows:
-                self.rows[tensor.ref()] = self.rows[inputs[0].ref()]
             # A placeholder without an input is an argument of a nested tf.function.
-            return kinds[0] if inputs else Kind.UNKNOWN
+            given = self.known(inputs[0]) if inputs else Known(Kind.UNKNOWN)
+            return self.note(tensor, given)
         if self._is_strict and (poison := {Kind.TAKEN, Kind.MIXED} & set(kinds)):
             return poison.pop()
         if set(kinds) <= CONSTANTS:
@@ -202,8 +202,11 @@ class KindReader:
             return Kind.DRAWN if is_drawn else Kind.SAME
         if self._is_strict and self._is_of_example(op, inputs, kinds):
             return Kind.EXAMPLE
-        if op.type in ("Shape", "Size") and {Kind.ROWS, Kind.POSITIONS} & set(kinds):
-            return Kind.SHAPE if op.type == "Shape" else self._count(inputs[0])
+        if op.type in _MEASURES:
+            of = tensor.value_index
+            if kinds[of] in (Kind.ROWS, Kind.POSITIONS):
+                return self._count(inputs[of]) if op.type == "Size" else Kind.SHAPE
+            return kinds[of]
         if has_rows(tensor):
             return self._of_rows(tensor, inputs, kinds)
         if self._is_strict and Kind.POSITIONS in kinds:
@@ -218,16 +221,15 @@ class KindReader:
             return Kind.SUM if op.type in SUMS_OVER_ROWS else Kind.UNKNOWN
         if Kind.SHAPE in kinds:
             return self._of_shape(tensor, inputs)
-        return self._combined(tensor, list(zip(inputs, kinds, strict=True)))
+        return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
 
     def _of_rows(
         self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
     ) -> Kind:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
-        operands = self._operands(inputs, kinds)
+        operands = [Operand(each, self.known(each)) for each in inputs]
         if not self._is_strict:
-            self.rows[tensor.ref()] = somewhere(tensor, operands)
-            return Kind.ROWS
+            return self.note(tensor, Known(Kind.ROWS, somewhere(tensor, operands)))
         if _numbers_rows(tensor.op, kinds) and not is_apart(tensor.op):
             return Kind.POSITIONS
         try:
@@ -243,35 +245,32 @@ class KindReader:
             if Kind.POSITIONS in kinds or not is_apart(tensor.op):
                 return error.kind
             rows = somewhere(tensor, operands)
-        self.rows[tensor.ref()] = rows
-        return Kind.ROWS
+        return self.note(tensor, Known(Kind.ROWS, rows))
 
-    def _of_call(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
-    ) -> Kind:
+    def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         """Returns the kind of a nested tf.function's result, from its own graph."""
         graph = _tf.function_graph(tensor.op)
         if graph is None:
             return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
-        given = self._known(inputs, kinds)
+        given = [self.known(each) for each in inputs]
         known, _ = self._read(graph, given, set(), [tensor.value_index])
-        return self._take(tensor, known[0])
+        return self.note(tensor, known[0])
 
-    def _of_control_flow(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
-    ) -> Kind:
+    def _of_control_flow(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         """Returns the kind of a result of a loop or a branch."""
         op = tensor.op
         if op not in self._results:
             of = of_loop if op.type in LOOPS else of_branches
-            self._results[op] = of(op, self._known(inputs, kinds), self._read)
+            self._results[op] = of(
+                op, [self.known(each) for each in inputs], self._read
+            )
         known = self._results[op][tensor.value_index]
         if has_rows(tensor) and known.kind in INDIVISIBLE and is_apart(op):
-            self.rows[tensor.ref()] = somewhere(tensor, self._operands(inputs, kinds))
-            return Kind.ROWS
+            operands = [Operand(each, self.known(each)) for each in inputs]
+            return self.note(tensor, Known(Kind.ROWS, somewhere(tensor, operands)))
         is_followed = known.kind in CONSTANTS | {Kind.ROWS, Kind.EXAMPLE}
         if has_rows(tensor) or is_followed:
-            return self._take(tensor, known)
+            return self.note(tensor, known)
         return Kind.UNKNOWN
 
     def _is_of_example(
@@ -279,27 +278,9 @@ class KindReader:
     ) -> bool:
         """Returns whether the turn of a loop computes it from its own example alone."""
         if op.type == "TensorListGetItem":
-            rows = self.rows.get(inputs[0].ref())
-            is_in_list = rows is not None and rows.axis == IN_A_LIST
-            return is_in_list and is_turn(inputs[1], self._counters)
+            is_list = self.known(inputs[0]).is_list_of_examples
+            return is_list and is_turn(inputs[1], self._counters)
         return Kind.EXAMPLE in kinds and set(kinds) <= CONSTANTS | {Kind.EXAMPLE}
-
-    def _operands(self, inputs: Sequence[Any], kinds: Sequence[Kind]) -> list[Operand]:
-        return [
-            Operand(each, kind, self.rows.get(each.ref()))
-            for each, kind in zip(inputs, kinds, strict=True)
-        ]
-
-    def _known(self, inputs: Sequence[Any], kinds: Sequence[Kind]) -> list[Known]:
-        return [
-            Known(kind, self.rows.get(each.ref()))
-            for each, kind in zip(inputs, kinds, strict=True)
-        ]
-
-    def _take(self, tensor: Any, known: Known) -> Kind:
-        if known.rows:
-            self.rows[tensor.ref()] = known.rows
-        return known.kind
 
     def _read(
         self,
@@ -321,10 +302,10 @@ class KindReader:
             self._kind_of_variable,
             self._has_varying_rows,
             self._is_strict,
+            self._counters | counters,
         )
-        inside._counters = self._counters | counters
         for each, known in zip(graph.inputs, given, strict=True):
-            inside.kinds[each.ref()] = inside._take(each, known)
+            inside.note(each, known)
         outputs = graph.outputs
         if places is not None:
             outputs = [outputs[place] for place in places]
@@ -334,7 +315,7 @@ class KindReader:
             with contextlib.suppress(IndivisibleLossError):
                 parts, _ = inside.parts_of(outputs[0])
                 sources = {inside.kind_of(each) for each in parts}
-        return inside._known(outputs, kinds), sources
+        return [inside.known(each) for each in outputs], sources
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         op, shape = tensor.op, inputs[0]
@@ -359,32 +340,6 @@ class KindReader:
                     return Kind.SAME
                 return Kind.UNKNOWN if rows.axis else Kind.SHAPE
         return Kind.UNKNOWN if rows.axis else Kind.OTHER
-
-    def _combined(self, tensor: Any, pairs: list[tuple[Any, Kind]]) -> Kind:
-        op = tensor.op
-        kinds = [kind for _, kind in pairs]
-        if op.type == "IdentityN":
-            return kinds[tensor.value_index]
-        if op.type in UNARY:
-            return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
-        if op.type == "ConcatV2":
-            return _sum(pairs[:-1])
-        if op.type in ADDITIVE:
-            return _sum(pairs)
-        if op.type in CHOICES:
-            return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Kind.OTHER
-        if op.type in PRODUCTS:
-            return of_product(kinds)
-        if op.type == "Prod" and pairs[0][0].op.type == "Pack":
-            # The size of a shape with one unknown dimension.
-            return of_product([self.kind_of(each) for each in pairs[0][0].op.inputs])
-        if op.type in QUOTIENTS:
-            return of_quotient(*kinds)
-        if op.type == "Maximum" and Kind.COUNT in kinds:
-            # max(n, 1) is n: no batch is empty.
-            others = [each for each, kind in pairs if kind is not Kind.COUNT]
-            return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
-        return Kind.OTHER
 
     def _rows_vary(self, tensor: Any) -> bool:
         """Returns whether the number of rows may depend on the examples' values."""
@@ -418,26 +373,9 @@ def _numbers_rows(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
 
 def _measured(shape: Any) -> Any:
     """Returns the tensor whose shape this is; None for one that a function was given."""
-    while shape.op.type != "Shape":
+    while shape.op.type not in _MEASURES:
         inputs = inputs_of(shape)
         if not inputs:
             return None
         shape = inputs[0]
-    return shape.op.inputs[0]
-
-
-def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:
-    # Python's `sum` starts with 0, which changes no kind.
-    return of_sum(
-        kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)
-    )
-
-
-def _is_zero(tensor: Any) -> bool:
-    value = tf.get_static_value(tensor)
-    return value is not None and not value.any()
-
-
-def _is_at_most_one(tensor: Any) -> bool:
-    value = tf.get_static_value(tensor)
-    return value is not None and bool((value <= 1).all())
+    return shape.op.inputs[shape.value_index]

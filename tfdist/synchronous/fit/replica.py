@@ -44,6 +44,7 @@ class ReplicaStep:
         is_differentiable: Whether a gradient of the step may be differentiated again.
         shapes: Whether the shapes of what it exchanges are fixed, for all exchanges of all
             replicas of this process.
+        model: The model whose step it is.
         token: What the next exchange that a tape may go back through depends on.
     """
 
@@ -65,6 +66,7 @@ class ReplicaStep:
     differentiates_same: bool = False
     is_differentiable: bool = False
     shapes: list[bool] = field(default_factory=list)
+    model: Any = None
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()

@@ -5,7 +5,6 @@ example alone is what it is in one process, and a value that depends on others, 
 many there are and at which position, is not.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,10 @@ from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 
 SELECTED = ("selected",)
 """The order of rows that a mask keeps."""
+
+
+IN_A_LIST = -1
+"""The axis of the rows of a list that has an element for each example."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,44 @@ class NotOwnError(Exception):
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of a tensor.
+
+    Attributes:
+        kind: Its kind.
+        rows: Where its rows are, if it is of kind ROWS.
+    """
+
+    kind: Kind
+    rows: Rows | None = None
+
+    @property
+    def is_list_of_examples(self) -> bool:
+        """Whether it is a list with an element for each example."""
+        return self.rows is not None and self.rows.axis == IN_A_LIST
+
+
+@dataclass(frozen=True)
 class Operand:
     """An input of an operation.
 
     Attributes:
         tensor: The tensor.
-        kind: Its kind.
-        rows: Where its rows are, if it is of kind ROWS.
+        known: What is known of it.
     """
 
     tensor: Any
-    kind: Kind
-    rows: Rows | None = None
+    known: Known
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind."""
+        return self.known.kind
+
+    @property
+    def rows(self) -> Rows | None:
+        """Where its rows are."""
+        return self.known.rows
 
     @property
     def shape(self) -> list[int | None]:
@@ -102,7 +131,9 @@ def somewhere(tensor: Any, operands: Sequence[Operand]) -> Rows:
     if rank is None:
         return Rows()
     unknown = [i for i, size in enumerate(tensor.shape.as_list()) if size is None]
-    found = [each.rows for each in operands if each.rows]
+    found = [
+        each.rows for each in operands if each.rows and each.tensor.shape.rank == rank
+    ]
     # Rows alike, such as ones, say nothing about the order.
     for rows in sorted(found, key=lambda each: each.order is None):
         if rows.axis in unknown:
@@ -129,12 +160,7 @@ def together(operands: Sequence[Operand], rank: int | None = None) -> Rows:
         if each.rows
     ]
     result = same(found)
-    for each, own in zip(operands, ranks, strict=True):
-        place = result.axis - (rank - own)
-        # A constant for each row counts the rows from the first of the replica.
-        if not each.rows and place >= 0 and each.shape[place] != 1:
-            raise NotOwnError
-    return result
+    return unless_by_row(result, [each for each in operands if not each.rows], rank)
 
 
 def same(found: Sequence[Rows]) -> Rows:
@@ -183,81 +209,16 @@ def apart_from(rows: Rows | None, axes: Sequence[int], rank: int) -> Rows:
     return rows
 
 
-def reshaped(
-    of: Operand, shape: Operand, output: list[int | None], is_counted: bool
-) -> Rows:
-    """Returns where rows are after a reshape.
+def unless_by_row(rows: Rows, constants: Sequence[Operand], rank: int) -> Rows:
+    """Returns the rows, unless a constant has a value for each of them.
 
-    Args:
-        of: What is reshaped.
-        shape: The new shape, as a tensor.
-        output: As far as it is known when the step is traced.
-        is_counted: Whether the first element of the new shape is the number of examples.
+    Such a constant counts the rows from the first one of the replica.
 
     Raises:
-        NotOwnError: If a new row may hold values of several examples.
+        NotOwnError: If one has.
     """
-    rows, before = of.rows, of.shape
-    if rows is None or shape.kind not in CONSTANTS | {
-        Kind.COUNT,
-        Kind.SHAPE,
-        Kind.OTHER,
-    }:
-        raise NotOwnError
-    ahead = before[: rows.axis]
-    # Axes of size 1 ahead of the rows neither move nor mix them.
-    if all(size == 1 for size in ahead):
-        leading = len(list(itertools.takewhile(lambda size: size == 1, output)))
-    elif output[: rows.axis] == ahead and None not in ahead:
-        leading = rows.axis
-    else:
-        raise NotOwnError
-    if len(output) <= leading or output[leading] is not None:
-        raise NotOwnError
-    own, new = before[rows.axis + 1 :], output[leading + 1 :]
-    moved = replace(rows, axis=leading)
-    if is_counted and not leading and rows.order in ((), ("each",)):
-        return Rows()
-    if own == new and None not in own:
-        return moved
-    if None in own or None in new or not rows.per_example:
-        return _of_unknown_size(moved, own, new)
-    return _of_known_size(moved, _product(own), _product(new))
-
-
-def _of_known_size(rows: Rows, own: int, new: int) -> Rows:
-    if rows.order == ("each",):
-        return _each(rows.axis, own * rows.per_example, new)
-    if rows.order == ():
-        return _each(rows.axis, own, new)
-    if own != new:
-        raise NotOwnError
+    for each in constants:
+        place = rows.axis - (rank - len(each.shape))
+        if place >= 0 and each.shape[place] != 1:
+            raise NotOwnError
     return rows
-
-
-def _each(axis: int, values: int, new: int) -> Rows:
-    """Returns the rows of `new` values each into which an example's are divided."""
-    if not new or values % new:
-        raise NotOwnError
-    count = values // new
-    return Rows(axis) if count == 1 else Rows(axis, ("each",), count)
-
-
-def _of_unknown_size(rows: Rows, own: list[int | None], new: list[int | None]) -> Rows:
-    # An unknown size besides that of the rows is taken for the same on both sides.
-    is_same = own.count(None) == new.count(None)
-    if is_same and _product(own) == _product(new) and rows.per_example:
-        return rows
-    is_flatter = len(new) < len(own) and own[len(own) - len(new) :] == new
-    if rows.order in ((), ("each",)) and is_flatter:
-        return Rows(rows.axis, ("each",), 0)
-    if rows.order == ("each",) and None not in own and own == new:
-        return rows
-    raise NotOwnError
-
-
-def _product(sizes: Sequence[int | None]) -> int:
-    result = 1
-    for size in sizes:
-        result *= 1 if size is None else size
-    return result

@@ -149,6 +149,7 @@ class ReplicaSteps(ModelFunctions):
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
+        step.model = self.model
         undo = undo_if_idle(step, self.model.metrics_variables)
         step.is_given(batch)
         step.sums(self.model.metrics_variables)

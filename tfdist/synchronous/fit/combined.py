@@ -1,0 +1,72 @@
+"""The kinds of sums, products and quotients of numbers that have no rows any more."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.synchronous.fit.kind import (
+    ADDITIVE,
+    CHOICES,
+    CONSTANTS,
+    PRODUCTS,
+    QUOTIENTS,
+    UNARY,
+    Kind,
+    of_product,
+    of_quotient,
+    of_sum,
+)
+
+
+def combined(
+    tensor: Any, pairs: list[tuple[Any, Kind]], kind_of: Callable[[Any], Kind]
+) -> Kind:
+    """Returns the kind of what an operation computes from numbers without rows.
+
+    Args:
+        tensor: The result.
+        pairs: The inputs with their kinds, which are not all constants.
+        kind_of: Returns the kind of any tensor.
+    """
+    op = tensor.op
+    kinds = [kind for _, kind in pairs]
+    if op.type == "IdentityN":
+        return kinds[tensor.value_index]
+    if op.type in UNARY:
+        return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
+    if op.type == "ConcatV2":
+        return _sum(pairs[:-1])
+    if op.type in ADDITIVE:
+        return _sum(pairs)
+    if op.type in CHOICES:
+        return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Kind.OTHER
+    if op.type in PRODUCTS:
+        return of_product(kinds)
+    if op.type == "Prod" and pairs[0][0].op.type == "Pack":
+        # The size of a shape with one unknown dimension.
+        return of_product([kind_of(each) for each in pairs[0][0].op.inputs])
+    if op.type in QUOTIENTS:
+        return of_quotient(*kinds)
+    if op.type == "Maximum" and Kind.COUNT in kinds:
+        # max(n, 1) is n: no batch is empty.
+        others = [each for each, kind in pairs if kind is not Kind.COUNT]
+        return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
+    return Kind.OTHER
+
+
+def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:
+    # Python's `sum` starts with 0, which changes no kind.
+    return of_sum(
+        kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)
+    )
+
+
+def _is_zero(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and not value.any()
+
+
+def _is_at_most_one(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and bool((value <= 1).all())

@@ -1,0 +1,343 @@
+"""Operations that move, select and copy rows."""
+
+from dataclasses import replace
+from typing import Any
+
+from tfdist.synchronous.fit.application import Application, Rules
+from tfdist.synchronous.fit.kind import CONSTANTS, Kind
+from tfdist.synchronous.fit.reshape import reshaped
+from tfdist.synchronous.fit.rows import (
+    SELECTED,
+    NotOwnError,
+    Operand,
+    Rows,
+    apart_from,
+    constants_only,
+    rows_only,
+    same,
+    together,
+    unless_by_row,
+)
+from tfdist.synchronous.fit.sizes import EXAMPLES, RowsOf, constant, counts, sizes
+
+MOVEMENT = Rules()
+_rule = MOVEMENT.of
+
+
+@_rule("Reshape")
+def _reshape(at: Application) -> Rows:
+    of, shape = at.operands
+    found = sizes(shape.tensor, at.rows_of) or [None] * at.rank
+    new = [
+        size if static is None and isinstance(size, int) and size >= 0 else static
+        for size, static in zip(found, at.shape, strict=True)
+    ]
+    return reshaped(of, shape, new, is_counted=found[0] == EXAMPLES)
+
+
+@_rule("Transpose ConjugateTranspose")
+def _transpose(at: Application) -> Rows:
+    of, order = at.operands
+    if of.rows is None or order.value is None:
+        raise NotOwnError
+    return replace(of.rows, axis=order.value.tolist().index(of.rows.axis))
+
+
+@_rule("ExpandDims")
+def _expand(at: Application) -> Rows:
+    of, axis = at.operands
+    if of.rows is None or axis.value is None:
+        raise NotOwnError
+    place = int(axis.value.ravel()[0]) % at.rank
+    return replace(of.rows, axis=of.rows.axis + (place <= of.rows.axis))
+
+
+@_rule("Squeeze")
+def _squeeze(at: Application) -> Rows:
+    (of,) = at.operands
+    rank = len(of.shape)
+    axes = [axis % rank for axis in at.op.get_attr("squeeze_dims")]
+    if of.rows is None or not axes or of.rows.axis in axes:
+        raise NotOwnError
+    return replace(of.rows, axis=of.rows.axis - sum(a < of.rows.axis for a in axes))
+
+
+@_rule("ConcatV2")
+def _concat(at: Application) -> Rows:
+    *parts, axis = at.operands
+    if axis.value is None:
+        raise NotOwnError
+    place = int(axis.value) % at.rank
+    rows_only(parts)
+    rows = same([each.rows for each in parts if each.rows])
+    if place != rows.axis:
+        return unless_by_row(rows, [p for p in parts if not p.rows], at.rank)
+    if any(each.rows is None for each in parts):
+        raise NotOwnError(Kind.TAKEN)
+    if len(parts) == 1:
+        return rows
+    return Rows(rows.axis, (*(rows.order or ()), f"{len(parts)} blocks"))
+
+
+@_rule("Pack")
+def _pack(at: Application) -> Rows:
+    rows = together(at.operands, at.rank - 1)
+    place = int(at.op.get_attr("axis")) % at.rank
+    return replace(rows, axis=rows.axis + (place <= rows.axis))
+
+
+@_rule("Unpack")
+def _unpack(at: Application) -> Rows:
+    (of,) = at.operands
+    rank = len(of.shape)
+    place = int(at.op.get_attr("axis")) % rank
+    if of.rows is None or of.rows.axis == place:
+        raise NotOwnError(Kind.TAKEN)
+    return replace(of.rows, axis=of.rows.axis - (place < of.rows.axis))
+
+
+@_rule("Split SplitV")
+def _split(at: Application) -> Rows:
+    places = (1, 0) if at.op.type == "Split" else (0, 2)
+    of, axis = (at.operands[place] for place in places)
+    if of.rows is None or axis.value is None:
+        raise NotOwnError
+    if int(axis.value) % at.rank == of.rows.axis:
+        raise NotOwnError(Kind.TAKEN)
+    return of.rows
+
+
+@_rule("StridedSlice")
+def _strided_slice(at: Application) -> Rows:
+    of, begin, end, strides = at.operands
+    if of.rows is None:
+        raise NotOwnError(Kind.TAKEN)
+    masks = {
+        name: at.op.get_attr(f"{name}_mask")
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    count = begin.shape[0]
+    if count is None:
+        raise NotOwnError
+    rank = len(of.shape)
+    # Those that neither make an axis nor stand for several.
+    single = [
+        i for i in range(count) if not (masks["ellipsis"] | masks["new_axis"]) >> i & 1
+    ]
+    source = result = 0
+    for i in range(count):
+        bit = 1 << i
+        if masks["ellipsis"] & bit:
+            covered = rank - len(single)
+            if source <= of.rows.axis < source + covered:
+                return replace(of.rows, axis=result + of.rows.axis - source)
+            source, result = source + covered, result + covered
+        elif masks["new_axis"] & bit:
+            result += 1
+        elif source == of.rows.axis:
+            is_whole = (masks["begin"] & bit or begin.element(i) == 0) and (
+                masks["end"] & bit or _is_number_of(of.rows, at, end, i)
+            )
+            if masks["shrink_axis"] & bit or not is_whole or strides.element(i) != 1:
+                raise NotOwnError(Kind.TAKEN)
+            return replace(of.rows, axis=result)
+        else:
+            source, result = source + 1, result + (not masks["shrink_axis"] & bit)
+    return replace(of.rows, axis=of.rows.axis - source + result)
+
+
+@_rule("Slice")
+def _slice(at: Application) -> Rows:
+    of, begin, size = at.operands
+    if of.rows is None:
+        raise NotOwnError(Kind.TAKEN)
+    axis = of.rows.axis
+    is_whole = size.element(axis) == -1 or _is_number_of(of.rows, at, size, axis)
+    if begin.element(axis) != 0 or not is_whole:
+        raise NotOwnError(Kind.TAKEN)
+    return of.rows
+
+
+def _is_number_of(rows: Rows, at: Application, shape: Operand, place: int) -> bool:
+    """Returns whether an element of a shape is the number of all rows."""
+    found = sizes(shape.tensor, at.rows_of) or []
+    return rows.order == () and found[place : place + 1] == [EXAMPLES]
+
+
+@_rule("GatherV2")
+def _gather(at: Application) -> Rows:
+    of, indices, axis = at.operands
+    batch = at.op.get_attr("batch_dims")
+    if axis.value is None:
+        raise NotOwnError
+    place = int(axis.value) % len(of.shape)
+    if of.rows and of.rows.axis == place:
+        if keeps_or_drops(indices, of.rows, at.rows_of):
+            return replace(of.rows, order=SELECTED)
+        raise NotOwnError(Kind.TAKEN if indices.kind in CONSTANTS else Kind.MIXED)
+    rows_only(at.operands[:2])
+    added = len(indices.shape) - batch
+    if of.rows and indices.rows:
+        rows = same([of.rows, indices.rows])
+        if rows.axis >= batch:
+            raise NotOwnError
+        return rows
+    if of.rows:
+        if of.rows.axis < batch:
+            unless_by_row(of.rows, [indices], len(indices.shape))
+        is_behind = of.rows.axis > place
+        return replace(of.rows, axis=of.rows.axis + (added - 1) * is_behind)
+    if indices.rows is None or indices.rows.axis < batch:
+        raise NotOwnError
+    return replace(indices.rows, axis=place + indices.rows.axis - batch)
+
+
+@_rule("ResourceGather")
+def _embedding(at: Application) -> Rows:
+    return together(at.operands[1:])
+
+
+@_rule("GatherNd ResourceGatherNd")
+def _gather_each(at: Application) -> Rows:
+    of, indices = at.operands
+    if of.rows is None:
+        return apart_from(indices.rows, [-1], len(indices.shape))
+    if keeps_or_drops(indices, of.rows, at.rows_of):
+        return Rows(0, SELECTED)
+    if of.rows != Rows() or not _is_led_by_numbers(indices, at.rows_of):
+        raise NotOwnError(Kind.TAKEN)
+    return Rows()
+
+
+@_rule("TensorScatterUpdate TensorScatterAdd TensorScatterMax TensorScatterMin")
+def _set_in_each(at: Application) -> Rows:
+    of, indices, values = at.operands
+    is_one_per_row = of.rows == values.rows == Rows()
+    if not is_one_per_row or not _is_led_by_numbers(indices, at.rows_of):
+        raise NotOwnError(Kind.TAKEN)
+    return Rows()
+
+
+@_rule("CropAndResize")
+def _crop_each(at: Application) -> Rows:
+    of, boxes, numbers, size = at.operands
+    constants_only([size])
+    is_one_per_row = of.rows == boxes.rows == Rows()
+    if not is_one_per_row or not is_numbered(numbers.tensor, at.rows_of):
+        raise NotOwnError(Kind.TAKEN)
+    return Rows()
+
+
+def _is_led_by_numbers(indices: Operand, rows_of: RowsOf) -> bool:
+    """Returns whether there is one index per example, the first of which is its number."""
+    op = indices.tensor.op
+    if op.type != "Pack" or len(indices.shape) != 2 or not op.get_attr("axis"):
+        return False
+    others = [rows_of(each) == Rows() for each in list(op.inputs)[1:]]
+    return is_numbered(op.inputs[0], rows_of) and all(others)
+
+
+def is_numbered(tensor: Any, rows_of: RowsOf) -> bool:
+    """Returns whether a tensor numbers the examples of the replica: 0, 1, 2, ..."""
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type != "Range":
+        return False
+    start, limit, step = tensor.op.inputs
+    return constant(start) == 0 and constant(step) == 1 and counts(limit, rows_of)
+
+
+def keeps_or_drops(indices: Operand, rows: Rows, rows_of: RowsOf) -> bool:
+    """Returns whether indices are those of a mask of the rows, as in `tf.boolean_mask`.
+
+    A mask keeps or drops each example by itself, wherever it is in the batch.
+    """
+    if indices.kind is not Kind.POSITIONS or rows.axis:
+        return False
+    places = indices.tensor
+    while places.op.type in ("Squeeze", "Reshape", "Cast", "Identity"):
+        places = places.op.inputs[0]
+    mask = rows_of(places.op.inputs[0]) if places.op.type == "Where" else None
+    return mask is not None and mask == rows
+
+
+@_rule("DynamicPartition")
+def _partition(at: Application) -> Rows:
+    of, parts = at.operands
+    if of.rows is None or of.rows != parts.rows or of.rows.axis:
+        raise NotOwnError
+    return replace(of.rows, order=SELECTED)
+
+
+@_rule("Pad PadV2 MirrorPad")
+def _pad(at: Application) -> Rows:
+    of, padding = at.operands[:2]
+    constants_only(at.operands[2:])
+    if of.rows is None:
+        raise NotOwnError
+    if padding.value is None or padding.value[of.rows.axis].any():
+        raise NotOwnError
+    return of.rows
+
+
+@_rule("Tile")
+def _tile(at: Application) -> Rows:
+    of, times = at.operands
+    if of.rows is None:
+        return _spread(at)
+    count = times.element(of.rows.axis)
+    if times.kind not in CONSTANTS:
+        is_kept = times.kind in (Kind.SHAPE, Kind.OTHER) and count == 1
+        if not is_kept:
+            raise NotOwnError(Kind.TAKEN)
+    if count == 1:
+        return of.rows
+    blocks = (*(of.rows.order or ()), f"{count} blocks")
+    return Rows(of.rows.axis, None if of.rows.order is None else blocks)
+
+
+@_rule("BroadcastTo")
+def _broadcast(at: Application) -> Rows:
+    of, _ = at.operands
+    return together([of], at.rank) if of.rows else _spread(at)
+
+
+def _spread(at: Application) -> Rows:
+    """Returns where the rows are to which one constant was copied."""
+    of, shape = at.operands
+    constants_only([of])
+    rows = _counted(at, shape)
+    return unless_by_row(rows, [of], at.rank)
+
+
+@_rule("""
+    Fill RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt
+    StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal
+    StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2
+    StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformFullInt
+    StatelessRandomUniformFullIntV2 StatelessRandomGetKeyCounter StatefulUniform
+    StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniformInt
+    ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 StatelessRandomGammaV3
+    StatelessRandomBinomial
+""")
+def _made(at: Application) -> Rows:
+    """Returns where rows are that are all alike, and whose number a shape gives."""
+    place = 2 if at.op.type.startswith("Stateful") else 0
+    shape = at.operands[place]
+    constants_only([each for i, each in enumerate(at.operands) if i != place])
+    if shape.kind not in (Kind.SHAPE, Kind.COUNT, Kind.OTHER):
+        raise NotOwnError
+    return _counted(at, shape)
+
+
+def _counted(at: Application, shape: Operand) -> Rows:
+    op = shape.tensor.op
+    if op.type == "Shape" and (measured := at.rows_of(op.inputs[0])):
+        return replace(measured, order=None)
+    found = sizes(shape.tensor, at.rows_of) or []
+    if EXAMPLES in found:
+        return Rows(found.index(EXAMPLES), None)
+    unknown = [i for i, size in enumerate(at.shape) if size is None]
+    if len(unknown) != 1:
+        raise NotOwnError
+    return Rows(unknown[0], None)
