@@ -28,6 +28,12 @@ REFUSED = {
     "pairs_on_the_first_axis": r"IndivisibleLossError: .*\(anchors, positives\)",
     "gradients_by_other_means": "IndivisibleLossError: .*tf.GradientTape.gradient",
     "queue_of_examples": "NotAdditiveError: .*kept is set to .*it holds examples",
+    "own_mean_in_a_plain_variable": (
+        r"SynchronousTrainingError: .*whole_batch_cases\.py, line .*aggregation=.*MEAN"
+    ),
+    "mean_in_a_plain_variable_in_a_function": (
+        r"NestedFunctionError: .*'note'.*Remove that @tf\.function"
+    ),
     "rows_from_a_shape": r"ValueError: None values.*tf\.shape\(x\)\[0\]",
     "noise_of_a_shape_without_call": r"TypeError: .*None.*tf\.shape\(x\)\[0\]",
     "batch_of_a_shape": r"TypeError: .*None.*tf\.shape\(x\)\[0\]",

@@ -623,6 +623,55 @@ def in_batches_of_8():
     return data.batch(8, drop_remainder=True)
 
 
+class Noting(keras.layers.Layer):
+    """Notes the mean of its inputs in a variable of TensorFlow's."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def build(self, shape):
+        self.noted = tf.Variable(0.0, trainable=False, **self.options)
+
+    def call(self, x):
+        self.note(tf.reduce_mean(x))
+        return x
+
+    def note(self, mean):
+        self.noted.assign_add(mean)
+
+
+class NotingInAFunction(Noting):
+    note = tf.function(Noting.note)
+
+
+def noting(strategy, layer, **options):
+    def build():
+        return cases.dense(layer(**options))
+
+    model = cases.compiled(strategy, build)
+    # Batches of an even size: TensorFlow's mean of the replicas has no weights.
+    history = model.fit(*cases.data(48), **FIT)
+    return cases.result(model, history, noted=model.layers[1].noted.numpy())
+
+
+@case
+def mean_in_a_plain_variable(strategy):
+    mean = tf.VariableAggregation.MEAN
+    return noting(strategy, Noting, aggregation=mean)
+
+
+@refused
+def own_mean_in_a_plain_variable(strategy):
+    noting(strategy, Noting)
+
+
+@refused
+def mean_in_a_plain_variable_in_a_function(strategy):
+    mean = tf.VariableAggregation.MEAN
+    noting(strategy, NotingInAFunction, aggregation=mean)
+
+
 @refused
 def rows_from_a_shape(strategy):
     def loss(model, x, y, p):

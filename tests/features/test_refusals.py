@@ -324,6 +324,25 @@ def test_variable_outside(regression, is_refused, as_in_the_table):
 
 
 @pytest.mark.parameter_server
+def test_a_compiled_function_that_uses_variables(strategy, regression):
+    class Compiling(keras.Sequential):
+        def train_step(self, data):
+            self.error(*data)
+            return super().train_step(data)
+
+        @tf.function(jit_compile=True)
+        def error(self, x, y):
+            return tf.reduce_mean(tf.square(self(x) - y))
+
+    with strategy.scope():
+        model = Compiling([keras.Input((4,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    words = r"made in .*test_refusals.*Remove jit_compile=True"
+    with pytest.raises(ValueError, match=words):
+        model.fit(*regression, verbose=0)
+
+
+@pytest.mark.parameter_server
 def test_metric_outside_is_refused_by_evaluate(strategy, regression):
     metric = keras.metrics.MeanAbsoluteError(name="elsewhere")
     with strategy.scope():

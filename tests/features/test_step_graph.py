@@ -196,6 +196,25 @@ def test_a_count_of_unknown_shape_between_exchanges(strategy, exchange):
     np.testing.assert_array_equal(model.seen.numpy(), np.full(8, BATCHES))
 
 
+def test_a_slice_of_a_plain_variable_is_assigned(strategy):
+    class Noting(keras.Sequential):
+        def train_step(self, data):
+            self.noted[1].assign(self.noted[1] + self.noted[0])
+            return super().train_step(data)
+
+    with strategy.scope():
+        model = Noting([keras.Input((1,)), layers.Dense(1)])
+        model.noted = tf.Variable([1.0, 0.0, 7.0], trainable=False)
+        model.compile("sgd", "mse")
+    x = np.zeros((BATCH * BATCHES, 1), "float32")
+    model.fit(x, x, batch_size=BATCH, verbose=0)
+    noted = model.noted.numpy()
+    assert noted[0] == 1
+    # The last writer wins, as it does in plain assignments of several workers.
+    assert 1 <= noted[1] <= BATCHES
+    assert noted[2] == 7
+
+
 @pytest.mark.parametrize("steps", [3, 10])
 def test_sums_of_changes_are_exact_between_exchanges(strategy, exchange, steps):
     exchange(steps)

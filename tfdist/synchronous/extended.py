@@ -14,7 +14,12 @@ from tfdist import _tf
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
-from tfdist.synchronous.fit.computation import has_reduced_gradients, note_shapes
+from tfdist.synchronous.fit.computation import (
+    exchanging,
+    has_reduced_gradients,
+    note_shapes,
+)
+from tfdist.synchronous.on_read import note_on_read
 from tfdist.variables.creation import variable_path
 
 # TensorFlow numbers its own groups from 1.
@@ -171,12 +176,20 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         reduce_op = tf.distribute.ReduceOp.SUM
         return self._replica_ctx_all_reduce(reduce_op, list(values), options)
 
+    def _replica_ctx_all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        with exchanging():
+            return super()._replica_ctx_all_reduce(reduce_op, value, options)
+
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
         try:
             with naming_lost_peers(self.lost_peers):
-                return super()._create_variable(next_creator, **kept_equal(kwargs))
+                created = super()._create_variable(next_creator, **kept_equal(kwargs))
+            note_on_read(created, kwargs.get("synchronization"))
+            return created
         except tf.errors.InvalidArgumentError as error:
             # TensorFlow broadcasts the initial value by a collective, which checks shape
             # and dtype. Its message names no variable.

@@ -14,7 +14,12 @@ from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.last_resort import LastResort
 from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
 from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
-from tfdist.synchronous.fit.computation import has_reduced_gradients, keeping_losses
+from tfdist.synchronous.fit.computation import (
+    exchanging,
+    has_reduced_gradients,
+    note_equal,
+)
+from tfdist.synchronous.on_read import note_on_read
 
 
 class RingExtended(_tf.MirroredExtended):
@@ -64,17 +69,28 @@ class RingExtended(_tf.MirroredExtended):
 
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function."""
+
+        def add_up(strategy: Any, *values: Any) -> Any:
+            pairs = [(value, value) for value in values]
+            return strategy.extended.batch_reduce_to(
+                tf.distribute.ReduceOp.SUM, pairs, options
+            )
+
         # The ring finds a value's place by its device. A constant has none until `identity`
         # places it on the replica's.
-        placed = tf.nest.map_structure(tf.identity, list(values))
-        return self._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, placed, options)
+        placed = tuple(tf.nest.map_structure(tf.identity, each) for each in values)
+        with exchanging():
+            total = tf.distribute.get_replica_context().merge_call(add_up, placed)
+        note_equal(total)
+        return total
 
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        # While this replica waits for the others, they call the same layers.
-        with keeping_losses():
-            return super()._replica_ctx_all_reduce(reduce_op, value, options)
+        with exchanging():
+            total = super()._replica_ctx_all_reduce(reduce_op, value, options)
+        note_equal(total)
+        return total
 
     def lost_peers(self) -> list[str]:
         """Probes the workers and returns those that do not respond."""
@@ -101,7 +117,9 @@ class RingExtended(_tf.MirroredExtended):
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
-        return super()._create_variable(next_creator, **kept_equal(kwargs))
+        created = super()._create_variable(next_creator, **kept_equal(kwargs))
+        note_on_read(created, kwargs.get("synchronization"))
+        return created
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any

@@ -100,6 +100,19 @@ class ParameterServerVariable(_tf.CachingVariable):
         """Reads the value, as `read_value` does."""
         return self.read_value()
 
+    def __getitem__(self, place: Any) -> tf.Tensor:
+        """Returns a slice of the value, which can be assigned to as TensorFlow's can."""
+        if tf.executing_eagerly():
+            return self._v[place]
+        result = tf.convert_to_tensor(self)[place]
+
+        def assign(value: Any, name: str | None = None) -> Any:
+            self.forget_view()
+            return self._v[place].assign(value, name)
+
+        result.assign = assign
+        return result
+
     def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows. Each of them travels once, and so does its gradient.
 
@@ -166,14 +179,16 @@ class ParameterServerVariable(_tf.CachingVariable):
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Adds to the value under the variable's lock."""
         self.forget_view()
-        if (rows := self._rows_seen()) is not None:
+        rows = self._rows_seen()
+        if rows is not None:
             return self.scatter_add(self._slices(delta, rows))
         return self._v.assign_add(delta, *args, **kwargs)
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Subtracts from the value under the variable's lock."""
         self.forget_view()
-        if (rows := self._rows_seen()) is not None:
+        rows = self._rows_seen()
+        if rows is not None:
             return self.scatter_sub(self._slices(delta, rows))
         return self._v.assign_sub(delta, *args, **kwargs)
 

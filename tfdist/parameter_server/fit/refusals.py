@@ -6,8 +6,10 @@ Each raises an error before the first step, with the reason and an alternative.
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._authors import Author, made_in
 from tfdist.keras import captures
 from tfdist.variables.partitioned import PartitionedVariable
 
@@ -156,8 +158,32 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
+def check_compiled(graph: Any) -> None:
+    """Checks that no function which XLA compiles uses variables of the ps.
+
+    Args:
+        graph: The graph of a step.
+
+    Raises:
+        AsynchronousTrainingError: If a `tf.function(jit_compile=True)` does.
+    """
+    for op in graph.get_operations():
+        if _tf.is_compiled(op) and tf.resource in [each.dtype for each in op.inputs]:
+            raise AsynchronousTrainingError(
+                "a tf.function(jit_compile=True) that the step calls uses variables"
+                f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. They live on the ps, and "
+                "XLA compiles for one device. Remove jit_compile=True, or pass it tensors"
+            )
+        if "PartitionedCall" in op.type:
+            called = _tf.function_graph(op)
+            if called is not None:
+                check_compiled(called)
+
+
 def check_captures(function: Any, model: Any) -> None:
     """Checks that a traced step uses no variables, tables or the like on the chief.
+
+    Nor may it compile those of the ps.
 
     Args:
         function: The step, a `ConcreteFunction`.
@@ -166,6 +192,7 @@ def check_captures(function: Any, model: Any) -> None:
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.
     """
+    check_compiled(function.graph)
     variables, others = captures.resources_on_chief(function.graph, model)
     if variables:
         why = (

@@ -158,6 +158,7 @@ class AllRows:
         found = sum_tensors(placed)
         for whole, value in zip(found, self._values, strict=True):
             whole.set_shape([None, *value.shape[1:]])
+        self._step.is_same(found)
         return found
 
     def gathered(self, one_per_example: bool) -> list[tf.Tensor]:
@@ -186,6 +187,7 @@ class AllRows:
                     sums = [self._step.unscaled(each) for each in parts]
                 else:
                     token, *sums = sums_after(token, *parts)
+                    self._step.is_same(sums)
                 own = [
                     self._own_rows(i, each)
                     for i, each in zip(places, sums, strict=True)

@@ -1,7 +1,7 @@
 """One replica's part of a step: gradients, optimizers, variables, seeds and masks."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -104,6 +104,7 @@ class ReplicaComputation(WholeBatchComputation):
     def assign(self, variable: Any, value: Any) -> Any:
         """Returns the value to assign to a variable on this replica."""
         step = self.step
+        step.sees(variable)
         if step.is_updating:
             return value
         value = tf.convert_to_tensor(value)
@@ -138,6 +139,7 @@ class ReplicaComputation(WholeBatchComputation):
     ) -> Any:
         """Adds this replica's part to the state of a metric."""
         step = self.step
+        step.sees(variable)
         if step.is_updating or variable.synchronization != "on_read":
             return keras_add(variable, value)
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
@@ -208,6 +210,16 @@ def tracing(step: ReplicaStep) -> Any:
     return computing(ReplicaComputation(step))
 
 
+def note_equal(values: Any) -> None:
+    """Takes note of what all replicas have alike, if this thread is in a step.
+
+    Args:
+        values: Tensors, in any structure.
+    """
+    if (step := getattr(current_computation(), "step", None)) is not None:
+        step.is_same(values)
+
+
 def note_shapes(values: Sequence[Any]) -> None:
     """Takes note of what a step of this thread exchanges, if it is in a step.
 
@@ -218,15 +230,24 @@ def note_shapes(values: Sequence[Any]) -> None:
         step.note_shapes(values)
 
 
-def keeping_losses() -> contextlib.AbstractContextManager[None]:
-    """Returns a context that keeps what this replica's layers have passed to `add_loss`.
+@contextlib.contextmanager
+def exchanging() -> Iterator[None]:
+    """A context in which this thread's replica exchanges numbers with the others.
 
-    A layer has one list of losses, and each call of a model clears it. The replicas that one
-    process traces take turns at every exchange.
+    It keeps what the replica's layers have passed to `add_loss`: a layer has one list of
+    losses, and each call of a model clears it. The replicas that one process traces take
+    turns at every exchange.
+
+    Raises:
+        NestedFunctionError: In a function that the step calls.
     """
     step = getattr(current_computation(), "step", None)
-    model = getattr(step, "model", None)
-    return contextlib.nullcontext() if model is None else _tf.keeping_losses(model)
+    if step is None or step.model is None:
+        yield
+        return
+    step.check_can_exchange()
+    with _tf.keeping_losses(step.model):
+        yield
 
 
 def has_reduced_gradients() -> bool:

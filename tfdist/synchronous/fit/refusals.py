@@ -6,9 +6,22 @@ They raise before the first step, with the reason and what to do instead.
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._authors import Author, made_in
 from tfdist.keras import captures
+from tfdist.keras.graph import handle_of
+from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.on_read import is_on_read
+
+_WRITES = frozenset(
+    ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
+    + [f"ResourceScatter{what}" for what in ("Add", "Sub", "Update", "Max", "Min")]
+    + [f"ResourceScatterNd{what}" for what in ("Add", "Sub", "Update", "Max", "Min")]
+    + ["ResourceStridedSliceAssign"]
+)
 
 
 class ScopeError(ValueError):
@@ -57,6 +70,40 @@ def _check_layer(layer: keras.Layer) -> None:
             "examples, but each replica has only some of them. Use the dtype policy "
             "mixed_bfloat16"
         )
+
+
+def check_assigned(graph: Any, step: ReplicaStep) -> None:
+    """Checks that a step gives plain TensorFlow variables one value on all replicas.
+
+    Keras's own variables get that of the whole batch. Others keep what each replica has
+    computed from its part, and their copies drift apart.
+
+    Args:
+        graph: The graph in which the step was traced.
+        step: The replica's step.
+
+    Raises:
+        SynchronousTrainingError: If one gets a replica's own value.
+    """
+    reader, handles = step.reader, [each.value.handle for each in step.model.variables]
+    known = {id(each) for each in handles} | step.assigned
+    # The graph may have the steps of other replicas, each of which checks its own.
+    here = {each.device for each in handles}
+    for op in graph.get_operations():
+        if op.type not in _WRITES:
+            continue
+        handle = handle_of(op)
+        if handle.device not in here or id(handle) in known or is_on_read(handle):
+            continue
+        values = [each for each in op.inputs if each.dtype != tf.resource]
+        if not {reader.kind_of(each) for each in values} <= {Kind.SAME}:
+            raise SynchronousTrainingError(
+                f"a tf.Variable is set to what each replica computes from its own part "
+                f"of the batch{made_in(op, Author.PROGRAM, Author.PACKAGE)}, so that its "
+                "copies differ. Create it with aggregation=tf.VariableAggregation.MEAN, "
+                "or SUM for sums over examples, or with add_weight of a layer, whose "
+                "variables get the value of the whole batch"
+            )
 
 
 def check_copies(graph: Any, model: Any) -> None:

@@ -45,6 +45,7 @@ class ReplicaStep:
         shapes: Whether the shapes of what it exchanges are fixed, for all exchanges of all
             replicas of this process.
         model: The model whose step it is.
+        assigned: The identities of the handles of Keras variables that it assigns.
         token: What the next exchange that a tape may go back through depends on.
     """
 
@@ -67,6 +68,7 @@ class ReplicaStep:
     is_differentiable: bool = False
     shapes: list[bool] = field(default_factory=list)
     model: Any = None
+    assigned: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
@@ -167,6 +169,10 @@ class ReplicaStep:
             for each in variables:
                 if each.aggregation == "sum":
                     self._kinds_of_variables[id(each.value.handle)] = Kind.SUM
+
+    def sees(self, variable: Any) -> None:
+        """Takes note of a Keras variable that the step assigns, as opposed to others."""
+        self.assigned.add(id(variable.value.handle))
 
     def wrote(self, variable: Any, value: Any) -> None:
         """Records that the replica has assigned a Keras variable."""

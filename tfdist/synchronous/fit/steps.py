@@ -18,7 +18,7 @@ from tfdist.synchronous.fit.exchange import (
 from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
-from tfdist.synchronous.fit.refusals import check_copies
+from tfdist.synchronous.fit.refusals import check_assigned, check_copies
 from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
@@ -160,6 +160,7 @@ class ReplicaSteps(ModelFunctions):
             # Where every worker runs the script, each has such a variable of its own.
             if self.strategy.has_one_script:
                 check_copies(graph, self.model)
+            check_assigned(graph, step)
         settle_written(step)
         undo()
         self._sources = {n: self._results.source_of(log) for n, log in logs.items()}

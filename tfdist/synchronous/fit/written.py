@@ -58,6 +58,8 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     if is_simple or not _is_of_this_graph(value) or is_of_keras(value.op):
         return None
     if kind in INDIVISIBLE or kind is Kind.ROWS:
+        # What a function was given is not known in its own graph.
+        step.check_can_exchange()
         raise NotAdditiveError(
             f"{variable.path} is set to a value that each replica computes from its own "
             f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. The value is not a sum or mean over "
