@@ -59,6 +59,9 @@ flags.DEFINE_enum(
     "wire_dtype", None, ["bfloat16", "int8"], "The dtype in which weights travel."
 )
 flags.DEFINE_bool("overlap", False, "Mix models while the next steps run.")
+flags.DEFINE_integer(
+    "fragments", 1, "In how many parts to mix models, with --overlap.", lower_bound=1
+)
 flags.DEFINE_enum("optimizer", "sgd", ["sgd", "adamw"], "For the local steps.")
 flags.DEFINE_float("learning_rate", 0.05, "Of the local steps.", lower_bound=0.0)
 flags.DEFINE_integer("epochs", 5, "Passes over the training images.", lower_bound=1)
@@ -84,6 +87,7 @@ def make_strategy() -> tfdist.LocalUpdateStrategy:
         outer,
         wire_dtype=FLAGS.wire_dtype,
         overlap=FLAGS.overlap,
+        fragments=FLAGS.fragments,
     )
 
 

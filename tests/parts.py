@@ -118,6 +118,7 @@ LEFT_OUT = (
     "test_leakage::test_an_example_is_found_from_its_update",
     "test_leakage::test_clipping_hides_nothing_and_noise_does",
     "test_leakage::test_smoothness_makes_neighbours_alike",
+    "test_local_update_fragments::test_the_others_become_equal_again_after_a_loss",
     "test_local_update_overlap::test_gossip_and_narrow_messages_overlap",
     "test_local_update_wire::test_models_become_equal_again_after_a_loss",
     "test_mixing::test_the_command_draws_the_graphs",

@@ -48,6 +48,13 @@ def overlapped(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def fragmented(tmp_path_factory):
+    options = {"local_steps": 3, "overlap": True, "fragments": 2}
+    with job(tmp_path_factory, outer=OUTER, **options) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def gossip(tmp_path_factory):
     with job(tmp_path_factory, workers=4, local_steps=2, ring=True) as found:
         yield found
@@ -100,41 +107,51 @@ def by_hand(workers, local_steps, optimizer, matrix, outer=None, epochs=2):
     return [cases.result(model) for model in models]
 
 
-def by_hand_overlapped(optimizer, outer, local_steps=3, workers=2, epochs=2):
-    """The same where a mix runs during the next round, and DiLoCo's outer step."""
+def by_hand_overlapped(optimizer, outer, ends=(3,), groups=None, workers=2, epochs=2):
+    """The same where a mix runs during the next steps, and DiLoCo's outer step.
+
+    A round has as many steps as the last of `ends`. After each of these steps, the mix
+    of the next group of weights begins, and that of the one before is taken.
+    """
     models = [
         synchronous.compiled(synchronous.Alone(), optimizer=optimizer)
         for _ in range(workers)
     ]
     x, y = synchronous.data(40)
-    anchor, speed = np.array(flat(models[0])), 0.0
-    snapshots = None
+    anchors = models[0].get_weights()
+    groups = groups or [range(len(anchors))]
+    speeds = [np.zeros_like(each) for each in anchors]
+    rate, momentum, _ = outer
+    begun = None
+    since = [0] * len(groups)
 
-    def step(mean):
-        nonlocal anchor, speed
-        rate, momentum, _ = outer
-        change = anchor - mean
-        speed = momentum * speed - rate * change
-        anchor = anchor + momentum * speed - rate * change  # Nesterov
-        return anchor
-
-    def take(snapshots):
-        mixed = step(np.mean(snapshots, axis=0))
-        for model, snapshot in zip(models, snapshots, strict=True):
-            set_flat(model, mixed + (flat(model) - snapshot))
+    def take(group, snapshots):
+        after = [model.get_weights() for model in models]
+        for w in groups[group]:
+            change = anchors[w] - np.mean([each[w] for each in snapshots], axis=0)
+            speeds[w] = momentum * speeds[w] - rate * change
+            anchors[w] = anchors[w] + momentum * speeds[w] - rate * change  # Nesterov
+            for model, snapshot in zip(after, snapshots, strict=True):
+                model[w] = anchors[w] + (model[w] - snapshot[w])
+        for model, values in zip(models, after, strict=True):
+            model.set_weights(values)
 
     steps = [slice(b, b + 8) for b in range(0, 40, 8)] * epochs
-    for count, rows in enumerate(steps, start=1):
+    for count, rows in enumerate(steps):
         for i, model in enumerate(models):
             mine = slice(i * 8 // workers, (i + 1) * 8 // workers)
             model.train_on_batch(x[rows][mine], y[rows][mine])
-        if count % local_steps == 0:
-            if snapshots is not None:
-                take(snapshots)
-            snapshots = [flat(model) for model in models]
-    take(snapshots)
-    mixed = step(np.mean([flat(model) for model in models], axis=0))
-    set_flat(models[0], mixed)
+        since = [each + 1 for each in since]
+        step = count % ends[-1] + 1
+        if step in ends:
+            if begun is not None:
+                take(*begun)
+            begun = ends.index(step), [model.get_weights() for model in models]
+            since[begun[0]] = 0
+    take(*begun)
+    for group, open_steps in enumerate(since):
+        if open_steps:
+            take(group, [model.get_weights() for model in models])
     return cases.result(models[0])
 
 
@@ -239,6 +256,19 @@ def test_a_mix_that_overlaps_with_the_next_round(overlapped):
     check_close(workers[0], expected, weights)
     waited = by_hand(2, 3, optimizer, np.full((2, 2), 0.5), OUTER)[0]
     assert np.abs(workers[0]["w0"] - waited["w0"]).max() > 1e-3
+
+
+def test_fragments_are_mixed_one_after_the_other(fragmented):
+    """Of 32, 8, 8 and 1 weights: in rounds of 3 steps, after the first and the third."""
+    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
+    groups = [[0], [1, 2, 3]]
+    expected = by_hand_overlapped(optimizer, OUTER, (1, 3), groups)
+    workers = fragmented["adam"]
+    check_equal(workers)
+    weights = [name for name in expected if name.startswith("w")]
+    check_close(workers[0], expected, weights)
+    whole = by_hand_overlapped(optimizer, OUTER)
+    assert np.abs(workers[0]["w0"] - whole["w0"]).max() > 1e-3
 
 
 def test_gossip_on_a_ring_is_what_its_matrix_says(gossip):

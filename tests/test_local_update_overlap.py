@@ -86,7 +86,7 @@ def test_the_end_of_fit_waits_and_all_have_the_same_model():
             train(mix, by=me)
         mix.finish()
         mix.finish()
-        return mix.vector.read(), mix.rounds.mixed
+        return mix.vector.read(), mix.fragments[0].mixes
 
     found = crew.run(run)
     # The mean of 0, 1, 2, and of five steps by 0, 1, 2: no mix loses a step.

@@ -43,6 +43,7 @@ PURE = {
         "watchdog",
     ],
     "local_update": [
+        "balance",
         "exchange",
         "in_turn",
         "members",

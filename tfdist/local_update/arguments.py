@@ -16,17 +16,14 @@ def checked_local_steps(local_steps: Any) -> int:
         TypeError: If it is not an integer.
         ValueError: If it is below 1.
     """
-    if isinstance(local_steps, bool) or not isinstance(local_steps, Integral):
-        raise TypeError(
-            "local_steps is how many steps each worker takes between mixes, an integer "
-            f"of 1 or more; received {local_steps!r}"
-        )
-    if local_steps < 1:
+    what = "local_steps is how many steps each worker takes between mixes"
+    count = _integer(local_steps, what)
+    if count < 1:
         raise ValueError(
-            "local_steps is how many steps each worker takes between mixes, 1 or more; "
-            f"received {local_steps}. With 1, models are mixed after every step"
+            f"{what}, 1 or more; received {count}. With 1, models are mixed after every "
+            "step"
         )
-    return int(local_steps)
+    return count
 
 
 def checked_mixing(mixing: Any, workers: int) -> Mixing:
@@ -95,6 +92,27 @@ def checked_overlap(overlap: Any) -> bool:
     return overlap
 
 
+def checked_fragments(fragments: Any, overlap: bool, local_steps: int) -> int:
+    """Returns a valid number of fragments.
+
+    Raises:
+        TypeError: If it is not an integer.
+        ValueError: If it is below 1 or above `local_steps`, or above 1 without `overlap`.
+    """
+    count = _integer(fragments, "fragments is in how many parts a model is mixed")
+    if not 1 <= count <= local_steps:
+        raise ValueError(
+            "fragments is from 1 to local_steps, as each is mixed after a step of its own: "
+            f"1 to {local_steps} here; received {count}"
+        )
+    if count > 1 and not overlap:
+        raise ValueError(
+            "fragments travel one after the other while steps run: pass overlap=True with "
+            f"fragments={count}, or leave fragments out to wait for the whole model"
+        )
+    return count
+
+
 def check_not_inner(outer_optimizer: Any, model: Any) -> None:
     """Checks that a model is not compiled with the outer optimizer.
 
@@ -108,3 +126,9 @@ def check_not_inner(outer_optimizer: Any, model: Any) -> None:
             "make two, such as keras.optimizers.AdamW() and keras.optimizers.SGD(0.7, "
             "momentum=0.9, nesterov=True)"
         )
+
+
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{what}, an integer of 1 or more; received {value!r}")
+    return int(value)

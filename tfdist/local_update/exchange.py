@@ -187,6 +187,7 @@ class Exchange(InTurn):
         vector: np.ndarray,
         weights: Mapping[int, float],
         wire: Wire | None = None,
+        begin: int = 0,
     ) -> np.ndarray:
         """Returns an average of this worker's vector and some others'.
 
@@ -198,15 +199,19 @@ class Exchange(InTurn):
             vector: One-dimensional, of the same size and dtype on all workers.
             weights: The weight of each vector, by the index of its worker.
             wire: What vectors are sent as; None for all their bits.
+            begin: Where they begin in the model that they are part of, in elements.
         """
         wire = wire or _exact(vector)
         payload, sent = wire.vectors.send(vector)
-        key = self._publish_next(payload)
+        key = self._publish_next(payload, begin)
         others = [each for each in weights if each != self.members.me]
-        # In a graph, workers far apart may be some rounds apart: a newer model will do.
+        # In a graph, workers far apart may be some rounds apart: a newer vector will do, if
+        # it is of the same part of the model. If not, this is as if its worker were lost.
         found = self._collect(key, dict.fromkeys(others, _ALL), newer=True)
         result = vector.astype(np.float64)
         for worker, message in found.items():
+            if message.begin != begin:
+                continue
             values = wire.coder.decode(message.payload, 0)
             if len(values) == len(vector):
                 # Against what the others have read of this worker's vector: so the mean
@@ -231,10 +236,10 @@ class Exchange(InTurn):
         key = LEFT + (self._last_key + 1) % 2
         self._transport.publish(Message(key, 0, versions, _NONE))
 
-    def _publish_next(self, payload: np.ndarray) -> int:
+    def _publish_next(self, payload: np.ndarray, begin: int = 0) -> int:
         key = self._next_key
         self._next_key += 1
-        self._publish(key, payload)
+        self._publish(key, payload, begin)
         return key
 
     def _publish(self, key: int, payload: np.ndarray, begin: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""One mix of models: the policy's weights, the exchange, and the outer step."""
+"""When which part of a model is mixed, and what happens to it meanwhile."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -6,17 +6,25 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfdist.local_update.balance import balanced_groups
 from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.fragment import Fragment
 from tfdist.local_update.model_vector import ModelVector
-from tfdist.local_update.outer_step import OuterStep
+from tfdist.local_update.outer_step import one_each
 from tfdist.local_update.overlap import after_overlap
 from tfdist.local_update.rounds import Rounds
-from tfdist.local_update.wire import NARROW, Coder, Wire
-from tfdist.mixing import Mean, Mixing
+from tfdist.mixing import Mixing
 
 
 class Mix:
-    """Mixes the models of the workers when a round of local steps ends.
+    """Mixes the models of the workers: after each round of local steps, and at the end.
+
+    With `overlap`, the mix of a fragment begins at its step of the round, and what it has
+    made is taken over where that of the next fragment begins, H/F steps later. So one
+    fragment travels at a time, and the longest time that leaves: in Streaming DiLoCo (arXiv
+    2501.18512) this delay is a number of its own, τ. What a fragment has learned meanwhile
+    is kept whole (`overlap.after_overlap`), rather than blended with the mix as there: so
+    the mean of all models is kept, and one fragment is what overlap is without fragments.
 
     Args:
         model: The Keras model of this worker.
@@ -25,7 +33,15 @@ class Mix:
         local_steps: How many local steps a round has.
         outer_optimizer: A Keras optimizer, or None.
         wire_dtype: One of `wire.NARROW`, or None.
-        overlap: Whether a mix runs during the next round of local steps.
+        overlap: Whether a mix runs during local steps.
+        fragments: In how many parts the model is mixed, one after the other.
+
+    Attributes:
+        vector: The model, whole.
+        fragments: Its parts.
+
+    Raises:
+        ValueError: If the model has fewer variables than that.
     """
 
     def __init__(
@@ -37,110 +53,79 @@ class Mix:
         outer_optimizer: keras.optimizers.Optimizer | None,
         wire_dtype: str | None = None,
         overlap: bool = False,
+        fragments: int = 1,
     ) -> None:
         self._exchange = exchange
-        self._mixing = mixing
-        self._outer_optimizer = outer_optimizer
-        self._outer: OuterStep | None = None
-        self._wire_dtype = wire_dtype
-        self._wire: Wire | None = None
-        # The trainable weights of the last mix, the same on all workers, where changes since
-        # then are what travels: they need fewer bits than weights do. Statistics have all
-        # their bits, and travel as they are: so their mean lies between them. A change of a
-        # variance, on top of another worker's, could make it negative.
-        self._reference = np.zeros(0)
         self._overlap = overlap
-        # The model when a mix began, and what the mix makes of it.
-        self._under_way: tuple[np.ndarray, Future[np.ndarray]] | None = None
+        self._rounds = Rounds(local_steps, fragments)
+        # The fragment that is being mixed, as it was then, and what the mix makes of it.
+        self._under_way: tuple[Fragment, np.ndarray, Future[np.ndarray]] | None = None
         self.vector = ModelVector(model)
-        self.rounds = Rounds(local_steps)
+        groups = balanced_groups(self.vector.sizes, fragments) if fragments > 1 else []
+        parts = [self.vector.part(group) for group in groups] or [self.vector]
+        begins = [0, *np.cumsum([sum(part.sizes) for part in parts]).tolist()][:-1]
+        optimizers = one_each(outer_optimizer, fragments)
+        self.fragments = [
+            Fragment(part, exchange, mixing, optimizer, wire_dtype, begin)
+            for part, optimizer, begin in zip(parts, optimizers, begins, strict=True)
+        ]
 
     def begin(self) -> None:
         """Starts from the model as it is now, the same on all workers."""
-        if self._outer_optimizer is not None and self._outer is None:
-            self._outer = OuterStep(self._outer_optimizer, self.vector)
-        elif self._outer is not None:
-            self._outer.begin()
-        if self._wire_dtype is not None:
-            narrow, until = NARROW[self._wire_dtype](), self.vector.num_trainable
-            self._reference = self.vector.read()[:until]
-            self._wire = Wire(Coder(self._reference.dtype, narrow, until))
+        for fragment in self.fragments:
+            fragment.begin()
 
     def step_done(self) -> None:
-        """Counts a local step, and mixes if it was the last of a round."""
-        if not self.rounds.step():
+        """Counts a local step, and mixes the fragment whose turn it is, if any."""
+        due = self._rounds.step()
+        if due is None:
             return
+        fragment = self.fragments[due]
         if self._overlap:
             self._end_overlap()
-            self._begin_overlap()
+            self._begin_overlap(fragment)
         else:
-            self.mix()
+            self._mix(fragment)
 
     def finish(self) -> None:
-        """Ends the round with the steps that it has, if it has any."""
+        """Mixes every fragment with local steps since its last mix, and waits for all."""
         self._end_overlap()
-        if self.rounds.is_open:
-            self.mix()
+        for index in self._rounds.close():
+            self._mix(self.fragments[index])
 
-    def mix(self) -> None:
-        """Mixes the models of the workers that are present."""
-        self.vector.write(self._mixed(self.vector.read(), self.rounds.mixed))
-        self.rounds.mix()
+    def _mix(self, fragment: Fragment) -> None:
+        vector = fragment.vector
+        vector.write(fragment.mixed(vector.read(), self._agree))
 
-    def _begin_overlap(self) -> None:
-        """Begins to mix the models as they are now."""
-        snapshot, round_index = self.vector.read(), self.rounds.mixed
-        mixed = self._exchange.in_background(lambda: self._mixed(snapshot, round_index))
-        self._under_way = snapshot, mixed
-        self.rounds.mix()
+    def _begin_overlap(self, fragment: Fragment) -> None:
+        snapshot = fragment.vector.read()
+        mixed = self._exchange.in_background(
+            lambda: fragment.mixed(snapshot, self._agree)
+        )
+        self._under_way = fragment, snapshot, mixed
 
     def _end_overlap(self) -> None:
         """Waits for the mix that is under way, if one is, and takes what it has made."""
         if self._under_way is None:
             return
-        (snapshot, mixed), self._under_way = self._under_way, None
-        model, trainable = self.vector.read(), self.vector.num_trainable
-        self.vector.write(after_overlap(model, snapshot, mixed.result(), trainable))
-
-    def _mixed(self, vector: np.ndarray, round_index: int) -> np.ndarray:
-        """Exchanges models; returns what this worker's becomes."""
-        if isinstance(self._mixing, Mean):
-            return self._mean(vector)
-        me, present = self._exchange.members.me, self._exchange.members.present
-        weights = self._mixing.weights(me, round_index, present)
-        return self._exchange.average(vector, weights, self._wire)
-
-    def _mean(self, vector: np.ndarray) -> np.ndarray:
-        trainable = slice(len(self._reference))
-        if self._wire:
-            vector = vector.copy()
-            vector[trainable] -= self._reference
-        mixed = self._exchange.mean(vector, self._wire)
-        if self._exchange.has_changed:
-            self._agree()
-        if self._wire:
-            mixed[trainable] += self._reference
-        if self._outer is not None:
-            mixed = self._outer(mixed)
-        if self._wire:
-            self._reference = mixed[trainable]
-        return mixed
+        (fragment, snapshot, mixed), self._under_way = self._under_way, None
+        vector = fragment.vector
+        vector.write(
+            after_overlap(vector.read(), snapshot, mixed.result(), vector.num_trainable)
+        )
 
     def _agree(self) -> None:
-        """Averages what workers compare their models with.
+        """Averages what workers compare their models with, of all fragments.
 
         A worker that is lost in a mix leaves the others with different parts. Models become
-        equal in the next mix; what they are compared with does not.
+        equal in the next mix; what they are compared with does not. All know of the loss
+        one mix later, which is that of another fragment.
         """
-        outer = self._outer.state if self._outer is not None else _NOTHING
-        reference = self._reference if self._wire else _NOTHING
-        if not len(outer) + len(reference):
+        states = [fragment.state for fragment in self.fragments]
+        whole = np.concatenate(states)
+        if not len(whole):
             return
-        state = self._exchange.mean_again(np.concatenate([reference, outer]))
-        if self._wire:
-            self._reference = state[: len(reference)].astype(reference.dtype)
-        if self._outer is not None:
-            self._outer.state = state[len(reference) :]
-
-
-_NOTHING = np.zeros(0, np.float32)
+        ends = np.cumsum([len(state) for state in states]).tolist()
+        parts = np.split(self._exchange.mean_again(whole), ends[:-1])
+        for fragment, part in zip(self.fragments, parts, strict=True):
+            fragment.state = part

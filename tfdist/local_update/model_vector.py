@@ -1,5 +1,7 @@
 """A model as one vector: the variables that are mixed, and no others."""
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,7 @@ class ModelVector:
 
     Attributes:
         variables: The Keras variables, in the order of the vector.
-        sizes: The number of elements of each.
         count_trainable: How many variables are trainable: the first ones.
-        num_trainable: How many elements they have together.
         dtype: Of the vector: float32, or float64 if one of the variables is.
     """
 
@@ -29,12 +29,30 @@ class ModelVector:
         self.variables = [
             each for each in [*trainable, *rest] if "float" in str(each.dtype)
         ]
-        self.sizes = [int(np.prod(each.shape)) for each in self.variables]
-        self._ends = np.cumsum(self.sizes).tolist()
         self.count_trainable = len(trainable)
-        self.num_trainable = sum(self.sizes[: len(trainable)])
         doubles = any(str(each.dtype) == "float64" for each in self.variables)
         self.dtype = np.dtype(np.float64 if doubles else np.float32)
+
+    def part(self, indices: Sequence[int]) -> "ModelVector":
+        """Returns the vector of some of the variables, with the same dtype.
+
+        Args:
+            indices: Theirs in `variables`, ascending: trainable ones come first here, too.
+        """
+        part = copy.copy(self)
+        part.variables = [self.variables[each] for each in indices]
+        part.count_trainable = sum(each < self.count_trainable for each in indices)
+        return part
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of elements of each variable."""
+        return [int(np.prod(shape)) for shape in self.shapes]
+
+    @property
+    def num_trainable(self) -> int:
+        """How many elements the trainable variables have together."""
+        return sum(self.sizes[: self.count_trainable])
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -53,7 +71,8 @@ class ModelVector:
 
     def split(self, vector: np.ndarray) -> list[np.ndarray]:
         """Returns the values of each variable in a vector."""
-        parts = np.split(vector, self._ends[:-1]) if self._ends else []
+        ends = np.cumsum(self.sizes).tolist()
+        parts = np.split(vector, ends[:-1]) if ends else []
         return [
             part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)
         ]

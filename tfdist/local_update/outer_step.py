@@ -75,3 +75,33 @@ class OuterStep:
 
     def _trainable(self, vector: np.ndarray) -> list[np.ndarray]:
         return self._vector.split(vector)[: self._vector.count_trainable]
+
+
+def one_each(
+    optimizer: keras.optimizers.Optimizer | None, count: int
+) -> list[keras.optimizers.Optimizer | None]:
+    """Returns as many optimizers as there are fragments of a model: copies, if several.
+
+    One for all would count as many steps as there are fragments where each takes one, which
+    a schedule, Adam's correction of its bias and the like are computed from. A learning rate
+    that is no schedule stays that of the original, also when that changes.
+
+    Raises:
+        ValueError: If the optimizer cannot be copied.
+    """
+    if optimizer is None or count == 1:
+        return [optimizer] * count
+    config = optimizer.get_config()
+    try:
+        copies = [type(optimizer).from_config(dict(config)) for _ in range(count)]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"fragments={count} needs a copy of outer_optimizer for each fragment, which "
+            f"{type(optimizer).__name__}.from_config(optimizer.get_config()) did not make "
+            f"({error}). Give it a learning rate that is a number or a schedule, and a class "
+            "of your own a get_config of all its arguments; or leave fragments out"
+        ) from error
+    if isinstance(config.get("learning_rate"), float):
+        for each in copies:
+            each.learning_rate = lambda: optimizer.learning_rate
+    return copies

@@ -1,39 +1,46 @@
-"""When models are mixed: after every H local steps, and at the end. Pure."""
+"""When models are mixed: after every H local steps, in fragments, and at the end. Pure."""
 
 
 class Rounds:
-    """Counts the local steps since the last mix.
+    """Counts local steps, and says which fragment of the model to mix after each.
+
+    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of them,
+    rounded down: each once per round, H steps after its last time, and one at a time. The
+    last one is mixed where the round ends, as the whole model is where it is one fragment.
+
+    Source: Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv
+    2501.18512: fragment p is sent every H steps, from an offset of its own. Equal distances
+    between offsets give each mix as much time as any other.
 
     Args:
-        local_steps: After how many steps to mix: H.
+        local_steps: H.
+        fragments: F, at most H.
 
-    Attributes:
-        mixed: How many times models were mixed.
-
-    >>> rounds = Rounds(2)
-    >>> [rounds.step() for _ in range(5)]
-    [False, True, True, True, True]
-    >>> rounds.mix()
-    >>> rounds.is_open, rounds.step(), rounds.is_open
-    (False, False, True)
+    >>> rounds = Rounds(4, fragments=2)
+    >>> [rounds.step() for _ in range(7)]
+    [None, 0, None, 1, None, 0, None]
+    >>> rounds.close(), rounds.close()
+    ([0, 1], [])
     """
 
-    def __init__(self, local_steps: int) -> None:
+    def __init__(self, local_steps: int, fragments: int = 1) -> None:
         self._local_steps = local_steps
-        self._since = 0
-        self.mixed = 0
+        self._ends = [(f + 1) * local_steps // fragments for f in range(fragments)]
+        self._step = 0
+        self._since = [0] * fragments
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there were steps since the last mix."""
-        return self._since > 0
+    def step(self) -> int | None:
+        """Counts a step, and returns the fragment to mix now, if there is one."""
+        self._step = self._step % self._local_steps + 1
+        self._since = [steps + 1 for steps in self._since]
+        if self._step not in self._ends:
+            return None
+        fragment = self._ends.index(self._step)
+        self._since[fragment] = 0
+        return fragment
 
-    def step(self) -> bool:
-        """Counts a step, and returns whether models are to be mixed now."""
-        self._since += 1
-        return self._since >= self._local_steps
-
-    def mix(self) -> None:
-        """Notes that models were mixed."""
-        self._since = 0
-        self.mixed += 1
+    def close(self) -> list[int]:
+        """Ends the round, and returns the fragments with steps since their last mix."""
+        since, self._since = self._since, [0] * len(self._since)
+        self._step = 0
+        return [fragment for fragment, steps in enumerate(since) if steps]

@@ -59,6 +59,12 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
             becomes mixed + (θ - s), where s is this worker's model when the mix began: H
             steps later than without (CoCoD-SGD, Shen et al., IJCAI 2019). The last mix of
             `fit` is waited for.
+        fragments: With `overlap`, in how many parts of about equal size a model is mixed,
+            one after the other, H/F steps apart: F. Each part is some whole variables, is
+            mixed once per round of H steps, and takes the mix over when the next part's
+            begins: H/F steps later, rather than H (Streaming DiLoCo, arXiv 2501.18512).
+            Bytes per round are the same; the end of `fit` takes those of one model at most.
+            With an outer optimizer, each part has a copy of it, which clips by its own norm.
         startup_timeout: How long to wait for the other tasks, in seconds.
         peer_timeout: How long another worker may fail to answer before the others go on
             without it, in seconds. One that is slow, and answers, is waited for. A
@@ -70,8 +76,10 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
         StartupTimeoutError: If another task does not answer in time.
         TypeError: If an argument has another type.
         ValueError: If `local_steps` is below 1, if `mixing` does not fit the number of
-            workers, if `outer_optimizer` does not fit `mixing`, or if `wire_dtype` is
-            another one.
+            workers, if `outer_optimizer` does not fit `mixing`, if `wire_dtype` is
+            another one, or if `fragments` is not from 1 to `local_steps`, or is above 1
+            without `overlap`. By `fit`, if there are more than variables, or if the outer
+            optimizer cannot be copied.
         RuntimeError: If this process already has such a strategy, or is in graph mode.
     """
 
@@ -84,6 +92,7 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
         *,
         wire_dtype: str | None = None,
         overlap: bool = False,
+        fragments: int = 1,
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
     ) -> None:
@@ -91,6 +100,9 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
         self._local_steps = arguments.checked_local_steps(local_steps)
         self._wire_dtype = arguments.checked_wire_dtype(wire_dtype)
         self._overlap = arguments.checked_overlap(overlap)
+        self._fragments = arguments.checked_fragments(
+            fragments, self._overlap, self._local_steps
+        )
         config = worker_config_of(cluster, "LocalUpdateStrategy")
         mixing = Mean() if mixing is None else mixing
         self._mixing = arguments.checked_mixing(mixing, len(addresses(config)))
@@ -122,6 +134,7 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
             self._outer_optimizer,
             self._wire_dtype,
             self._overlap,
+            self._fragments,
         )
 
     @property
