@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from tfdist.keras import hooks
+from tfdist.keras import building, hooks
 from tfdist.keras.computation import computing
 from tfdist.keras.default_driver import DefaultDriver
+from tfdist.keras.step_writes import LostWritesError
 from tfdist.parameter_server.rounds.computation import RoundComputation
 from tfdist.parameter_server.rounds.errors import RoundError
 from tfdist.synchronous.fit.computation import tracing
@@ -37,10 +38,10 @@ class Local(DefaultDriver):
         return run
 
     def train_step_function(self, model):
-        return self._function(model.train_step)
+        return self._function(building.step_of(model, building.TRAIN))
 
     def test_step_function(self, model):
-        return self._function(model.test_step)
+        return self._function(building.step_of(model, building.TEST))
 
 
 class Compiled(layers.Layer):
@@ -148,6 +149,32 @@ def test_every_write_is_made(build):
     assert paths_of(optimizer) == paths_of(expected)
     for (name, value), expected in zip(ours.items(), plain.values(), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=name)
+
+
+class TakingTurns(FunctionAroundCall):
+    """Does something else at every call of its step, which Keras calls once."""
+
+    turn = 0
+
+    def build(self, shape):
+        super().build(shape)
+        self.odd = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="odd"
+        )
+
+    def train_step(self, data):
+        self.turn += 1
+        if self.turn % 2:
+            self.odd.assign_add(1.0)
+        return super().train_step(data)
+
+
+def test_a_write_that_the_rehearsal_took_away_is_reported():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.fit_driver = Local(strategy)
+    words = r"train_step writes (\w+/)*odd when .* Python state .*add_weight"
+    with pytest.raises(LostWritesError, match=words):
+        trained(TakingTurns, strategy)
 
 
 def inside(how, function):

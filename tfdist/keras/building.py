@@ -7,6 +7,7 @@ would create.
 """
 
 import contextlib
+import functools
 import logging
 import warnings
 import weakref
@@ -21,6 +22,7 @@ from tfdist import _tf
 from tfdist.keras.own_traces import own_trace, traced_alone
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
+from tfdist.keras.step_writes import NotingScope, check_writes, noting
 
 _log = logging.getLogger("tfdist")
 
@@ -43,6 +45,9 @@ _applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
 # Each rehearsal can create variables that the next one needs. The limit stops a step
 # that creates new variables on every trace.
 _MOST_REHEARSALS = 5
+_writes: "weakref.WeakKeyDictionary[Any, dict[str, dict[int, str]]]" = (
+    weakref.WeakKeyDictionary()
+)
 _rehearsed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
 
 
@@ -79,7 +84,18 @@ def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
     for.
     """
     step = model.train_step if stage == TRAIN else model.test_step
-    return traced_alone(getattr(step, "python_function", step))
+    step = traced_alone(getattr(step, "python_function", step))
+
+    @functools.wraps(step)
+    def compared(*args: Any, **kwargs: Any) -> Any:
+        if optimizers_to_apply() is not None:
+            return step(*args, **kwargs)
+        with noting() as traced:
+            results = step(*args, **kwargs)
+        check_writes(_writes.get(model, {}).get(stage, {}), traced, step.__name__)
+        return results
+
+    return compared
 
 
 def build(
@@ -120,7 +136,8 @@ def build(
     if key in _rehearsed.get(model, ()):
         return
     try:
-        _rehearse(strategy, element_spec, rehearse, any_rows)
+        writes = _rehearse(strategy, element_spec, rehearse, any_rows)
+        _writes.setdefault(model, {})[stage()] = writes
     except Exception:
         # What Keras has built may be enough. If not, the first step raises the error.
         if problem or always:
@@ -148,8 +165,12 @@ def _rehearse(
     element_spec: Any,
     step: Callable[[Any], Any],
     any_rows: bool,
-) -> None:
-    """Rehearses a step until it creates no variable that the next rehearsal needs."""
+) -> dict[int, str]:
+    """Rehearses a step until it creates no variable that the next rehearsal needs.
+
+    Returns:
+        The paths of the variables that it writes, by identity.
+    """
     leaves = tf.nest.flatten(element_spec)
     specs = [spec for spec in leaves if spec is not None]
     if any_rows:
@@ -173,6 +194,7 @@ def _rehearse(
                 _deferred_creation() as created,
                 outside_of_scope(),
                 own_trace(),
+                noting() as writes,
             ):
                 tf.function(run).get_concrete_function(*specs)
             break
@@ -189,6 +211,7 @@ def _rehearse(
         if not optimizer.built:
             with strategy.scope(), keras.name_scope(optimizer.name, caller=optimizer):
                 optimizer.build(variables)
+    return writes
 
 
 @contextlib.contextmanager
@@ -196,7 +219,7 @@ def _deferred_creation() -> Iterator[list[Any]]:
     """Defers creating variables; yields a list that has them after the context."""
     created: list[Any] = []
     # A symbolic scope: `losses` would ask a stateless one for the values of weights.
-    with generator_in_scope(), keras.StatelessScope(), keras.SymbolicScope():
+    with generator_in_scope(), NotingScope(), keras.SymbolicScope():
         try:
             yield created
         finally:

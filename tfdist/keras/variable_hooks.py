@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
+from tfdist.keras.step_writes import note_write
 from tfdist.variables import keras_variable
 from tfdist.variables.creation import variable_initializer, variable_path
 
@@ -66,6 +67,7 @@ def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., No
 def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(keras_assign)
     def direct_assign(self: Any, value: Any) -> None:
+        note_write(self)
         if (computation := current_computation()) is not None:
             value = computation.assign(self, value)
         keras_assign(self, value)
@@ -76,6 +78,7 @@ def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[...
 def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(keras_add)
     def assign_add(self: Any, value: Any) -> Any:
+        note_write(self)
         if (computation := current_computation()) is not None:
             return computation.assign_add(keras_add, self, value)
         return keras_add(self, value)
