@@ -31,7 +31,7 @@ Y = X.sum(1, keepdims=True)
 
 class Local(DefaultDriver):
     def _function(self, step):
-        @tf.function
+        @tf.function(autograph=False)
         def run(batch):
             return self.strategy.run(step, args=(batch,))
 
