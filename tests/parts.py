@@ -58,7 +58,7 @@ PARTS = {
     "estimator": ("test_estimator*", "test_linear_*", "test_low_level_*"),
     "data": ("features/test_leases", "test_data_files", "test_lease*"),
     "features": ("features/test_*",),
-    "planning": ("test_plan*", "test_suggest_*", "test_placement*"),
+    "planning": ("test_forecast", "test_plan*", "test_suggest_*", "test_placement*"),
     "examples": ("test_examples", "test_mnist_*", "test_docs", "test_*benchmark*"),
     "launch": (
         "test_connect",

@@ -62,6 +62,7 @@ PURE = {
     "parameter_server.consistency": ["*"],
     "placement": ["*"],
     "planning": [
+        "forecast",
         "arguments",
         "assignment",
         "command",

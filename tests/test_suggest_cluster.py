@@ -14,12 +14,22 @@ def test_the_formula():
     # 2 GB/s each way.
     suggestion = suggest_cluster(2e9, 2.0, 8, bandwidth=1e9)
     assert suggestion.step_seconds == 4.0
-    assert suggestion.steps_per_second == 2.0
+    assert suggestion.steps_per_second == pytest.approx(2.0, rel=0.1)
+    assert suggestion.bound == "the steps themselves"
     assert suggestion.num_ps == 3  # 2 GB/s at 80% of 1 GB/s
     assert suggestion.busy == pytest.approx(2 / 3)
     assert suggestion.rule_of_thumb == 4
     assert suggestion.rule_busy == pytest.approx(0.5)
     assert not suggestion.rule_is_wrong
+
+
+@pytest.mark.slow
+def test_the_chief_is_the_limit_of_many_workers():
+    suggestion = suggest_cluster(1e6, 0.5, 1000)
+    assert suggestion.bound == "the chief's interpreter"
+    assert "500 steps/s, limited by the chief's interpreter" in str(suggestion)
+    lighter = suggest_cluster(1e6, 0.5, 1000, chief_seconds=1e-4)
+    assert lighter.steps_per_second == pytest.approx(1970, rel=0.1)
 
 
 @given(amounts, st.floats(0, 100), st.integers(1, 500), st.floats(1e6, 1e11))

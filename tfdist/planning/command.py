@@ -1,13 +1,7 @@
 """The command `python -m tfdist.plan`, which needs no cluster."""
 
-import importlib
-import importlib.util
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -19,6 +13,13 @@ from tfdist.planning.arguments import (
     check_arguments,
 )
 from tfdist.planning.plan import BALANCES
+from tfdist.planning.script import (
+    UsageError,
+    check_directory,
+    load_function,
+    lookups_of,
+    split_arguments,
+)
 
 USAGE = """Plans which ps holds each variable of a model. Needs no cluster.
 
@@ -31,17 +32,13 @@ after `--` become the script's sys.argv; if it defines absl flags, they are pars
 """
 
 
-class UsageError(ValueError):
-    """The command line is incomplete, malformed, or names something missing."""
-
-
 def main(argv: Sequence[str]) -> int:
     """Plans, prints the plan, and returns the exit status.
 
     Args:
         argv: The command's name and its arguments.
     """
-    ours, theirs = _split(argv[1:])
+    ours, theirs = split_arguments(argv[1:])
     options = _flags()
     try:
         names = options([argv[0], *ours])[1:]
@@ -54,11 +51,11 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError("give the number of ps, for example --num_ps=4")
         check_arguments(options.num_ps, options.balance, options.target)
         for path in filter(None, (options.json, options.plot)):
-            _check_directory(path)
+            check_directory(path)
         if options.plot:
             _picture.check_path(options.plot)
-        lookups = _lookups(options.lookups)
-        build_model = _load(names[0], theirs)
+        lookups = lookups_of(options.lookups)
+        build_model = load_function(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:
         print(f"{error}\n\n{USAGE}", file=sys.stderr)
         return 2
@@ -110,92 +107,3 @@ def _flags() -> flags.FlagValues:
     )
     flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     return values
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits arguments into ours and, after `--`, the script's."""
-    if "--" not in arguments:
-        return list(arguments), []
-    at = list(arguments).index("--")
-    return list(arguments[:at]), list(arguments[at + 1 :])
-
-
-def _lookups(pairs: Sequence[str]) -> dict[str, int]:
-    lookups = {}
-    for pair in pairs:
-        pattern, _, rows = pair.rpartition("=")
-        if not pattern or not rows.isdecimal():
-            raise UsageError(
-                f"--lookups is PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
-            )
-        lookups[pattern] = int(rows)
-    return lookups
-
-
-def _check_directory(path: str) -> None:
-    directory = Path(path).absolute().parent
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory} to write {path} to")
-
-
-def _load(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
-    where, _, function = name.rpartition(":")
-    if not where or not function.isidentifier():
-        raise UsageError(
-            f"name a function as MODULE:FUNCTION or SCRIPT.py:FUNCTION; received "
-            f"{name!r}"
-        )
-    sys.argv = [where, *arguments]
-    with _flags_of_the_script_parsed():
-        module = _script(where) if where.endswith(".py") else _module(where)
-    try:
-        build_model: Callable[[], Any] = getattr(module, function)
-    except AttributeError:
-        raise UsageError(f"{where} has no function {function!r}") from None
-    if not callable(build_model):
-        raise UsageError(f"{name} is not a function; it is {build_model!r}")
-    return build_model
-
-
-@contextmanager
-def _flags_of_the_script_parsed() -> Iterator[None]:
-    """Parses the absl flags that the script defines, and rejects unknown ones.
-
-    A script that defines no absl flags may parse `sys.argv` differently, for example
-    with argparse, so then unknown flags are ignored.
-    """
-    # TensorFlow defines flags too. Imported first, they do not count as the script's.
-    import tensorflow as tf  # noqa: F401
-
-    before = {*flags.FLAGS}
-    yield
-    if not flags.FLAGS.is_parsed():
-        has_its_own = bool({*flags.FLAGS} - before)
-        flags.FLAGS(sys.argv, known_only=not has_its_own)
-
-
-def _script(path: str) -> Any:
-    if not Path(path).is_file():
-        raise UsageError(f"there is no file {path}")
-    # As Python does for a script, so that it can import modules beside it.
-    sys.path.insert(0, str(Path(path).absolute().parent))
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Before the script runs, since `dataclasses`, for one, looks its module up there.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _module(name: str) -> Any:
-    sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # An import that fails inside the user's module is an error of theirs, and keeps
-        # its traceback.
-        if error.name is not None and not name.startswith(error.name):
-            raise
-        raise UsageError(f"there is no module {name}") from error

@@ -1,9 +1,15 @@
 """How many ps a number of workers needs. Pure: nothing imports TensorFlow."""
 
+import functools
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
+
+from tfdist.parameter_server.consistency.asynchronous import Asynchronous
+from tfdist.planning.forecast import CHIEF_CPU
+from tfdist.simulation.parameter_server import Outcome, simulate
+from tfdist.simulation.step_cost import Hosts, StepCost
 
 GIGABIT = 125e6
 """Bytes per second of a 1 Gbit/s link, in each direction."""
@@ -25,6 +31,8 @@ class ClusterSuggestion:
         rule_busy: The fraction of time that the busiest link would be in use with
             `rule_of_thumb` ps; above 1 the workers wait for the ps.
         utilization: The fraction of time that a link may be in use.
+        cost: What a step takes, for the simulation.
+        hosts: The links and cores, for the simulation.
     """
 
     num_ps: int
@@ -34,7 +42,9 @@ class ClusterSuggestion:
     memory_ps: int
     rule_of_thumb: int
     rule_busy: float
-    utilization: float = 0.8
+    utilization: float
+    cost: StepCost
+    hosts: Hosts
 
     @property
     def rule_is_wrong(self) -> bool:
@@ -46,16 +56,28 @@ class ClusterSuggestion:
         is_busy = self.rule_busy > self.utilization * (1 + 1e-9)
         return is_busy or self.rule_of_thumb < self.memory_ps
 
+    @functools.cached_property
+    def _simulated(self) -> Outcome:
+        return simulate(self.cost, self.hosts, self.num_workers, Asynchronous())
+
     @property
     def steps_per_second(self) -> float:
-        """The steps per second of all workers together."""
-        return self.num_workers / self.step_seconds
+        """The steps per second of all workers together, by a simulation.
+
+        Cost: some milliseconds per worker, the first time.
+        """
+        return self._simulated.steps_per_second
+
+    @property
+    def bound(self) -> str:
+        """What limits the steps per second in the simulation, as the chief."""
+        return self._simulated.bound
 
     def __str__(self) -> str:
         lines = [
             f"{self.num_ps} ps for {self.num_workers} workers: "
-            f"{self.steps_per_second:.3g} steps/s, the links of the ps "
-            f"{self.busy:.0%} busy"
+            f"{_rounded(self.steps_per_second)} steps/s, limited by {self.bound}; the links of "
+            f"the ps {self.busy:.0%} busy"
         ]
         rule = f"the rule of thumb, 1 : 3 and even, says {self.rule_of_thumb}"
         if self.rule_of_thumb < self.memory_ps:
@@ -94,6 +116,7 @@ def suggest_cluster(
     utilization: float = 0.8,
     model_bytes: float = 0.0,
     ps_memory: float = math.inf,
+    chief_seconds: float = CHIEF_CPU,
 ) -> ClusterSuggestion:
     """Suggests how many ps keep up with this many asynchronous workers.
 
@@ -115,11 +138,12 @@ def suggest_cluster(
     kernels land on every second ps. A plan is equally balanced on any number of ps.
 
     Assumes that every ps and every worker has its own host. Ignores latency and the
-    compute time of the ps.
+    compute time of the ps. The steps per second that the result tells are those of a
+    simulation (`tfdist.simulation`), in which workers wait for links and for the chief.
 
     >>> resnet50 = 205e6  # sum(plan.traffic_per_ps)
     >>> print(suggest_cluster(resnet50, 0.5, num_workers=8, bandwidth=1.25e9))
-    2 ps for 8 workers: 12 steps/s, the links of the ps 49% busy
+    2 ps for 8 workers: 12 steps/s, limited by the steps themselves; the links of the ps 49% busy
     the rule of thumb, 1 : 3 and even, says 4, and is wrong: 2 do, and more only idle (25% busy)
 
     Args:
@@ -138,6 +162,7 @@ def suggest_cluster(
         model_bytes: The bytes of all variables with their slots:
             `sum(plan.bytes_per_ps)`.
         ps_memory: The bytes that a ps has for variables.
+        chief_seconds: The CPU seconds of the chief for one step.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -152,13 +177,14 @@ def suggest_cluster(
         utilization=utilization,
         model_bytes=model_bytes,
         ps_memory=ps_memory,
+        chief_seconds=chief_seconds,
     )
     if not isinstance(num_workers, Integral):
         raise ValueError(
             f"num_workers is a number of workers, at least 1; received {num_workers!r}"
         )
     _check_at_least(0, bytes_per_step=bytes_per_step, compute_seconds=compute_seconds)
-    _check_at_least(0, model_bytes=model_bytes)
+    _check_at_least(0, model_bytes=model_bytes, chief_seconds=chief_seconds)
     _check_at_least(1, num_workers=num_workers, imbalance=imbalance)
     for name, value in (
         ("bandwidth", bandwidth),
@@ -187,7 +213,20 @@ def suggest_cluster(
         rule_of_thumb=rule,
         rule_busy=asked / rule,
         utilization=utilization,
+        cost=StepCost(
+            # A step takes time, if only a nanosecond.
+            worker_cpu=max(compute_seconds, 1e-9),
+            chief_cpu=chief_seconds,
+            pulled=one_way,
+            pushed=one_way,
+            fullest_ps=min(imbalance / num_ps, 1.0),
+        ),
+        hosts=Hosts(rate=bandwidth, ps_rate=ps_bandwidth),
     )
+
+
+def _rounded(number: float) -> str:
+    return f"{float(f'{number:.3g}'):,g}"
 
 
 def _check_numbers(**values: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command `python -m tfdist.simulation`, which needs no cluster."""
+"""The command `python -m tfdist.simulate`, which needs no cluster."""
 
 import sys
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tfdist.simulation.prediction import predict
 USAGE = """Predicts how training goes with more workers, from a measured file.
 
     python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py
-    python -m tfdist.simulation --up_to=1000 --plot=curve.png speedup.json
+    python -m tfdist.simulate --up_to=1000 --plot=curve.png speedup.json
 
 The runs with 1 worker tell what a step takes; a simulation tells the rest.
 """

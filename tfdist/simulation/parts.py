@@ -29,10 +29,11 @@ class Parts:
         self.links_in: dict[Resource, float] = {}
         if math.isfinite(hosts.rate):
             self.chief_link = {Resource("the chief's link", hosts.rate): 1.0}
-            self.links_out = {
-                Resource("the fullest ps's link, out", hosts.rate): fullest
-            }
-            self.links_in = {Resource("the fullest ps's link, in", hosts.rate): fullest}
+        if math.isfinite(hosts.rate_of_ps):
+            self.links_out, self.links_in = (
+                {Resource(f"the fullest ps's link, {way}", hosts.rate_of_ps): fullest}
+                for way in ("out", "in")
+            )
         [self.chief_name] = [each.name for each in self.chief]
         used = (self.chief, self.ps, self.chief_link, self.links_out, self.links_in)
         self.resources = list(dict.fromkeys(each for uses in used for each in uses))

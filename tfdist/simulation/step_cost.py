@@ -67,8 +67,10 @@ class StepCost:
         """
         computing = self.worker_cpu / min(self.parallelism, hosts.cores)
         serving = self.ps_cpu / hosts.ps_parallelism(self.fullest_ps)
-        moves = (self.fed, self.pulled, self.pushed)
-        moving = sum(map(hosts.seconds_to_move, moves))
+        moving = hosts.seconds_to_move(self.fed)
+        for amount in (self.pulled, self.pushed):
+            of_ps = amount * self.fullest_ps / hosts.rate_of_ps
+            moving += max(hosts.seconds_to_move(amount), of_ps)
         return self.idle + computing + serving + moving
 
 
@@ -82,6 +84,7 @@ class Hosts:
         rate: Bytes per second of each task's link in each direction; infinite if the
             links do not matter.
         burst: How many bytes a worker's link passes at once after a pause.
+        ps_rate: The same of a ps's link; None for `rate`.
         share: The share of a common host's cores that the tasks can use in the long run,
             beside other programs. As long as they use less, they get all cores at once.
 
@@ -94,9 +97,10 @@ class Hosts:
     rate: float = math.inf
     burst: float = 0.0
     share: float = 1.0
+    ps_rate: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("cores", "rate"):
+        for name in ("cores", "rate", "rate_of_ps"):
             if not getattr(self, name) > 0:
                 raise ValueError(
                     f"{name} must be positive; received {getattr(self, name)!r}"
@@ -105,6 +109,11 @@ class Hosts:
             raise ValueError(f"burst must be >= 0 bytes; received {self.burst!r}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be > 0 and <= 1; received {self.share!r}")
+
+    @property
+    def rate_of_ps(self) -> float:
+        """Bytes per second of a ps's link in each direction."""
+        return self.rate if self.ps_rate is None else self.ps_rate
 
     def ps_parallelism(self, fullest_ps: float) -> float:
         """Returns how many cores work for one step on the ps: one each, in parallel."""
