@@ -10,6 +10,7 @@ from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
 
 WEIGHT = tf.Variable(tf.ones([4, 4]))
+SEED = keras.random.SeedGenerator(1)
 NORMALIZATION = keras.layers.BatchNormalization()
 NORMALIZATION.build((None, 4))
 APART, REFUSED = {}, {}
@@ -117,7 +118,7 @@ named(
         x + tf.random.normal(tf.shape(x)) * tf.random.uniform([number(x), 1])
     ),
     dropout=lambda x, y, w: (
-        tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=1)
+        tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=SEED)
     ),
     chosen=lambda x, y, w: tf.where(x > 0, x, y * WEIGHT[1]),
     masked=lambda x, y, w: (
@@ -241,6 +242,26 @@ named(
     by_their_number=lambda x, y, w: tf.cond(number(x) > 8, lambda: x, lambda: y),
     by_a_maximum=lambda x, y, w: tf.cond(tf.reduce_max(x) > 8, lambda: x, lambda: y),
     in_a_function=lambda x, y, w: tf.function(lambda a, b: a[::-1] * b)(x, y),
+    up_to_the_longest=lambda x, y, w: x[:, : tf.cast(tf.reduce_max(y), tf.int32)],
+    up_to_their_number=lambda x, y, w: x[:, : number(x)],
+    tiled_by_a_maximum=lambda x, y, w: tf.tile(
+        x, [1, tf.cast(tf.reduce_max(y), tf.int32)]
+    ),
+    padded_to_the_longest=lambda x, y, w: tf.RaggedTensor.from_tensor(
+        x, tf.argmax(y, 1)
+    ).to_tensor(),
+    folded_by_a_sum=lambda x, y, w: tf.reshape(
+        x, [number(x), 2, tf.cast(tf.reduce_sum(y), tf.int32)]
+    ),
+    folded_by_their_number=lambda x, y, w: tf.reshape(
+        tf.repeat(x, 2, 1)[:, : tf.cast(WEIGHT[0, 0], tf.int32)], [-1, number(x)]
+    ),
+    the_same_noise=lambda x, y, w: (
+        x + tf.random.stateless_normal([number(x), 1], [1, 2])
+    ),
+    keras_noise_of_a_number=lambda x, y, w: (
+        x + keras.random.normal(tf.shape(x), seed=1)
+    ),
     first_of_each=lambda x, y, w: tf.math.segment_sum(x, tf.cast(y[:, 0], tf.int32)),
 )
 
@@ -260,6 +281,16 @@ def gradient_of(backwards):
 
 def test_a_gradient_function_of_single_examples():
     assert gradient_of(lambda given: -given * 2.0) is Kind.SUM
+
+
+def test_a_gradient_function_of_a_number_is_refused():
+    def loss(x, y, whole):
+        squared = tf.custom_gradient(
+            lambda mean: (mean * 1.0, lambda given: given * mean)
+        )
+        return squared(tf.reduce_mean(x - y))
+
+    assert kind_of(loss) is Kind.UNKNOWN
 
 
 def test_a_gradient_function_of_all_examples_is_refused():

@@ -16,6 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tfdist
+
 sys.path.append(str(Path(__file__).parent))
 
 import multi_worker_cases as cases  # noqa: E402
@@ -466,6 +468,25 @@ def noise_without_a_seed(strategy):
     model = cases.compiled(strategy, Noisy, loss=None, metrics=None)
     history = model.fit(cases.data(45)[0], **FIT).history
     return {"hash": cases.result(model)["hash"], "loss": history["loss"][-1]}
+
+
+class Drawing(keras.Sequential):
+    def train_step(self, batch):
+        logs = super().train_step(batch)
+        numbers = tf.random.normal([tf.shape(batch[0])[0]])
+        everyone = tfdist.whole_batch(numbers)
+        distinct, _ = tf.unique(everyone)
+        return {**logs, "distinct": tf.size(distinct) / tf.size(everyone)}
+
+
+@case
+def numbers_with_a_seed(strategy):
+    """`tf.random` with a seed draws other numbers on each replica."""
+    tf.random.set_seed(3)
+    layers = [keras.layers.Input((4,)), keras.layers.Dense(1)]
+    model = cases.compiled(strategy, lambda: Drawing(layers))
+    history = model.fit(*cases.data(45), **FIT)
+    return {"distinct": history.history["distinct"], "hash": ""}
 
 
 @case

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 from tfdist.synchronous.fit.rows import NotOwnError, Operand, Rows
 from tfdist.synchronous.fit.sizes import RowsOf
 
@@ -18,18 +19,27 @@ class Application:
         output: The tensor in question.
         operands: The inputs.
         rows_of: Returns where the rows of any tensor are, or None if it has none.
+        kind_of: Returns the kind of any tensor.
         counters: The tensors that are the number of the turn of a loop.
     """
 
     output: Any
     operands: list[Operand]
     rows_of: RowsOf
+    kind_of: Callable[[Any], Kind]
     counters: Collection[Any] = ()
 
     @property
     def op(self) -> tf.Operation:
         """The operation."""
         return self.output.op
+
+    def is_same_at(self, vector: Operand, place: int) -> bool:
+        """Returns whether an element of a vector is known to be a constant."""
+        if vector.kind in CONSTANTS:
+            return True
+        op = vector.tensor.op
+        return op.type == "Pack" and self.kind_of(op.inputs[place]) in CONSTANTS
 
     @property
     def rank(self) -> int:

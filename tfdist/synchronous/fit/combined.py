@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
+from tfdist._authors import is_apart
 from tfdist.synchronous.fit.kind import (
     ADDITIVE,
     CHOICES,
@@ -32,7 +34,9 @@ def combined(
     op = tensor.op
     kinds = [kind for _, kind in pairs]
     if op.type == "IdentityN":
-        return kinds[tensor.value_index]
+        # What a gradient of the program's own does with the number is not known.
+        is_own = _tf.has_custom_gradient(op) and not is_apart(op)
+        return Kind.UNKNOWN if is_own else kinds[tensor.value_index]
     if op.type in UNARY:
         return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
     if op.type == "ConcatV2":

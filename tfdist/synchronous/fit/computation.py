@@ -234,7 +234,7 @@ def note_shapes(values: Sequence[Any]) -> None:
 def exchanging() -> Iterator[None]:
     """A context in which this thread's replica exchanges numbers with the others.
 
-    It keeps what the replica's layers have passed to `add_loss`: a layer has one list of
+    It keeps the replica's seed, and what its layers have passed to `add_loss`: a layer has one list of
     losses, and each call of a model clears it. The replicas that one process traces take
     turns at every exchange.
 
@@ -248,6 +248,7 @@ def exchanging() -> Iterator[None]:
     step.check_can_exchange()
     with _tf.keeping_losses(step.model):
         yield
+    step.draws_again()
 
 
 def has_reduced_gradients() -> bool:

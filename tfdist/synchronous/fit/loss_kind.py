@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart
+from tfdist._authors import is_apart, is_of_keras
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.fit.application import Application
 from tfdist.synchronous.fit.combined import combined
@@ -46,6 +46,8 @@ from tfdist.synchronous.fit.rows import (
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
+# Of a ragged batch: the longest row of the replica is another than that of all.
+_OF_THE_LONGEST = frozenset(["RaggedTensorToTensor"])
 _MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 _PASSES_POSITIONS = frozenset(
     ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze"]
@@ -238,11 +240,13 @@ class KindReader:
                     tensor,
                     operands,
                     lambda each: self.rows.get(each.ref()),
+                    self.kind_of,
                     self._counters,
                 )
             )
         except NotOwnError as error:
-            if Kind.POSITIONS in kinds or not is_apart(tensor.op):
+            is_trusted = is_of_keras if tensor.op.type in _OF_THE_LONGEST else is_apart
+            if Kind.POSITIONS in kinds or not is_trusted(tensor.op):
                 return error.kind
             rows = somewhere(tensor, operands)
         return self.note(tensor, Known(Kind.ROWS, rows))

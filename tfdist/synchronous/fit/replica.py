@@ -11,6 +11,9 @@ from tfdist.keras.graph import function_being_traced
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
 
+# More than programs count seeds.
+_SEEDS_APART = 1_000_003
+
 
 class NestedFunctionError(ValueError):
     """A step exchanges numbers between replicas in a `tf.function` that it calls."""
@@ -72,6 +75,7 @@ class ReplicaStep:
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
+        self._seed: int | None = None
         self.token = tf.zeros([])
         self._same: set[Any] = set()
         self._kinds_of_variables: dict[int, Kind] = {}
@@ -141,6 +145,29 @@ class ReplicaStep:
         # What a branch of a condition computes is not known outside of it.
         if getattr(token, "graph", None) is getattr(self.token, "graph", None):
             self.token = token
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Has the seed of TensorFlow's random operations differ by replica.
+
+        With `tf.random.set_seed`, they would draw the same numbers on each. The first one
+        draws those of one process.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        before, replica = graph.seed, tf.get_static_value(self.replica)
+        if before is None or replica is None:
+            yield
+            return
+        self._seed = graph.seed = before + int(replica) * _SEEDS_APART
+        try:
+            yield
+        finally:
+            graph.seed = before
+
+    def draws_again(self) -> None:
+        """Takes up its own seed, after other replicas have been traced."""
+        if self._seed is not None:
+            tf.compat.v1.get_default_graph().seed = self._seed
 
     def kind_of(self, tensor: tf.Tensor) -> Kind:
         """Returns how a number of this replica relates to the whole batch's."""

@@ -1,5 +1,6 @@
 """Operations that move, select and copy rows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,11 +29,21 @@ _rule = MOVEMENT.of
 def _reshape(at: Application) -> Rows:
     of, shape = at.operands
     found = sizes(shape.tensor, at.rows_of) or [None] * at.rank
+    if EXAMPLES in found[1:] or not _is_of_shapes(shape.tensor, at):
+        raise NotOwnError
     new = [
         size if static is None and isinstance(size, int) and size >= 0 else static
         for size, static in zip(found, at.shape, strict=True)
     ]
     return reshaped(of, shape, new, is_counted=found[0] == EXAMPLES)
+
+
+def _is_of_shapes(tensor: Any, at: Application) -> bool:
+    """Returns whether a shape is computed from constants and shapes, not from values."""
+    kind = at.kind_of(tensor)
+    if kind is Kind.OTHER:
+        return all(_is_of_shapes(each, at) for each in tensor.op.inputs)
+    return kind in CONSTANTS | {Kind.COUNT, Kind.SHAPE}
 
 
 @_rule("Transpose ConjugateTranspose")
@@ -110,40 +121,56 @@ def _split(at: Application) -> Rows:
 @_rule("StridedSlice")
 def _strided_slice(at: Application) -> Rows:
     of, begin, end, strides = at.operands
-    if of.rows is None:
+    if of.rows is None or begin.shape[0] is None:
         raise NotOwnError(Kind.TAKEN)
-    masks = {
-        name: at.op.get_attr(f"{name}_mask")
-        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-    }
-    count = begin.shape[0]
-    if count is None:
-        raise NotOwnError
-    rank = len(of.shape)
-    # Those that neither make an axis nor stand for several.
-    single = [
-        i for i in range(count) if not (masks["ellipsis"] | masks["new_axis"]) >> i & 1
-    ]
+    masks = {name: at.op.get_attr(f"{name}_mask") for name in _MASKS}
+    place, axis = _sliced_at(of.rows.axis, len(of.shape), begin.shape[0], masks)
+    for i in range(begin.shape[0]):
+        is_from_start, is_to_end, _, is_new, is_one = (
+            m >> i & 1 for m in masks.values()
+        )
+        if i == place:
+            is_whole = (is_from_start or begin.element(i) == 0) and (
+                is_to_end or _is_number_of(of.rows, at, end, i)
+            )
+            if is_one or not is_whole or strides.element(i) != 1:
+                raise NotOwnError(Kind.TAKEN)
+        elif not is_new:
+            given = [*([] if is_from_start else [begin]), *([] if is_to_end else [end])]
+            if not all(at.is_same_at(each, i) for each in [*given, strides]):
+                raise NotOwnError
+    return replace(of.rows, axis=axis)
+
+
+_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+
+
+def _sliced_at(
+    axis: int, rank: int, count: int, masks: Mapping[str, int]
+) -> tuple[int | None, int]:
+    """Returns which of the indices of a slice is that of an axis, and where that goes.
+
+    Args:
+        axis: The axis.
+        rank: The number of axes of what is sliced.
+        count: The number of indices.
+        masks: Of the operation. The index is None for an axis that an ellipsis covers.
+    """
+    made = masks["ellipsis"] | masks["new_axis"]
+    covered = rank - sum(not made >> i & 1 for i in range(count))
     source = result = 0
     for i in range(count):
-        bit = 1 << i
-        if masks["ellipsis"] & bit:
-            covered = rank - len(single)
-            if source <= of.rows.axis < source + covered:
-                return replace(of.rows, axis=result + of.rows.axis - source)
+        if masks["ellipsis"] >> i & 1:
+            if source <= axis < source + covered:
+                return None, result + axis - source
             source, result = source + covered, result + covered
-        elif masks["new_axis"] & bit:
+        elif masks["new_axis"] >> i & 1:
             result += 1
-        elif source == of.rows.axis:
-            is_whole = (masks["begin"] & bit or begin.element(i) == 0) and (
-                masks["end"] & bit or _is_number_of(of.rows, at, end, i)
-            )
-            if masks["shrink_axis"] & bit or not is_whole or strides.element(i) != 1:
-                raise NotOwnError(Kind.TAKEN)
-            return replace(of.rows, axis=result)
+        elif source == axis:
+            return i, result
         else:
-            source, result = source + 1, result + (not masks["shrink_axis"] & bit)
-    return replace(of.rows, axis=of.rows.axis - source + result)
+            source, result = source + 1, result + (not masks["shrink_axis"] >> i & 1)
+    return None, axis - source + result
 
 
 @_rule("Slice")
@@ -152,6 +179,9 @@ def _slice(at: Application) -> Rows:
     if of.rows is None:
         raise NotOwnError(Kind.TAKEN)
     axis = of.rows.axis
+    others = [place for place in range(at.rank) if place != axis]
+    if not all(at.is_same_at(each, i) for each in (begin, size) for i in others):
+        raise NotOwnError
     is_whole = size.element(axis) == -1 or _is_number_of(of.rows, at, size, axis)
     if begin.element(axis) != 0 or not is_whole:
         raise NotOwnError(Kind.TAKEN)
@@ -286,10 +316,7 @@ def _tile(at: Application) -> Rows:
     if of.rows is None:
         return _spread(at)
     count = times.element(of.rows.axis)
-    if times.kind not in CONSTANTS:
-        is_kept = times.kind in (Kind.SHAPE, Kind.OTHER) and count == 1
-        if not is_kept:
-            raise NotOwnError(Kind.TAKEN)
+    constants_only([times])
     if count == 1:
         return of.rows
     blocks = (*(of.rows.order or ()), f"{count} blocks")
@@ -327,7 +354,21 @@ def _made(at: Application) -> Rows:
     constants_only([each for i, each in enumerate(at.operands) if i != place])
     if shape.kind not in (Kind.SHAPE, Kind.COUNT, Kind.OTHER):
         raise NotOwnError
+    if at.op.type.startswith("Stateless") and _from_constants(at.operands[1].tensor):
+        # The same numbers on every replica, which one process has for its first rows only.
+        raise NotOwnError(Kind.TAKEN)
     return _counted(at, shape)
+
+
+def _from_constants(tensor: Any) -> bool:
+    """Returns whether a seed is a constant, so that numbers follow from positions."""
+    pending = [tensor]
+    while pending:
+        each = pending.pop()
+        if each.op.type in ("ReadVariableOp", "Placeholder", "VarHandleOp"):
+            return False
+        pending += list(each.op.inputs)
+    return True
 
 
 def _counted(at: Application, shape: Operand) -> Rows:

@@ -153,7 +153,8 @@ class ReplicaSteps(ModelFunctions):
         undo = undo_if_idle(step, self.model.metrics_variables)
         step.is_given(batch)
         step.sums(self.model.metrics_variables)
-        logs = flat_logs(self._step(batch))
+        with step.drawing():
+            logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
         if is_traced:
             graph = tf.compat.v1.get_default_graph()
