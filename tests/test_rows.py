@@ -99,6 +99,16 @@ named(
         - tf.concat([tf.ones([number(x), 1]), tf.zeros([number(y), 1])], 0)
         - tf.random.uniform(tf.shape(tf.concat([y, x], 0)))
     ),
+    halves=lambda x, y, w: (lambda both: both[: number(x)] - both[number(x) :])(
+        tf.concat([x, y], 0) @ WEIGHT
+    ),
+    halves_by_split=lambda x, y, w: (lambda a, b: a - b + x)(
+        *tf.split(tf.concat([x, y], 0), 2)
+    ),
+    masked_by_a_column=lambda x, y, w: tf.gather(x, tf.where(y[:, 0] > 0)[:, 0]),
+    ragged_of_a_size=lambda x, y, w: tf.RaggedTensor.from_tensor(
+        x, tf.argmax(y, 1)
+    ).to_tensor(shape=[None, 4]),
     twice=lambda x, y, w: tf.tile(x, [2, 1]) - tf.tile(y, [2, 1]),
     each_thrice=lambda x, y, w: tf.repeat(x, 3, 0) - tf.repeat(y, 3, 0),
     copied_to_each=lambda x, y, w: x + tf.tile(WEIGHT[:1], [number(x), 1]),
@@ -255,6 +265,17 @@ named(
     ),
     folded_by_their_number=lambda x, y, w: tf.reshape(
         tf.repeat(x, 2, 1)[:, : tf.cast(WEIGHT[0, 0], tf.int32)], [-1, number(x)]
+    ),
+    quarter_of_two=lambda x, y, w: tf.split(tf.concat([x, y], 0), 4)[0],
+    half_of_one=lambda x, y, w: tf.split(x, 2)[0],
+    wrong_half=lambda x, y, w: tf.concat([x, y, x], 0)[number(x) :],
+    by_the_second_column=lambda x, y, w: tf.gather(x, tf.where(y > 0)[:, 1]),
+    sparse_to_the_longest=lambda x, y, w: tf.sparse.to_dense(
+        tf.RaggedTensor.from_tensor(x, tf.argmax(y, 1)).to_sparse()
+    ),
+    over_ragged_rows=lambda x, y, w: (
+        tf.reduce_sum(x)
+        / tf.cast(tf.RaggedTensor.from_tensor(x, tf.argmax(y, 1)).nrows(), tf.float32)
     ),
     the_same_noise=lambda x, y, w: (
         x + tf.random.stateless_normal([number(x), 1], [1, 2])

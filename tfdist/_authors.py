@@ -37,11 +37,12 @@ _PRIMITIVES = (
     f"{_TFDIST}synchronous/",
     f"{_TFDIST}parameter_server/",
 )
+_RAGGED = f"{_TENSORFLOW}python/ops/ragged/"
 _MADE_BY_ITSELF = (
     f"{_TENSORFLOW}python/eager/imperative_grad.py",
     f"{_TENSORFLOW}python/ops/gradients_util.py",
     f"{_TENSORFLOW}python/ops/ctc_ops.py",
-    f"{_TENSORFLOW}python/ops/ragged/",
+    _RAGGED,
     f"{_TENSORFLOW}python/ops/sparse_ops.py",
 )
 # What Python and NumPy generate; `<string>` and `<stdin>` are a program without a file.
@@ -97,6 +98,20 @@ def is_apart(op: Any) -> bool:
         if who not in (Author.PRIMITIVE, Author.STANDARD):
             return who is Author.KERAS
     return True
+
+
+def is_of_ragged(op: Any) -> bool:
+    """Returns whether TensorFlow made an operation to compute with ragged values.
+
+    Args:
+        op: A `tf.Operation`.
+    """
+    for frame in reversed(op.traceback):
+        if frame.filename.startswith(_RAGGED):
+            return True
+        if author(frame.filename) not in (Author.PRIMITIVE, Author.STANDARD):
+            return False
+    return False
 
 
 def line_of(op: Any, *authors: Author) -> str:

@@ -65,6 +65,7 @@ def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., No
 
 
 def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[..., None]:
+    @tf.autograph.experimental.do_not_convert
     @functools.wraps(keras_assign)
     def direct_assign(self: Any, value: Any) -> None:
         note_write(self)
@@ -76,6 +77,7 @@ def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[...
 
 
 def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
+    @tf.autograph.experimental.do_not_convert
     @functools.wraps(keras_add)
     def assign_add(self: Any, value: Any) -> Any:
         note_write(self)

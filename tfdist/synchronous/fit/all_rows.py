@@ -15,6 +15,7 @@ _REFUSED = "tfdist cannot gather the whole batch: "
 _END = " (end)"
 
 
+@tf.autograph.experimental.do_not_convert
 def whole_batch(tensor: Any) -> tf.Tensor:
     """Returns the rows of the whole batch, for what does not separate over examples.
 
@@ -82,6 +83,7 @@ def gathered(
     for tensor, kind in zip(tensors, kinds, strict=True):
         _check_kind(step, tensor, kind)
     rows = [t for t, kind in zip(tensors, kinds, strict=True) if kind is Kind.ROWS]
+    step.check_not_within()
     if rows and not step.is_rehearsal:
         step.check_can_exchange()
         everyone = iter(AllRows(step, rows).gathered(one_per_example))

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart, is_of_keras
+from tfdist._authors import is_apart, is_of_keras, is_of_ragged
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.fit.application import Application
 from tfdist.synchronous.fit.combined import combined
@@ -46,11 +46,11 @@ from tfdist.synchronous.fit.rows import (
 _SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
-# Of a ragged batch: the longest row of the replica is another than that of all.
-_OF_THE_LONGEST = frozenset(["RaggedTensorToTensor"])
+# To the longest row of the replica, unless the result has a static size.
+_PADDED = frozenset(["RaggedTensorToTensor", "SparseToDense"])
 _MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 _PASSES_POSITIONS = frozenset(
-    ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze"]
+    ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze", "StridedSlice"]
 )
 _COLLECTIVE = re.compile("^Collective")
 
@@ -221,6 +221,9 @@ class KindReader:
             if op.type in _TAKING and self._is_strict and not is_apart(op):
                 return Kind.TAKEN
             return Kind.SUM if op.type in SUMS_OVER_ROWS else Kind.UNKNOWN
+        if op.type == "Sub" and is_of_ragged(op):
+            # One less than the boundaries of rows, which each replica has one more of.
+            return Kind.UNKNOWN
         if Kind.SHAPE in kinds:
             return self._of_shape(tensor, inputs)
         return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
@@ -245,7 +248,9 @@ class KindReader:
                 )
             )
         except NotOwnError as error:
-            is_trusted = is_of_keras if tensor.op.type in _OF_THE_LONGEST else is_apart
+            of_size = tensor.shape[1:].is_fully_defined()
+            is_padded = tensor.op.type in _PADDED and not of_size
+            is_trusted = is_of_keras if is_padded else is_apart
             if Kind.POSITIONS in kinds or not is_trusted(tensor.op):
                 return error.kind
             rows = somewhere(tensor, operands)

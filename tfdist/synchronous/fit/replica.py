@@ -75,6 +75,7 @@ class ReplicaStep:
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
+        self._graph = tf.compat.v1.get_default_graph()
         self._seed: int | None = None
         self.token = tf.zeros([])
         self._same: set[Any] = set()
@@ -139,6 +140,19 @@ class ReplicaStep:
             f"{function.name!r}, a tf.function that it calls, where replicas cannot "
             "exchange numbers. Remove that @tf.function: fit compiles the whole step"
         )
+
+    def check_not_within(self) -> None:
+        """Checks that what is being traced is no branch and no loop of the step.
+
+        Raises:
+            NestedFunctionError: If it is, and a gradient could not flow out of it.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        if self.known_kinds is None and graph is not self._graph:
+            raise NestedFunctionError(
+                "tfdist.whole_batch was called within a tf.cond, a loop or a tf.function "
+                "of the step. Call it before, in the step itself"
+            )
 
     def proceed(self, token: tf.Tensor) -> None:
         """Makes the next exchange that a tape may go back through depend on a token."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.synchronous.fit.application import Application, Rules
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 from tfdist.synchronous.fit.reshape import reshaped
@@ -113,9 +115,16 @@ def _split(at: Application) -> Rows:
     of, axis = (at.operands[place] for place in places)
     if of.rows is None or axis.value is None:
         raise NotOwnError
-    if int(axis.value) % at.rank == of.rows.axis:
+    if int(axis.value) % at.rank != of.rows.axis:
+        return of.rows
+    return _block_of(of.rows, at.op.get_attr("num_split"))
+
+
+def _block_of(rows: Rows, count: int) -> Rows:
+    """Returns the rows of one of so many blocks, which were put one after the other."""
+    if not rows.order or rows.order[-1] != f"{count} blocks":
         raise NotOwnError(Kind.TAKEN)
-    return of.rows
+    return replace(rows, order=rows.order[:-1])
 
 
 @_rule("StridedSlice")
@@ -133,13 +142,31 @@ def _strided_slice(at: Application) -> Rows:
             is_whole = (is_from_start or begin.element(i) == 0) and (
                 is_to_end or _is_number_of(of.rows, at, end, i)
             )
-            if is_one or not is_whole or strides.element(i) != 1:
+            if is_one or strides.element(i) != 1:
                 raise NotOwnError(Kind.TAKEN)
+            if not is_whole:
+                return _half(at, i, bool(is_from_start), bool(is_to_end), axis)
         elif not is_new:
             given = [*([] if is_from_start else [begin]), *([] if is_to_end else [end])]
             if not all(at.is_same_at(each, i) for each in [*given, strides]):
                 raise NotOwnError
     return replace(of.rows, axis=axis)
+
+
+def _half(
+    at: Application, place: int, is_from_start: bool, is_to_end: bool, axis: int
+) -> Rows:
+    """Returns the rows of the first or the second of two blocks of all examples."""
+    of, begin, end, _ = at.operands
+    edge = begin if is_to_end else end
+    found = sizes(edge.tensor, at.rows_of) or []
+    is_at_start = is_from_start or begin.element(place) == 0
+    is_an_end = is_to_end or is_at_start
+    if of.rows is None or not is_an_end or found[place : place + 1] != [EXAMPLES]:
+        raise NotOwnError(Kind.TAKEN)
+    if of.rows.order != ("2 blocks",):
+        raise NotOwnError(Kind.TAKEN)
+    return Rows(axis)
 
 
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -285,10 +312,22 @@ def keeps_or_drops(indices: Operand, rows: Rows, rows_of: RowsOf) -> bool:
     if indices.kind is not Kind.POSITIONS or rows.axis:
         return False
     places = indices.tensor
-    while places.op.type in ("Squeeze", "Reshape", "Cast", "Identity"):
+    while places.op.type in ("Squeeze", "Reshape", "Cast", "Identity", "StridedSlice"):
+        if places.op.type == "StridedSlice" and not _is_first_column(places.op):
+            return False
         places = places.op.inputs[0]
     mask = rows_of(places.op.inputs[0]) if places.op.type == "Where" else None
     return mask is not None and mask == rows
+
+
+def _is_first_column(op: tf.Operation) -> bool:
+    """Returns whether a slice is `places[:, 0]`."""
+    begin, strides = constant(op.inputs[1]), constant(op.inputs[3])
+    is_all_rows = op.get_attr("begin_mask") & op.get_attr("end_mask") & 1
+    is_column = op.get_attr("shrink_axis_mask") == 2 and begin is not None
+    return bool(
+        is_all_rows and is_column and begin.tolist() == [0, 0] and strides[0] == 1
+    )
 
 
 @_rule("DynamicPartition")
