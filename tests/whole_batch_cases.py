@@ -470,6 +470,35 @@ def noise_without_a_seed(strategy):
     return {"hash": cases.result(model)["hash"], "loss": history["loss"][-1]}
 
 
+class Counting(keras.layers.Layer):
+    """Counts examples in integers, in three ways."""
+
+    def build(self, shape):
+        self.counts = [
+            self.add_weight(
+                shape=(), dtype=dtype, initializer="zeros", trainable=False, name=name
+            )
+            for name, dtype in (
+                ("rows", "int32"),
+                ("positive", "int64"),
+                ("last", "int32"),
+            )
+        ]
+
+    def call(self, x):
+        rows, positive, last = self.counts
+        rows.assign(rows + tf.shape(x)[0])
+        positive.assign_add(tf.math.count_nonzero(x > 0.5))
+        last.assign(2 * tf.shape(x)[0] + 1)
+        return x
+
+
+@case
+def integers(strategy):
+    model = cases.compiled(strategy, lambda: cases.dense(Counting()))
+    return cases.result(model, model.fit(*cases.data(45), **FIT))
+
+
 class Drawing(keras.Sequential):
     def train_step(self, batch):
         logs = super().train_step(batch)

@@ -5,8 +5,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._authors import Author, is_of_keras, made_in
+from tfdist.synchronous.fit.decomposed import Decomposed
 from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
-from tfdist.synchronous.fit.kind import INDIVISIBLE, WEIGHED, Kind
+from tfdist.synchronous.fit.kind import CONSTANTS, INDIVISIBLE, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.variables.increment import NotAdditiveError
@@ -54,10 +55,11 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     if step.known_kinds is not None or step.is_rehearsal:
         return None
     kind = step.kind_of(value)
-    is_simple = kind in WEIGHED or not value.dtype.is_floating
-    if is_simple or not _is_of_this_graph(value) or is_of_keras(value.op):
+    # A mean of integers is no integer that could be weighted.
+    simple = WEIGHED if value.dtype.is_floating else CONSTANTS
+    if kind in simple or not _is_of_this_graph(value) or is_of_keras(value.op):
         return None
-    if kind in INDIVISIBLE or kind is Kind.ROWS:
+    if kind in INDIVISIBLE or kind is Kind.ROWS or kind in WEIGHED:
         # What a function was given is not known in its own graph.
         step.check_can_exchange()
         raise NotAdditiveError(
@@ -66,6 +68,11 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
             "examples (it holds examples, or is a maximum), so the replicas cannot agree "
             "on one. Assign only sums and means over examples in a step"
         )
+    if kind is Kind.OTHER and not value.dtype.is_floating:
+        # From the sums of all replicas it is the same on each.
+        whole = Decomposed(step, value).value
+        step.is_same([whole])
+        return whole
     return exchanged(step, [part_of(step, value)])[0]
 
 
