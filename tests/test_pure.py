@@ -34,6 +34,7 @@ PURE = {
     "embedding": ["cost"],
     "federated": ["*"],
     "federated.flower": ["array_layout", "client_numbers", "supported"],
+    "graph": ["*"],
     "liveness": [
         "activity",
         "last_resort",

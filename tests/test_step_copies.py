@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.graph.functions import all_nodes
 from tfdist.parameter_server.step_graph import copies
 
 
@@ -109,7 +110,7 @@ def test_copies_draw_without_their_seed(step: Any) -> None:
         return result
 
     assert copies.seeded(graph_of(run)) == set()
-    assert {node.op for node in copies._all_nodes(graph_of(run))} >= {
+    assert {node.op for node in all_nodes(graph_of(run).as_graph_def())} >= {
         "RandomStandardNormal"
     }
     assert copies.seeded(graph_of(step)), "the step itself keeps its seed"

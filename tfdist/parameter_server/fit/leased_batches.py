@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.data.leased import LeasedDataset
+from tfdist.graph.functions import calls_python
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.fit.worker_input import calls_python
 from tfdist.parameter_server.step_graph.copies import without_seeds
 from tfdist.parameter_server.step_graph.fragment import Fragment
 

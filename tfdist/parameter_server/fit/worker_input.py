@@ -9,13 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.graph.functions import calls_python
 
 # The graph contains the arrays of `from_tensor_slices`. If they are larger than this,
 # the chief reads the dataset and sends batches instead of a copy of all arrays per
 # worker.
 MAX_GRAPH_BYTES = 64 * 2**20
-
-_PYTHON_OPS = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
 class WorkerInput:
@@ -95,11 +94,3 @@ class WorkerInput:
             tf.distribute.coordinator.experimental_get_current_worker_index(),
         )
         return shard.prefetch(tf.data.AUTOTUNE).with_options(self._options)
-
-
-def calls_python(definition: Any) -> bool:
-    """Whether a `GraphDef`, or a function that it calls, calls Python."""
-    nodes = list(definition.node)
-    for function in definition.library.function:
-        nodes.extend(function.node_def)
-    return any(node.op in _PYTHON_OPS for node in nodes)

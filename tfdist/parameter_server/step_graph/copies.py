@@ -10,33 +10,13 @@ A function, a branch or a loop inside a step may draw, too. Others may call the 
 with its seed, so a step calls a copy of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-_RANDOM = frozenset(
-    {
-        "AllCandidateSampler",
-        "FixedUnigramCandidateSampler",
-        "LogUniformCandidateSampler",
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomCrop",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "SampleDistortedBoundingBox",
-        "SampleDistortedBoundingBoxV2",
-        "TruncatedNormal",
-        "UniformCandidateSampler",
-    }
-)
-"""The operations whose only state is their place in a stream of random numbers."""
+from tfdist.graph.draws import RANDOM, is_seeded
+from tfdist.graph.functions import all_called, all_nodes, function_attrs, library_of
 
 # TensorFlow counts them among the stateful ones, for what they show, or for a resource
 # that they find by its name or make for one use.
@@ -67,16 +47,16 @@ def without_seeds(definition: Any) -> list[Any]:
     Returns:
         The functions with another name: a `FunctionDef` each, unknown to TensorFlow.
     """
-    library = {each.signature.name: each for each in definition.library.function}
+    library = library_of(definition)
     seeded = {
         name
         for name, function in library.items()
-        if any(map(_is_seeded, function.node_def))
+        if any(map(is_seeded, function.node_def))
     }
     copied = seeded | {
         name
         for name, function in library.items()
-        if not seeded.isdisjoint(_all_called(function.node_def, library))
+        if not seeded.isdisjoint(all_called(function.node_def, library))
     }
     names = {name: f"{name}_without_seeds" for name in copied}
     made = [library[name] for name in sorted(copied)]
@@ -93,15 +73,15 @@ def without_seeds(definition: Any) -> list[Any]:
 def _without_seeds(nodes: Any, names: Mapping[str, str]) -> None:
     """Takes the seeds of some nodes, and has them call functions by other names."""
     for node in nodes:
-        if _is_seeded(node):
+        if is_seeded(node):
             node.attr["seed"].i = node.attr["seed2"].i = 0
-        for function in _function_attrs(node):
+        for function in function_attrs(node):
             function.name = names.get(function.name, function.name)
 
 
 def seeded(graph: Any) -> set[str]:
     """Returns the types of the operations of a `FuncGraph` that lose their seeds."""
-    return {node.op for node in _all_nodes(graph) if _is_seeded(node)}
+    return {node.op for node in all_nodes(graph.as_graph_def()) if is_seeded(node)}
 
 
 def not_copied(graph: Any) -> set[str]:
@@ -112,46 +92,14 @@ def not_copied(graph: Any) -> set[str]:
     """
     return {
         node.op
-        for node in _all_nodes(graph)
-        if node.op not in _RANDOM and _has_state(node, graph)
+        for node in all_nodes(graph.as_graph_def())
+        if node.op not in RANDOM and _has_state(node, graph)
     }
-
-
-def _all_nodes(graph: Any) -> Iterator[Any]:
-    """Yields the nodes of a `FuncGraph`, and of all functions that it calls."""
-    definition = graph.as_graph_def()
-    library = {each.signature.name: each for each in definition.library.function}
-    yield from definition.node
-    for name in _all_called(definition.node, library):
-        yield from library[name].node_def
-
-
-def _all_called(nodes: Iterable[Any], library: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all functions that some nodes call, directly or not."""
-    pending = list(nodes)
-    found: dict[str, None] = {}
-    while pending:
-        for function in _function_attrs(pending.pop()):
-            if function.name in library and function.name not in found:
-                found[function.name] = None
-                pending += library[function.name].node_def
-    return list(found)
-
-
-def _function_attrs(node: Any) -> Iterator[Any]:
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func
-        yield from value.list.func
-
-
-def _is_seeded(node: Any) -> bool:
-    return node.op in _RANDOM and bool(node.attr["seed"].i or node.attr["seed2"].i)
 
 
 def _has_state(node: Any, graph: Any) -> bool:
     """Whether an operation keeps something that its next run uses."""
-    if node.op in _WITHOUT_STATE or any(_function_attrs(node)):
+    if node.op in _WITHOUT_STATE or any(function_attrs(node)):
         return False
     definition = graph.op_def_for_type(node.op)
     shared = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)

@@ -1,0 +1,31 @@
+"""Operations that draw numbers at random. Pure."""
+
+from typing import Any
+
+RANDOM = frozenset(
+    {
+        "AllCandidateSampler",
+        "FixedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomCrop",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "TruncatedNormal",
+        "UniformCandidateSampler",
+    }
+)
+"""The operations whose only state is their place in a stream of random numbers."""
+
+
+def is_seeded(node: Any) -> bool:
+    """Whether a node draws from a stream that its seed decides."""
+    return node.op in RANDOM and bool(node.attr["seed"].i or node.attr["seed2"].i)
