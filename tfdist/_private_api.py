@@ -267,7 +267,7 @@ MEMBERS: tuple[Member, ...] = (
         "tensorflow.python.data.ops.dataset_ops.DatasetV2",
         "_functions",
         "called",
-        "Whether the functions of a dataset draw at random.",
+        "Whether the functions of a dataset draw at random, and what they read.",
         "The serialized graph has them, with a copy of every array in the dataset.",
     ),
     Member(
@@ -276,6 +276,20 @@ MEMBERS: tuple[Member, ...] = (
         "called",
         "The datasets that a dataset reads; a dataset of leases has one of its own.",
         "As for `_functions`; it is abstract.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.from_tensor_slices_op._TensorSliceDataset",
+        "_tensors",
+        "read",
+        "How large the arrays of a dataset are.",
+        "The serialized graph has them; it is a copy of every array.",
+    ),
+    Member(
+        "tensorflow.python.data.ops.from_tensors_op._TensorDataset",
+        "_tensors",
+        "read",
+        "How large the arrays of a dataset are.",
+        "The serialized graph has them; it is a copy of every array.",
     ),
     Member(
         "tensorflow.python.data.ops.random_op._RandomDataset",

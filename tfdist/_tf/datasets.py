@@ -4,6 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.graph.functions import all_nodes
+
 
 def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
     """Returns the graph of a dataset, a serialized `GraphDef`."""
@@ -132,6 +134,31 @@ def random_seeds(dataset: tf.data.Dataset) -> list[int]:
 def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     """Returns the datasets that a dataset reads."""
     return list(dataset._inputs())
+
+
+def operations_of(dataset: tf.data.Dataset) -> set[str]:
+    """Returns the types of the operations in the functions of a dataset alone.
+
+    Its readers of TFRecord files are among them, and functions that these call.
+    """
+    found = set()
+    if isinstance(dataset, tf.data.TFRecordDataset):
+        found.add("TFRecordDataset")
+    for function in dataset._functions():
+        definition = function.function.graph.as_graph_def()
+        found |= {node.op for node in all_nodes(definition)}
+    return found
+
+
+def bytes_of_arrays(dataset: tf.data.Dataset) -> int:
+    """Returns the size of the arrays that a dataset itself holds, in bytes."""
+    held = [each for f in dataset._functions() for each in f.function.captured_inputs]
+    held += getattr(dataset, "_tensors", [])
+    return sum(
+        each.dtype.size * each.shape.num_elements()
+        for each in held
+        if isinstance(each, tf.Tensor) and each.shape.num_elements()
+    )
 
 
 class SameDataset(tf.data.Dataset):

@@ -4,6 +4,7 @@ A record is its length in 8 bytes, a checksum of 4, so many bytes, and a checksu
 https://www.tensorflow.org/tutorials/load_data/tfrecord. Only the lengths are read.
 """
 
+import os
 import struct
 
 import numpy as np
@@ -24,24 +25,55 @@ def record_offsets(stamp: Stamp) -> np.ndarray:
     Raises:
         SourceError: If the file is compressed, or does not end where a record does.
     """
+    offsets, problem = records_before_a_problem(stamp)
+    if problem:
+        raise SourceError(problem)
+    return offsets
+
+
+def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
+    """Returns where each record of a file begins, and what is wrong behind the last one.
+
+    Who reads the file from its beginning meets a problem only where it is. Costs as much as
+    `record_offsets`.
+    """
     offsets: list[int] = []
-    at = 0
+    problem, at = "", 0
     with open(stamp.path, "rb") as file:
         while at < stamp.size:
             file.seek(at)
             header = file.read(_HEADER.size)
             if not offsets and header[:2] in _COMPRESSED:
-                raise SourceError(
+                problem = (
                     f"{stamp.path} is compressed, and must be read from its beginning. "
                     "Write it without compression, or use tf.data.TFRecordDataset"
                 )
+                break
             length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else None
             if length is None or at + _FRAME + length > stamp.size:
-                raise SourceError(
+                problem = (
                     f"{stamp.path} is truncated or no TFRecord file: record "
                     f"{len(offsets)} at byte {at:,} goes beyond its end at "
                     f"{stamp.size:,}. Write the file again, or leave it out"
                 )
+                break
             offsets.append(at)
             at += _FRAME + length
-    return np.array(offsets, np.int64)
+    return np.array(offsets, np.int64), problem
+
+
+def mean_length(path: str | os.PathLike[str], records: int = 32) -> float:
+    """Returns the mean length of the first records of a file, in bytes; 0.0 without any.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    lengths: list[int] = []
+    with open(path, "rb") as file:
+        while len(lengths) < records:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                break
+            lengths.append(_HEADER.unpack(header)[0])
+            file.seek(lengths[-1] + _FRAME - _HEADER.size, os.SEEK_CUR)
+    return float(np.mean(lengths)) if lengths else 0.0

@@ -14,6 +14,7 @@ from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.order import in_order, shuffled
 from tfdist.data.record_index import record_offsets
+from tfdist.data.record_places import record_at
 from tfdist.data.source_files import of_examples, of_records
 from tfdist.data.stamp import Stamp
 
@@ -126,7 +127,7 @@ def from_files(
 
     def open_lease(name: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
         slices = tf.data.Dataset.from_tensor_slices((name, offset))
-        return slices.map(_record)
+        return slices.map(record_at)
 
     return LeasedDataset(
         _indices(examples, shuffle, seed, block).map(lease_of),
@@ -208,14 +209,3 @@ def _in_place(file: ArrayFile) -> tf.Tensor:
         memory_region_name=file.stamp.path,
     )
     return tf.reshape(elements[file.offset :], file.shape)
-
-
-def _record(name: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    records = tf.raw_ops.TFRecordDatasetV2(
-        filenames=name[tf.newaxis],
-        compression_type="",
-        buffer_size=0,
-        byte_offsets=offset[tf.newaxis],
-    )
-    strings = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
-    return strings.take(1).get_single_element()

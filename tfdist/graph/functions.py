@@ -1,5 +1,6 @@
 """The functions that the operations of a `GraphDef` call. Pure."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -46,3 +47,56 @@ def calls_python(definition: Any) -> bool:
     for function in definition.library.function:
         nodes.extend(function.node_def)
     return any(node.op in PYTHON_OPS for node in nodes)
+
+
+def renamed(definition: Any, suffix: str) -> list[Any]:
+    """Has a `GraphDef` and its functions call these by other names.
+
+    Returns:
+        The functions: a `FunctionDef` each, unknown to TensorFlow.
+    """
+    made = list(definition.library.function)
+    names = {each.signature.name: f"{each.signature.name}_{suffix}" for each in made}
+    for each in made:
+        each.signature.name = names[each.signature.name]
+    for each in definition.library.gradient:
+        each.function_name = names.get(each.function_name, each.function_name)
+        each.gradient_func = names.get(each.gradient_func, each.gradient_func)
+    for nodes in (definition.node, *(each.node_def for each in made)):
+        for node in nodes:
+            node.op = names.get(node.op, node.op)
+            for function in function_attrs(node):
+                function.name = names.get(function.name, function.name)
+    return made
+
+
+def digest(definition: Any) -> str:
+    """Returns what is equal for two `GraphDef` that compute the same.
+
+    TensorFlow gives each trace of a function, and each dataset, a name of its own. Those do
+    not count.
+    """
+    library = library_of(definition)
+    known: dict[str, str] = {}
+
+    def of_function(name: str) -> str:
+        if name not in known:
+            copy = type(library[name])()
+            copy.CopyFrom(library[name])
+            copy.signature.name = ""
+            known[name] = of_nodes(copy.node_def, copy)
+        return known[name]
+
+    def of_nodes(nodes: Any, owner: Any) -> str:
+        for node in nodes:
+            node.ClearField("experimental_debug_info")
+            # A dataset's name, with its number in the process.
+            node.attr.pop("metadata", None)
+            for function in function_attrs(node):
+                if function.name in library:
+                    function.name = of_function(function.name)
+        return hashlib.sha256(owner.SerializeToString(deterministic=True)).hexdigest()
+
+    main = type(definition)()
+    main.node.extend(definition.node)
+    return of_nodes(main.node, main)

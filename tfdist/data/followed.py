@@ -1,0 +1,139 @@
+"""An ordinary `tf.data` pipeline of TFRecord files, as a dataset with leases."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.data import unread
+from tfdist.data.anywhere import check_operation
+from tfdist.data.chain import RECORDS, Parts, parts_of
+from tfdist.data.file_readers import READERS, shown
+from tfdist.data.leased import LeasedDataset
+from tfdist.data.record_places import of_places, places_graph, read
+from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
+
+MAX_CONSTANT_BYTES = 2**20
+"""Of the arrays that a pipeline uses. Each function on the workers has a copy per step."""
+
+_MAX_IN_MEMORY_BYTES = 64 * 2**20
+_OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Sql")
+_SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """An ordinary dataset, as one with leases.
+
+    Attributes:
+        leased: The dataset with leases.
+        paths: All files that it may read, as they are named.
+        ordinary: The dataset itself. The leases take their order from its shuffles, which
+            are there as long as it is.
+    """
+
+    leased: LeasedDataset
+    paths: tuple[str, ...]
+    ordinary: tf.data.Dataset
+
+
+def followed(dataset: tf.data.Dataset) -> Followed | None:
+    """Returns a dataset with leases that has the elements of an ordinary one.
+
+    In the same order, also where it shuffles with or without a seed: both go on from the
+    same state. It is looked for from the end of the dataset to its source. Files are
+    looked at when their turn comes, in each iteration, as in the ordinary dataset.
+
+    Returns:
+        The dataset; None if the ordinary one reads no files, or arrays of little size.
+
+    Raises:
+        OnlyTheChiefReads: If leases would be something else, or cannot be made.
+    """
+    whole = list(_below(dataset))
+    operations = {name for each in whole for name in _tf.operations_of(each)}
+    if operations.isdisjoint(READERS):
+        _tell_what_else(whole, operations)
+        return None
+    # Before its graph is made, which may have a copy of large arrays.
+    for each in whole:
+        if len(_tf.inputs_of(each)) > 1:
+            raise unread.transformed(shown(type(each).__name__))
+    if not all(isinstance(s, _SPECS) for s in tf.nest.flatten(dataset.element_spec)):
+        raise unread.transformed("what makes elements that are no tensors")
+    try:
+        graph = _tf.dataset_graph(dataset).numpy()
+    except tf.errors.OpError as error:
+        raise unread.transformed(f"what has no graph ({error.message})") from None
+    definition = tf.compat.v1.GraphDef.FromString(graph)
+    parts = parts_of(definition, places_graph())
+    _check(parts.reads)
+    return Followed(_leased(parts, dataset.element_spec), _paths(parts), dataset)
+
+
+def _below(dataset: Any) -> Iterator[Any]:
+    yield dataset
+    for each in _tf.inputs_of(dataset):
+        yield from _below(each)
+
+
+def _tell_what_else(whole: list[Any], operations: set[str]) -> None:
+    """Raises what is said of a dataset without records, unless it is small."""
+    if operations & PYTHON_OPS:
+        raise unread.generated()
+    names = [type(each).__name__.strip("_") for each in whole]
+    for name in [*operations, *names]:
+        if name.startswith(_OTHER_READERS) and "Dataset" in name:
+            raise unread.other_files(name.partition("V")[0])
+    size = sum(map(_tf.bytes_of_arrays, whole))
+    if size > _MAX_IN_MEMORY_BYTES:
+        raise unread.large_in_memory(size)
+
+
+def _paths(parts: Parts) -> tuple[str, ...]:
+    names = tf.io.parse_tensor(parts.files.SerializeToString(), tf.string).numpy()
+    if any(b"://" in each for each in names):
+        raise unread.remote()
+    return tuple(dict.fromkeys(os.fsdecode(each) for each in names))
+
+
+def _check(reads: Any) -> None:
+    """Checks that a worker computes what the chief would.
+
+    Raises:
+        OnlyTheChiefReads: If not.
+    """
+    constants = [node for node in reads.node if node.op == "Const"]
+    size = sum(node.attr["value"].tensor.ByteSize() for node in constants)
+    if size > MAX_CONSTANT_BYTES:
+        raise unread.large(size, MAX_CONSTANT_BYTES)
+    library = library_of(reads)
+    # Not the transformations that call them, which were taken apart one by one.
+    for name in all_called(reads.node, library):
+        for node in library[name].node_def:
+            check_operation(node)
+
+
+def _leased(parts: Parts, element_spec: Any) -> LeasedDataset:
+    spec = (tf.TensorSpec([None] if parts.has_batches else [], tf.string),)
+    graph = tf.constant(parts.leases.SerializeToString())
+
+    def open_lease(places: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.Dataset.from_tensor_slices(places).map(read)
+        variant = tf.data.experimental.to_variant(records)
+        if parts.end != RECORDS:
+            (variant,) = tf.graph_util.import_graph_def(
+                parts.reads, {f"{RECORDS}:0": variant}, [f"{parts.end}:0"], name="lease"
+            )
+        return tf.data.experimental.from_variant(variant, element_spec)
+
+    return LeasedDataset(
+        _tf.dataset_from_graph(graph, spec),
+        open_lease,
+        None,
+        parts.has_batches,
+        of_places(),
+    )
