@@ -32,6 +32,7 @@ PARTS = (
     "callbacks",
     "data",
     "leases",
+    "ordinary_files",
     "models",
     "steps",
     "layers",

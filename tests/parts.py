@@ -56,7 +56,15 @@ PARTS = {
         "test_recovery_*",
     ),
     "estimator": ("test_estimator*", "test_linear_*", "test_low_level_*"),
-    "data": ("features/test_leases", "test_data_files", "test_lease*"),
+    "data": (
+        "features/test_leases",
+        "features/test_files_of_the_chief",
+        "features/test_ordinary_files",
+        "test_data_*",
+        "test_followed",
+        "test_lease*",
+        "test_not_followed",
+    ),
     "features": ("features/test_*",),
     "planning": ("test_forecast", "test_plan*", "test_suggest_*", "test_placement*"),
     "examples": ("test_examples", "test_mnist_*", "test_docs", "test_*benchmark*"),
@@ -179,6 +187,9 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_bags_train[True-ragged]",
         "test_keras_embedding_sums_by_row[Adam-looked_up_twice]",
     ),
+    "features/test_files_of_the_chief": (
+        "test_the_chief_reads_the_others[of_the_chief_alone]",
+    ),
     "features/test_layers": (
         "test_batch_normalization_learns_its_statistics",
         "test_layer[Conv2D]",
@@ -190,6 +201,9 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "features/test_leases": (
         "test_arrays[map]",
         "test_no_example_crosses_the_chief",
+    ),
+    "features/test_ordinary_files": (
+        "test_batches_are_those_of_the_chief[interleaved-epochs]",
     ),
     "features/test_metrics": (
         "test_binary[AUC]",

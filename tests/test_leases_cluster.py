@@ -22,18 +22,28 @@ def said(run_program, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "workers"), [("count", 4), ("before", 2), ("every", 2)]
+    ("scenario", "workers"),
+    [
+        ("count", 4),
+        ("before", 2),
+        ("every", 2),
+        ("files_before", 2),
+        ("files_every", 2),
+    ],
 )
 def test_each_example_once_per_epoch(said, scenario, workers):
     lines = said(scenario, workers)
+    assert ("leased" in lines) == scenario.startswith("files")
     assert lines["least"] == lines["most"] == [str(EPOCHS)]
     steps = [int(each) for each in lines["steps"]]
     assert min(steps) > 0
     assert sum(steps) == EPOCHS * -(-EXAMPLES // BATCH)
 
 
-def test_none_is_missed_if_a_worker_is_killed(said):
-    lines = said("kill", 4)
+@pytest.mark.parametrize("scenario", ["kill", "files_kill"])
+def test_none_is_missed_if_a_worker_is_killed(said, scenario):
+    lines = said(scenario, 4)
+    assert ("leased" in lines) == scenario.startswith("files")
     assert lines["killed"] == []
     assert lines["least"] == [str(EPOCHS)]
     assert 0 <= int(lines["sum"][0]) - EPOCHS * EXAMPLES <= MOST_STEPS * BATCH

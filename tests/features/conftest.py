@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import graph_audit  # noqa: E402
 import policies  # noqa: E402
+import record_files  # noqa: E402
 import replicas  # noqa: E402
 
 SAMPLES = 64
@@ -334,3 +335,38 @@ def copies_stay_equal(request, is_synchronous) -> Iterator[None]:
     variables = trained.variables()
     replicas.assert_copies_are_equal(variables)
     request.node.user_properties.append(("variables", replicas.digest(variables)))
+
+
+@pytest.fixture(autouse=True)
+def no_pipeline_is_known(request: pytest.FixtureRequest, is_synchronous: bool) -> None:
+    """The driver follows a few pipelines, and says once what it does not follow."""
+    if not is_synchronous and "strategy" in request.fixturenames:
+        readers = request.getfixturevalue("strategy").fit_driver._lease_readers
+        readers._pipelines.clear()
+        readers._told.clear()
+
+
+@pytest.fixture(scope="session")
+def record_paths(make_directory) -> list[str]:
+    """Three TFRecord files on a path that all tasks see: see record_files.py."""
+    directory = make_directory("record_files")
+    found = [str(directory / f"{i}.tfrecord") for i in range(3)]
+    for path, numbers in zip(
+        found, np.split(np.arange(record_files.SAMPLES), 3), strict=True
+    ):
+        record_files.write(path, numbers)
+    return found
+
+
+@pytest.fixture
+def dealt(strategy, monkeypatch):
+    """The rows that the chief has sent with the steps, in their order."""
+    rows = []
+    submit = strategy.in_flight.submit
+
+    def note(function, argument, *args, **options):
+        rows.extend(argument.numpy())
+        return submit(function, argument, *args, **options)
+
+    monkeypatch.setattr(strategy.in_flight, "submit", note)
+    return rows

@@ -19,6 +19,7 @@ from tfdist.checkpoint.variables import VariableWriter
 from tfdist.data import from_source
 from tfdist.parameter_server.fit.checkpoints import groups_of
 from tfdist.parameter_server.fit.resume import CheckpointMismatchError
+from tfdist.parameter_server.fit.shared_files import SharedFiles
 
 from ..deadline import DEADLINE
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.parameter_server
 
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
+WIDTH = 4200  # Floats of a record that a worker reads rather than the chief.
 
 
 class Killed(Exception):
@@ -181,12 +183,31 @@ def test_a_checkpoint_is_a_consistent_cut(strategy, program, monkeypatch, in_rou
             assert int(model.get_metrics_result()["samples"]) == 8 * step
 
 
+def first_number(record):
+    row = tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [WIDTH])[:1]
+    return row, row
+
+
 @pytest.mark.feature("Each example of the epoch is used, also after resuming")
-@pytest.mark.parametrize("kind", ["shuffled arrays", "dataset", "leases", "generator"])
-def test_data_position(strategy, program, killed, tmp_path, kind):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "shuffled arrays",
+        "dataset",
+        "leases",
+        "generator",
+        "files",
+        "files, read by the chief at first",
+        "files, read by the chief afterwards",
+    ],
+)
+def test_data_position(strategy, program, killed, tmp_path, monkeypatch, kind):
     size, due, kill = 16 * 8, 3, 14
     rows = np.arange(size, dtype="float32")[:, None]
     np.save(tmp_path / "rows.npy", rows)
+    with tf.io.TFRecordWriter(str(tmp_path / "rows.tfrecord")) as file:
+        for row in rows:
+            file.write(np.repeat(row, WIDTH).tobytes())
     with strategy.scope():
         counts = tf.Variable(tf.zeros([size]))
 
@@ -206,6 +227,9 @@ def test_data_position(strategy, program, killed, tmp_path, kind):
         if kind == "leases":
             source = from_source(tmp_path / "rows.npy", shuffle=True)
             return {"x": source.map(lambda x: (x, x)).batch(8)}
+        if kind.startswith("files"):
+            dataset = tf.data.TFRecordDataset([str(tmp_path / "rows.tfrecord")])
+            return {"x": dataset.shuffle(size).map(first_number).batch(8)}
         return {"x": ((rows[i : i + 8],) * 2 for i in range(0, size, 8))}
 
     def main(*callbacks):
@@ -216,7 +240,13 @@ def test_data_position(strategy, program, killed, tmp_path, kind):
             model.compile(keras.optimizers.SGD(0.0), "mse")
         model.fit(epochs=1, callbacks=list(callbacks), verbose=0, **data())
 
+    def lost(_, paths):
+        return "" if kind.endswith(("files", reads)) else "gone"
+
+    monkeypatch.setattr(SharedFiles, "why_not", lost)
+    reads = "afterwards"
     killed(main, [(0, due)], at=(0, kill))
+    reads = "at first"
     first = counts.numpy()
     assert first.sum() == kill * 8
     program(main)

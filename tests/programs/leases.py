@@ -2,10 +2,11 @@
 
 SCENARIO is `count`, `before` (the dataset is made before the strategy), `every` (values
 move once in four steps), `kill` (a worker), or `bytes`: of large examples, what the chief
-sends.
+sends. With `files_` before it, the dataset is an ordinary one of TFRecord files.
 """
 
 import contextlib
+import logging
 import os
 import socket
 import struct
@@ -22,10 +23,19 @@ import tensorflow as tf
 import launch
 import tfdist
 from tfdist.data import from_source
+from tfdist.parameter_server.fit import leased_batches
 
 EXAMPLES, EPOCHS, BATCH = 20_003, 3, 8
 LARGE, WIDTH = 320, 37_500  # Examples of 150 kB.
 ACKED = struct.Struct("=120xQ")  # `tcpi_bytes_acked` of Linux's `tcp_info`.
+
+
+class Told(logging.Handler):
+    """Prints `leased` when a line of the log says that workers read an ordinary dataset."""
+
+    def emit(self, record):
+        if "read this dataset themselves" in record.getMessage():
+            print("leased", flush=True)
 
 
 def bytes_sent():
@@ -48,7 +58,24 @@ def kill_within(strategy, victim):
     print("killed", flush=True)
 
 
-def numbers(directory):
+def numbers_of_files(directory):
+    paths = [str(directory / f"{i}.tfrecord") for i in range(4)]
+    for first, path in enumerate(paths):
+        with tf.io.TFRecordWriter(path) as file:
+            for number in range(first, EXAMPLES, len(paths)):
+                file.write(b"%d:" % number)
+
+    def parse(record):
+        digits = tf.strings.split(record, ":")[0]
+        return tf.strings.to_number(digits)[None], 0.0
+
+    records = tf.data.TFRecordDataset(paths).shuffle(1000, seed=1)
+    return records.map(parse).batch(BATCH)
+
+
+def numbers(directory, are_in_files):
+    if are_in_files:
+        return numbers_of_files(directory)
     np.save(directory / "x.npy", np.arange(EXAMPLES))
     source = from_source(directory / "x.npy", shuffle=True, seed=1)
     return source.map(lambda x: (tf.cast(x, tf.float32)[None], 0.0)).batch(BATCH)
@@ -102,12 +129,18 @@ def measure(strategy, servers, directory):
 
 
 def main():
-    scenario, directory, workers = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    directory, workers = Path(sys.argv[2]), int(sys.argv[3])
+    scenario = sys.argv[1].removeprefix("files_")
+    are_in_files = scenario != sys.argv[1]
+    logging.getLogger("tfdist").setLevel(logging.INFO)
+    logging.getLogger("tfdist").addHandler(Told())
+    # Longer records would fill the disk.
+    leased_batches._LEAST_RECORD_BYTES = 0
     with launch.servers(
         num_ps=1, num_workers=workers, startup_timeout=200.0
     ) as servers:
         os.environ["TF_CONFIG"] = servers.tf_config.to_json()
-        data = numbers(directory) if scenario == "before" else None
+        data = numbers(directory, are_in_files) if scenario == "before" else None
         exchange = tfdist.Every(4) if scenario == "every" else None
         strategy = tfdist.ParameterServerStrategy(
             startup_timeout=200.0, exchange=exchange
@@ -115,7 +148,7 @@ def main():
         if scenario == "bytes":
             measure(strategy, servers, directory)
         else:
-            data = numbers(directory) if data is None else data
+            data = numbers(directory, are_in_files) if data is None else data
             count(strategy, servers, data, scenario == "kill")
 
 

@@ -43,6 +43,7 @@ class Snapshot:
             cannot save one.
         put_back: Batches that were read, but whose steps have not run: a matrix of
             `bytes`, whose rows are made by `parameter_server.fit.message.to_row`.
+        is_by_lease: Whether these rows are leases.
     """
 
     position: Position
@@ -53,6 +54,7 @@ class Snapshot:
     arrays: dict[str, Any] = field(default_factory=dict)
     data: tf.Tensor | None = None
     put_back: np.ndarray | None = None
+    is_by_lease: bool = False
 
     def write(self, path: Path, write_data: "DataWriter") -> None:
         """Writes the snapshot to the directory of a checkpoint.

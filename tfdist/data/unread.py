@@ -160,7 +160,18 @@ def computed_names(by: str) -> OnlyTheChiefReads:
 def not_shared(why: str) -> OnlyTheChiefReads:
     """Returns what is said of files that some worker does not have."""
     return OnlyTheChiefReads(
-        why, "have the same files at the same paths on the chief and on every worker"
+        why,
+        "have the same files at the same paths on the chief and on every worker; with "
+        "min_workers, begin with tfdist.data.from_files(paths)",
+    )
+
+
+def one_of_many(others: int) -> OnlyTheChiefReads:
+    """Returns what is said of a pipeline that differs from many before it."""
+    return OnlyTheChiefReads(
+        f"its pipeline differs from {others} before it, and each has functions of its own "
+        "on the workers",
+        "make it once, with what changes from call to call in its elements",
     )
 
 

@@ -189,6 +189,7 @@ class Checkpoints:
             arrays,
             feed.state() if position.batches else None,
             np.concatenate([row.numpy() for row in ahead]) if ahead else None,
+            feed.is_by_lease,
         )
 
     def _write(self, snapshot: Snapshot) -> None:

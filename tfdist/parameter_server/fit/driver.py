@@ -20,8 +20,10 @@ from tfdist.parameter_server.fit import refusals
 from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.pace import Pace
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
+from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
@@ -59,6 +61,7 @@ class ParameterServerDriver(DefaultDriver):
         self._resumable: ResumableFit | None = None
         self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
         self._told_of_small_calls = False
+        self._lease_readers = LeaseReaders(SharedFiles(strategy))
         self.fits = 0
         self.is_within_epoch = False
 
@@ -92,7 +95,12 @@ class ParameterServerDriver(DefaultDriver):
         """Returns the dataset; the workers can read it themselves if it is endless."""
         dataset = adapter.get_tf_dataset()
         dataset = getattr(dataset, "tfdist_source", dataset)
-        return FedDataset(dataset, self.strategy.coordinator, self.strategy.num_workers)
+        return FedDataset(
+            dataset,
+            self.strategy.coordinator,
+            self.strategy.num_workers,
+            self._lease_readers,
+        )
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model and its optimizer on the ps."""

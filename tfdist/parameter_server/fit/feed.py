@@ -1,9 +1,10 @@
 """Feeds the batches of a dataset to the workers."""
 
 import collections
+import functools
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
-from tfdist.parameter_server.fit.leased_batches import leased_batches
+from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.message import to_row
 from tfdist.parameter_server.fit.worker_input import WorkerInput
 
@@ -44,6 +45,9 @@ class Feed(Iterator[FedBatch]):
             of a dataset that shuffles has another order.
         structure: The structure of its batches.
         worker_input: The same dataset as the workers read it; None if they cannot.
+        is_by_lease: Whether the rows are leases.
+        otherwise: The rows and the structure of the same dataset by leases if these are
+            not, or the other way; None if there is only one way.
 
     Attributes:
         taken: How many batches were taken, including those that `start_at` skipped.
@@ -56,9 +60,13 @@ class Feed(Iterator[FedBatch]):
         rows: tf.data.Dataset,
         structure: BatchStructure,
         worker_input: WorkerInput | None,
+        is_by_lease: bool = False,
+        otherwise: Callable[[], tuple[tf.data.Dataset, BatchStructure]] | None = None,
     ) -> None:
         self.structure = structure
         self.worker_input = worker_input
+        self.is_by_lease = is_by_lease
+        self._otherwise = otherwise
         self._rows = rows
         self._ahead: collections.deque[FedBatch] = collections.deque()
         self._executor = _tf.new_executor()
@@ -76,15 +84,34 @@ class Feed(Iterator[FedBatch]):
             delete_in_background([self.__dict__.pop("_batches")])
 
     def start_at(
-        self, batches: int, state: tf.Tensor | None, put_back: np.ndarray | None
+        self,
+        batches: int,
+        state: tf.Tensor | None,
+        put_back: np.ndarray | None,
+        is_by_lease: bool,
     ) -> None:
         """Starts where an earlier feed of this dataset stopped.
+
+        In the way of that feed, until this iteration ends: what it had read ahead, and what
+        its shuffle buffers hold, are batches or leases.
 
         Args:
             batches: How many batches the earlier feed had read.
             state: Its `state()`. Without it, the batches are read and discarded.
             put_back: The batches to yield again first, as rows of `bytes`.
+            is_by_lease: Whether its rows were leases.
         """
+        if is_by_lease != self.is_by_lease:
+            if self._otherwise is not None:
+                self._rows, self.structure = self._otherwise()
+                self.is_by_lease = is_by_lease
+            else:
+                _log.warning(
+                    "the dataset differs from that of the checkpoint, whose workers %s; "
+                    "reading it from its start up to the checkpoint",
+                    "read by leases" if is_by_lease else "were sent their batches",
+                )
+                state = put_back = None
         self._batches = self._resumed(state) or iter(self._rows.skip(batches))
         rows = [] if put_back is None else list(put_back)
         self._ahead.extend(FedBatch(tf.constant([list(row)]), self) for row in rows)
@@ -174,6 +201,7 @@ class FedDataset:
         dataset: The dataset, made before or after the process joined the cluster.
         coordinator: The coordinator of the workers.
         num_workers: The number of workers.
+        readers: Finds how the workers read it by leases.
     """
 
     def __init__(
@@ -181,26 +209,19 @@ class FedDataset:
         dataset: tf.data.Dataset,
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
+        readers: LeaseReaders,
     ) -> None:
-        self._leased = leased_batches(dataset)
-        self._structure = self._leased or BatchStructure(dataset.element_spec)
-        if self._leased is not None:
-            dataset = self._leased.leases
-        # Joining a cluster renames the local devices, and a dataset made before that is
-        # bound to the old names. A copy from its graph is not.
-        if not _tf.is_of_this_cluster(dataset):
-            graph = _tf.dataset_graph(dataset)
-            dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
+        self._readers = readers
+        self._leased = readers.of(dataset)
+        self._structure = BatchStructure(dataset.element_spec)
         self._dataset = dataset
-        self._row_structure = (
-            self._structure if self._leased is None else self._leased.lease
-        )
+        self._coordinator = coordinator
+        self._num_workers = num_workers
         # Traced once here, not in every iteration: TensorFlow registers a traced
         # function with every task and waits, holding the GIL, even for one that does
         # not respond.
-        self._rows = dataset.map(self._to_row)
-        self._coordinator = coordinator
-        self._num_workers = num_workers
+        self._rows: dict[bool, tf.data.Dataset] = {}
+        self._rows_and_structure(self._is_by_lease())
 
     @property
     def element_spec(self) -> Any:
@@ -208,13 +229,44 @@ class FedDataset:
         return self._structure.specs
 
     def __iter__(self) -> Feed:
-        if self._leased is not None:
+        is_by_lease = self._is_by_lease()
+        rows, structure = self._rows_and_structure(is_by_lease)
+        worker_input = otherwise = None
+        if self._leased is None:
+            worker_input = WorkerInput.of(
+                self._dataset, self._coordinator, self._num_workers
+            )
+        elif self._leased.followed is not None:
+            otherwise = functools.partial(self._rows_and_structure, not is_by_lease)
+        if is_by_lease:
+            assert self._leased is not None
             self._leased.source.check()
-            return Feed(self._rows, self._structure, None)
-        worker_input = WorkerInput.of(
-            self._dataset, self._coordinator, self._num_workers
-        )
-        return Feed(self._rows, self._structure, worker_input)
+        return Feed(rows, structure, worker_input, is_by_lease, otherwise)
 
-    def _to_row(self, *batch: Any) -> tf.Tensor:
-        return to_row(self._row_structure, as_element(batch))
+    def _is_by_lease(self) -> bool:
+        """Whether the next iteration is by leases: files may come and go between them."""
+        return self._leased is not None and self._readers.can_read(self._leased)
+
+    def _rows_and_structure(
+        self, is_by_lease: bool
+    ) -> tuple[tf.data.Dataset, BatchStructure]:
+        if self._leased is None or not is_by_lease:
+            structure = row_structure = self._structure
+            dataset = self._dataset
+        else:
+            structure, row_structure = self._leased, self._leased.lease
+            dataset = self._leased.leases
+        if is_by_lease not in self._rows:
+            # Joining a cluster renames the local devices, and a dataset made before that
+            # is bound to the old names. A copy from its graph is not.
+            if not _tf.is_of_this_cluster(dataset):
+                graph = _tf.dataset_graph(dataset)
+                dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
+                if not is_by_lease:
+                    self._dataset = dataset
+
+            def row(*batch: Any) -> tf.Tensor:
+                return to_row(row_structure, as_element(batch))
+
+            self._rows[is_by_lease] = dataset.map(row)
+        return self._rows[is_by_lease], structure

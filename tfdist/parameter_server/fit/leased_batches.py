@@ -7,27 +7,33 @@ with it. What a lease stands for, and the user's own pipeline, are a graph that 
 the function which the workers run.
 """
 
-import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.data import unread
+from tfdist.data.followed import MAX_CONSTANT_BYTES, Followed, followed
 from tfdist.data.leased import LeasedDataset
-from tfdist.graph.functions import calls_python
+from tfdist.data.record_index import mean_length
+from tfdist.data.record_places import TURN_OFF
+from tfdist.data.unread import OnlyTheChiefReads
+from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.step_graph.copies import without_seeds
 from tfdist.parameter_server.step_graph.fragment import Fragment
 
 _log = logging.getLogger("tfdist")
 
-# Of the arrays that the functions of the pipeline use. Each function on the workers has a
-# copy per step.
-_MAX_CONSTANT_BYTES = 2**20
-_numbers = itertools.count()
+# A worker opens the file of a record in 60 to 80 microseconds, in which 1 Gbit/s sends 10 kB.
+_LEAST_RECORD_BYTES = 16_384
+# Each has functions of its own on the workers, the step among them. A program whose
+# pipeline differs in each `fit` would trace them anew, where the chief's route does not.
+_MOST_PIPELINES = 8
 
 
 class LeasedBatches(BatchStructure):
@@ -35,7 +41,8 @@ class LeasedBatches(BatchStructure):
 
     Args:
         dataset: The dataset.
-        function: Its `read`, a `ConcreteFunction`.
+        pipeline: What reads its leases.
+        followed: What it was made of, if not by `tfdist.data`.
 
     Attributes:
         leases: The dataset of leases.
@@ -43,23 +50,19 @@ class LeasedBatches(BatchStructure):
         source: The files.
     """
 
-    def __init__(self, dataset: LeasedDataset, function: Any) -> None:
+    def __init__(
+        self,
+        dataset: LeasedDataset,
+        pipeline: "Pipeline",
+        followed: Followed | None = None,
+    ) -> None:
         super().__init__(dataset.element_spec)
+        self.followed = followed
+        self.pipeline = pipeline
         self.leases = dataset.leases
         self.lease = BatchStructure(self.leases.element_spec)
         self.source = dataset.source
-        self._row_key = f"{self.key} by lease {next(_numbers)}"
-        # With it, TensorFlow would delete the functions that it calls.
-        self._function = function
-        self._outputs = [each.name for each in function.outputs]
-        self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
-        definition = function.graph.as_graph_def()
-        _tf.add_functions(without_seeds(definition))
-        width = len(function.inputs) - len(function.captured_inputs)
-        inputs, captured = function.inputs[:width], function.inputs[width:]
-        _keep(definition, captured, function.captured_inputs)
-        _leave_out(definition, inputs)
-        self._fragment = Fragment(definition, [each.name for each in inputs])
+        self._row_key = f"{self.key} by lease {pipeline.key}"
 
     @property
     def row_key(self) -> str:
@@ -70,11 +73,40 @@ class LeasedBatches(BatchStructure):
         """Says what the leases in the rows of a message stand for."""
         columns = [
             np.concatenate(
-                [tf.io.parse_tensor(each, spec.dtype).numpy() for each in part]
+                [
+                    np.atleast_1d(tf.io.parse_tensor(each, spec.dtype).numpy())
+                    for each in part
+                ]
             )
             for part, spec in zip(rows.numpy().T, self.lease.present, strict=False)
         ]
         return self.source.describe(*columns)
+
+    def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Reads a batch, in the function being traced, and returns its tensors."""
+        return self.pipeline.read(lease)
+
+
+class Pipeline:
+    """What a worker does with a lease: a graph for any number of functions.
+
+    Args:
+        function: The `read` of a dataset with leases, a `ConcreteFunction`.
+        definition: Its graph.
+        key: Equal for pipelines that do the same.
+    """
+
+    def __init__(self, function: Any, definition: Any, key: str) -> None:
+        self.key = key
+        self._outputs = [each.name for each in function.outputs]
+        self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
+        inputs = _inputs_of(function)
+        without_seeds(definition)
+        # By names of their own: TensorFlow deletes those of a dataset with it, and has
+        # never told the workers of a dataset made before the process joined them.
+        _tf.add_functions(renamed(definition, "by_lease"))
+        _leave_out(definition, inputs)
+        self._fragment = Fragment(definition, [each.name for each in inputs])
 
     def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
         """Reads a batch, in the function being traced, and returns its tensors."""
@@ -84,61 +116,147 @@ class LeasedBatches(BatchStructure):
         return tensors
 
 
-def leased_batches(dataset: Any) -> LeasedBatches | None:
-    """Returns how the workers read a dataset, or None if the chief has to read it.
+class LeaseReaders:
+    """Finds how workers read datasets by leases, and says so where only the chief can.
 
-    If that is so though a source of `tfdist.data` is part of it, a line in the log says
-    why, and what to do.
+    Datasets that do the same share what reads them, and so the functions of the workers,
+    also if a program makes its dataset anew for each `fit`.
+
+    Args:
+        files: Knows whether the workers have the files of the chief.
     """
-    if not isinstance(dataset, LeasedDataset):
-        if transformed := _transformation(dataset):
-            _tell(
-                f"{transformed} comes after its source, and needs the examples in one "
-                "place",
-                "leave it out, or put what it does into map; shuffle, repeat, take, "
-                "skip, shard, one batch and map keep the examples on the workers",
+
+    def __init__(self, files: SharedFiles) -> None:
+        self._files = files
+        self._pipelines: dict[str, Pipeline] = {}
+        self._told: set[str] = set()
+
+    def of(self, dataset: Any) -> LeasedBatches | None:
+        """Returns how the workers read a dataset, or None if the chief has to read it.
+
+        If that is so though a source of `tfdist.data` is part of it, or though it reads
+        files or is large, a line in the log says why, and what to do.
+        """
+        try:
+            leased = dataset if isinstance(dataset, LeasedDataset) else None
+            if leased is not None:
+                return LeasedBatches(leased, self._pipeline_of(leased))
+            if transformation := _transformation(dataset):
+                raise unread.transformed(transformation)
+        except OnlyTheChiefReads as reason:
+            _tell(reason)
+            return None
+        return self._of_ordinary(dataset)
+
+    def can_read(self, leased: LeasedBatches) -> bool:
+        """Whether all workers have the files of a dataset now, as the chief has them.
+
+        Always true of a source of `tfdist.data`: its user has said so.
+        """
+        if leased.followed is None:
+            return True
+        why_not = self._files.why_not(leased.followed.paths)
+        if why_not:
+            self._tell_once(unread.not_shared(why_not))
+        elif leased.pipeline.key not in self._told:
+            self._told.add(leased.pipeline.key)
+            _log.info(
+                "the workers read this dataset themselves, by leases: %d files such as "
+                "%s; %s",
+                len(leased.followed.paths),
+                leased.followed.paths[0],
+                TURN_OFF,
             )
-        return None
-    traced = tf.function(dataset.read, autograph=False)
-    function = traced.get_concrete_function(*dataset.leases.element_spec)
-    if why := _why_not(function):
-        _tell(*why)
-        return None
-    return LeasedBatches(dataset, function)
+        return not why_not
+
+    def _of_ordinary(self, dataset: Any) -> LeasedBatches | None:
+        """Returns how workers read what was not made by `tfdist.data`."""
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        # Endless ones are read by the workers without leases, if they can be.
+        if policy == tf.data.experimental.AutoShardPolicy.OFF or _is_endless(dataset):
+            return None
+        try:
+            found = followed(dataset)
+            if found is None or _is_endless(found.leased.leases):
+                return None
+            if (length := _length_of_records(found.paths)) < _LEAST_RECORD_BYTES:
+                raise unread.short(length, _LEAST_RECORD_BYTES)
+            pipeline = self._pipeline_of(found.leased, _MOST_PIPELINES)
+            return LeasedBatches(found.leased, pipeline, found)
+        except OnlyTheChiefReads as reason:
+            self._tell_once(reason)
+            return None
+
+    def _tell_once(self, reason: OnlyTheChiefReads) -> None:
+        if reason.why not in self._told:
+            self._told.add(reason.why)
+            _tell(reason)
+
+    def _pipeline_of(
+        self, dataset: LeasedDataset, most: float = float("inf")
+    ) -> Pipeline:
+        """Returns what reads a dataset.
+
+        Raises:
+            OnlyTheChiefReads: If workers cannot run it, or have so many others.
+        """
+        traced = tf.function(dataset.read, autograph=False)
+        function = traced.get_concrete_function(*dataset.leases.element_spec)
+        definition = function.graph.as_graph_def()
+        _check(function, definition)
+        inputs, values = _inputs_of(function), function.captured_inputs
+        _keep(definition, function.inputs[len(inputs) :], values)
+        key = digest(definition)
+        if key not in self._pipelines:
+            if len(self._pipelines) >= most:
+                raise unread.one_of_many(len(self._pipelines))
+            self._pipelines[key] = Pipeline(function, definition, key)
+        return self._pipelines[key]
 
 
-def _why_not(function: Any) -> tuple[str, str] | None:
-    """Returns why workers cannot run a function, and what to do, or None if they can."""
-    if calls_python(function.graph.as_graph_def()):
-        return (
-            "its pipeline calls Python functions, and workers run no Python of yours",
-            "write what tf.py_function or tf.numpy_function does with operations of "
-            "TensorFlow, or do it once and save the result",
-        )
+def _length_of_records(paths: Sequence[str]) -> float:
+    """Returns the mean length of records, as the first file that has some tells."""
+    for path in paths:
+        try:
+            if length := mean_length(path):
+                return length
+        except OSError:
+            break
+    return 0.0
+
+
+def _is_endless(dataset: Any) -> bool:
+    return dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def _inputs_of(function: Any) -> list[tf.Tensor]:
+    """Returns the inputs of a function without those for what it has captured."""
+    return function.inputs[: len(function.inputs) - len(function.captured_inputs)]
+
+
+def _check(function: Any, definition: Any) -> None:
+    """Checks that workers can run a function.
+
+    Raises:
+        OnlyTheChiefReads: If they cannot.
+    """
+    if calls_python(definition):
+        raise unread.calls_python()
     captured = [outside for outside, _ in function.graph.captures]
     if any(each.dtype in (tf.resource, tf.variant) for each in captured):
-        return (
-            "its pipeline uses a variable, a table or a generator of random numbers, "
-            "which exists on the chief alone",
-            "make it a layer of the model, or use operations that keep nothing, such as "
-            "tf.image.random_* or tf.random.uniform",
-        )
+        raise unread.uses_resource()
     size = sum(each.dtype.size * each.shape.num_elements() for each in captured)
-    if size > _MAX_CONSTANT_BYTES:
-        return (
-            f"its pipeline uses {size:,} bytes of arrays; up to "
-            f"{_MAX_CONSTANT_BYTES:,} go to the workers with it",
-            "make them part of the source",
-        )
-    return None
+    if size > MAX_CONSTANT_BYTES:
+        raise unread.large(size, MAX_CONSTANT_BYTES)
 
 
-def _tell(why: str, what_to_do: str) -> None:
-    _log.warning(
+def _tell(reason: OnlyTheChiefReads) -> None:
+    _log.log(
+        logging.WARNING if reason.matters else logging.INFO,
         "the chief reads this dataset and sends its examples to the workers: %s. To have "
         "the workers read it, %s",
-        why,
-        what_to_do,
+        reason.why,
+        reason.what_to_do,
     )
 
 

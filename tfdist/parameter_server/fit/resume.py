@@ -289,7 +289,12 @@ class ResumableFit(keras.callbacks.Callback):
                 "checkpoints do not keep their positions in it"
             )
         elif position.batches:
-            feed.start_at(position.batches, snapshot.data, snapshot.put_back)
+            feed.start_at(
+                position.batches,
+                snapshot.data,
+                snapshot.put_back,
+                snapshot.is_by_lease,
+            )
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 

@@ -1,0 +1,138 @@
+"""Whether every worker has the files that the chief has, at the same paths."""
+
+import functools
+import os
+import stat
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.data.errors import SourceError
+from tfdist.data.stamp import Stamp
+
+# What is compared of each file: its size, and so many bytes at its beginning and its end.
+_MOST_BYTES = 1024
+_AT_ONCE = 16
+_BUFFER_BYTES = 4096
+_SECONDS_FOR_A_LOOK = 0.05
+
+
+class SharedFiles:
+    """Compares files, and remembers those that all workers have.
+
+    Cost: of each file that is new or has changed, 2 KiB are read by the chief and by each
+    worker, which then sends 8 bytes. Of others, the chief alone asks for size and time.
+
+    Args:
+        strategy: The `ParameterServerStrategy` of the workers.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self._shared: set[Stamp] = set()
+        self._look: Any = None
+
+    def why_not(self, paths: Iterable[str]) -> str:
+        """Returns why workers cannot read some files, or "" if each of them can."""
+        if self._strategy.presence.is_elastic:
+            return "a worker that comes later may not have its files"
+        try:
+            stamps = [_regular(path) for path in paths]
+        except (OSError, SourceError) as error:
+            return str(error)
+        new = [each for each in stamps if each not in self._shared]
+        problem = self._ask(new) if new else ""
+        if not problem:
+            self._shared.update(new)
+        return problem
+
+    def _ask(self, stamps: list[Stamp]) -> str:
+        """Returns which file a worker has not as the chief has it, or ""."""
+        if self._look is None:
+            text, number = (tf.TensorSpec([None], t) for t in (tf.string, tf.int64))
+            # Traced once: every task has to answer before it is known there.
+            traced = tf.function(_fingerprints, autograph=False)
+            self._look = traced.get_concrete_function(text, number)
+        names = tf.constant([os.fsencode(each.path) for each in stamps])
+        sizes = tf.constant([each.size for each in stamps], tf.int64)
+        expected = dict(self._look(names, sizes).numpy().tolist())
+        found: dict[int, dict[int, int]] = {}
+
+        def ask(worker: int) -> None:
+            device = f"/job:worker/replica:0/task:{worker}/device:CPU:0"
+            own = _tf.new_executor()
+            try:
+                with _tf.executor_scope(own), tf.device(device):
+                    found[worker] = dict(self._look(names, sizes).numpy().tolist())
+            except tf.errors.OpError:
+                # A worker that is lost has none. The executor would raise it once more.
+                own.clear_error()
+
+        workers = range(self._strategy.num_workers)
+        self._wait_for([functools.partial(ask, each) for each in workers])
+        for i, stamp in enumerate(stamps):
+            for worker in workers:
+                has = found.get(worker, {}).get(i)
+                if has is None or has != expected.get(i):
+                    return f"worker {worker} has not the chief's {stamp.path}"
+        return ""
+
+    def _wait_for(self, calls: list[Any]) -> None:
+        """Makes some calls at the same time, and ends with an error if training stalls."""
+        # Python would wait at its end for the threads of a pool.
+        threads = [threading.Thread(target=each, daemon=True) for each in calls]
+        for each in threads:
+            each.start()
+        in_flight = self._strategy.in_flight
+        with in_flight.waiting():
+            for each in threads:
+                while each.is_alive():
+                    each.join(_SECONDS_FOR_A_LOOK)
+                    in_flight.check()
+
+
+def _regular(path: str) -> Stamp:
+    stamp = Stamp.of(path)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise SourceError(f"{stamp.path} is no regular file")
+    if not stamp.size:
+        raise SourceError(f"{stamp.path} is empty")
+    return stamp
+
+
+def _fingerprints(names: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """Returns the index of each file which has exactly that size, and a number."""
+    files = tf.data.Dataset.from_tensor_slices((names, sizes)).enumerate()
+    numbers = files.map(_fingerprint, num_parallel_calls=_AT_ONCE).ignore_errors()
+    # One more, for there has to be one.
+    numbers = numbers.concatenate(
+        tf.data.Dataset.from_tensors(tf.constant([-1, 0], tf.int64))
+    )
+    return numbers.batch(tf.size(names, tf.int64) + 1).get_single_element()
+
+
+def _fingerprint(index: tf.Tensor, file: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    name, size = file
+    length = tf.minimum(size, _MOST_BYTES)
+    first = _bytes(name, tf.constant(0, tf.int64), length, size - length)
+    last = _bytes(name, size - length, length, tf.constant(0, tf.int64))
+    return tf.stack([index, tf.strings.to_hash_bucket_fast(first + last, tf.int64.max)])
+
+
+def _bytes(
+    name: tf.Tensor, before: tf.Tensor, length: tf.Tensor, behind: tf.Tensor
+) -> tf.Tensor:
+    variant = tf.raw_ops.FixedLengthRecordDatasetV2(
+        filenames=name[tf.newaxis],
+        header_bytes=before,
+        record_bytes=length,
+        footer_bytes=behind,
+        buffer_size=_BUFFER_BYTES,
+        compression_type="",
+    )
+    strings = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+    # A file of another size has a part of that length, too few, or more than one.
+    return tf.ensure_shape(strings.batch(2).get_single_element(), [1])[0]
