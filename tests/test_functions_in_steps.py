@@ -102,6 +102,24 @@ class WithoutCall(FunctionInStep):
         return loss
 
 
+class WithTwoTapes(WithoutCall):
+    """Moves its weights, computes a gradient there, and moves them back."""
+
+    def train_step(self, data):
+        x, y = data
+        loss = tf.reduce_mean(tf.square(y - self.dense(self.norm(x, training=True))))
+        weights = self.dense.trainable_variables
+        for each in weights:
+            each.assign_add(0.1 * tf.ones_like(each))
+        with tf.GradientTape() as tape:
+            moved = tf.reduce_mean(tf.square(y - self.dense(self.norm(x))))
+        gradients = tape.gradient(moved, weights)
+        for each in weights:
+            each.assign_sub(0.1 * tf.ones_like(each))
+        self.optimizer.apply(gradients, weights)
+        return {"loss": loss}
+
+
 class FunctionAroundCall(keras.Model):
     """Its step is Keras's, but as one of its own it is rehearsed."""
 
@@ -129,7 +147,7 @@ def trained(build, strategy):
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     for _ in range(2):
         model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-        if type(model) is not WithoutCall:
+        if not isinstance(model, WithoutCall):
             model.evaluate(X, Y, batch_size=8, verbose=0)
     return {each.path: each.numpy() for each in model.variables}, model.optimizer
 
@@ -139,7 +157,9 @@ def paths_of(optimizer):
     return [re.sub(r"_\d+", "", each.path) for each in optimizer.variables]
 
 
-@pytest.mark.parametrize("build", [FunctionInStep, WithoutCall, FunctionAroundCall])
+@pytest.mark.parametrize(
+    "build", [FunctionInStep, WithoutCall, FunctionAroundCall, WithTwoTapes]
+)
 def test_every_write_is_made(build):
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     strategy.fit_driver = Local(strategy)

@@ -158,6 +158,11 @@ named(
     ),
     in_a_function=lambda x, y, w: tf.function(lambda a, b: a[:, 1:] * b[:, :1])(x, y),
     by_a_layer=lambda x, y, w: NORMALIZATION(x, training=True) - y,
+    gradient_through_numbers=lambda x, y, w: tf.gradients(
+        tf.gather_nd(x, tf.stack([tf.range(number(x)), tf.argmax(y, 1, tf.int32)], 1))
+        ** 2,
+        x,
+    )[0],
     gradient_of_each=lambda x, y, w: (
         tf.gradients(tf.nn.tanh(x @ WEIGHT) * y, x)[0] ** 2
     ),

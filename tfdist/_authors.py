@@ -38,9 +38,12 @@ _PRIMITIVES = (
     f"{_TFDIST}parameter_server/",
 )
 _RAGGED = f"{_TENSORFLOW}python/ops/ragged/"
-_MADE_BY_ITSELF = (
+_GRADIENTS = (
     f"{_TENSORFLOW}python/eager/imperative_grad.py",
     f"{_TENSORFLOW}python/ops/gradients_util.py",
+)
+_MADE_BY_ITSELF = (
+    *_GRADIENTS,
     f"{_TENSORFLOW}python/ops/ctc_ops.py",
     _RAGGED,
     f"{_TENSORFLOW}python/ops/sparse_ops.py",
@@ -106,8 +109,21 @@ def is_of_ragged(op: Any) -> bool:
     Args:
         op: A `tf.Operation`.
     """
+    return _is_made_in(op, _RAGGED)
+
+
+def is_of_gradient(op: Any) -> bool:
+    """Returns whether TensorFlow made an operation to differentiate.
+
+    Args:
+        op: A `tf.Operation`.
+    """
+    return _is_made_in(op, _GRADIENTS)
+
+
+def _is_made_in(op: Any, files: str | tuple[str, ...]) -> bool:
     for frame in reversed(op.traceback):
-        if frame.filename.startswith(_RAGGED):
+        if frame.filename.startswith(files):
             return True
         if author(frame.filename) not in (Author.PRIMITIVE, Author.STANDARD):
             return False

@@ -25,7 +25,9 @@ class NotingScope(keras.StatelessScope):
     def add_update(self, update: Any) -> None:
         """Takes an update, a pair of a variable and its value."""
         note_write(update[0])
-        super().add_update(update)
+        # A tape needs the variable itself, and finds a value in its place after an update.
+        if not update[0].trainable:
+            super().add_update(update)
 
 
 def note_write(variable: Any) -> None:

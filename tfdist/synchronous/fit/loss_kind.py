@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart, is_of_keras, is_of_ragged
+from tfdist._authors import is_apart, is_of_gradient, is_of_keras, is_of_ragged
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.fit.application import Application
 from tfdist.synchronous.fit.combined import combined
@@ -197,8 +197,9 @@ class KindReader:
             # A placeholder without an input is an argument of a nested tf.function.
             given = self.known(inputs[0]) if inputs else Known(Kind.UNKNOWN)
             return self.note(tensor, given)
-        if self._is_strict and (poison := {Kind.TAKEN, Kind.MIXED} & set(kinds)):
-            return poison.pop()
+        for poison in (Kind.MIXED, Kind.TAKEN):
+            if self._is_strict and poison in kinds:
+                return poison
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
@@ -211,7 +212,7 @@ class KindReader:
             return kinds[of]
         if has_rows(tensor):
             return self._of_rows(tensor, inputs, kinds)
-        if self._is_strict and Kind.POSITIONS in kinds:
+        if self._is_strict and Kind.POSITIONS in kinds and not is_of_gradient(op):
             return Kind.TAKEN
         if Kind.UNKNOWN in kinds:
             return Kind.UNKNOWN
@@ -251,7 +252,8 @@ class KindReader:
             of_size = tensor.shape[1:].is_fully_defined()
             is_padded = tensor.op.type in _PADDED and not of_size
             is_trusted = is_of_keras if is_padded else is_apart
-            if Kind.POSITIONS in kinds or not is_trusted(tensor.op):
+            takes_positions = Kind.POSITIONS in kinds and not is_of_gradient(tensor.op)
+            if takes_positions or not is_trusted(tensor.op):
                 return error.kind
             rows = somewhere(tensor, operands)
         return self.note(tensor, Known(Kind.ROWS, rows))
