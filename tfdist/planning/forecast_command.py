@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from tf_config import contract
 from tf_config.speedup import Speedup
 from tfdist import _picture
 from tfdist.parameter_server.consistency.setting import policy_of
@@ -198,7 +199,10 @@ def _flags() -> flags.FlagValues:
         flag_values=values,
     )
     flags.DEFINE_string(
-        "consistency", "asynchronous", "The policy, as bounded:8.", flag_values=values
+        "consistency",
+        contract.ASYNCHRONOUS,
+        "The policy, as bounded:8.",
+        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "lookups",

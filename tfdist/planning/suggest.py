@@ -143,7 +143,7 @@ def suggest_cluster(
 
     >>> resnet50 = 205e6  # sum(plan.traffic_per_ps)
     >>> print(suggest_cluster(resnet50, 0.5, num_workers=8, bandwidth=1.25e9))
-    2 ps for 8 workers: 12 steps/s, limited by the steps themselves; the links of the ps 49% busy
+    2 ps for 8 workers: 11.5 steps/s, limited by the steps themselves; the links of the ps 49% busy
     the rule of thumb, 1 : 3 and even, says 4, and is wrong: 2 do, and more only idle (25% busy)
 
     Args:
