@@ -90,6 +90,18 @@ def mean_by_hand(model, x, y, p):
 
 
 @own_loss
+def number_of_examples_beside_a_mean(model, x, y, p):
+    n = tf.cast(tf.shape(x)[0], tf.float32)
+    return tf.reduce_mean(tf.square(y - p)) * (0.5 + 0.01 * n) + 0.002 * n
+
+
+@own_loss
+def rounded_functions(model, x, y, p):
+    steps = tf.round(4.0 * tf.reduce_mean(y)) + tf.cast(tf.shape(x)[0] // 3, tf.float32)
+    return tf.reduce_mean(tf.square(y - p)) * steps
+
+
+@own_loss
 def keras_loss(model, x, y, p):
     return keras.losses.MeanSquaredError()(y, p)
 
@@ -494,6 +506,15 @@ class Counting(keras.layers.Layer):
 
 
 @case
+def synchronized_with_a_last_batch_of_one(strategy):
+    def build():
+        return cases.dense(keras.layers.BatchNormalization(synchronized=True))
+
+    model = cases.compiled(strategy, build)
+    return cases.result(model, model.fit(*cases.data(41), **FIT))
+
+
+@case
 def integers(strategy):
     model = cases.compiled(strategy, lambda: cases.dense(Counting()))
     return cases.result(model, model.fit(*cases.data(45), **FIT))
@@ -700,8 +721,8 @@ def noting(strategy, layer, **options):
         return cases.dense(layer(**options))
 
     model = cases.compiled(strategy, build)
-    # Batches of an even size: TensorFlow's mean of the replicas has no weights.
-    history = model.fit(*cases.data(48), **FIT)
+    # The last batch is one example, of which one replica has none.
+    history = model.fit(*cases.data(41), **FIT)
     return cases.result(model, history, noted=model.layers[1].noted.numpy())
 
 

@@ -94,13 +94,7 @@ def is_apart(op: Any) -> bool:
     Args:
         op: A `tf.Operation`.
     """
-    for frame in reversed(op.traceback):
-        if frame.filename.startswith(_MADE_BY_ITSELF):
-            return True
-        who = author(frame.filename)
-        if who not in (Author.PRIMITIVE, Author.STANDARD):
-            return who is Author.KERAS
-    return True
+    return _is_made_in(op, _MADE_BY_ITSELF) or is_of_keras(op)
 
 
 def is_of_ragged(op: Any) -> bool:

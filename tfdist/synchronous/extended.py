@@ -18,6 +18,7 @@ from tfdist.synchronous.fit.computation import (
     exchanging,
     has_reduced_gradients,
     note_shapes,
+    part_to_reduce,
 )
 from tfdist.synchronous.on_read import note_on_read
 from tfdist.variables.creation import variable_path
@@ -174,11 +175,13 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         """
         note_shapes(values)
         reduce_op = tf.distribute.ReduceOp.SUM
-        return self._replica_ctx_all_reduce(reduce_op, list(values), options)
+        with exchanging():
+            return super()._replica_ctx_all_reduce(reduce_op, list(values), options)
 
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
+        reduce_op, value = part_to_reduce(reduce_op, value)
         with exchanging():
             return super()._replica_ctx_all_reduce(reduce_op, value, options)
 

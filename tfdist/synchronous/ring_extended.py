@@ -18,6 +18,7 @@ from tfdist.synchronous.fit.computation import (
     exchanging,
     has_reduced_gradients,
     note_equal,
+    part_to_reduce,
 )
 from tfdist.synchronous.on_read import note_on_read
 
@@ -87,6 +88,7 @@ class RingExtended(_tf.MirroredExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
+        reduce_op, value = part_to_reduce(reduce_op, value)
         with exchanging():
             total = super()._replica_ctx_all_reduce(reduce_op, value, options)
         note_equal(total)

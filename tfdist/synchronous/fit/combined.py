@@ -37,6 +37,8 @@ def combined(
         # What a gradient of the program's own does with the number is not known.
         is_own = _tf.has_custom_gradient(op) and not is_apart(op)
         return Kind.UNKNOWN if is_own else kinds[tensor.value_index]
+    if op.type == "Cast" and _is_rounded(op):
+        return Kind.OTHER
     if op.type in UNARY:
         return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
     if op.type == "ConcatV2":
@@ -57,6 +59,11 @@ def combined(
         others = [each for each, kind in pairs if kind is not Kind.COUNT]
         return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
     return Kind.OTHER
+
+
+def _is_rounded(cast: tf.Operation) -> bool:
+    """Returns whether a cast cuts numbers off: that of a sum is not the sum of those."""
+    return cast.inputs[0].dtype.is_floating and not cast.outputs[0].dtype.is_floating
 
 
 def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:

@@ -210,6 +210,33 @@ def tracing(step: ReplicaStep) -> Any:
     return computing(ReplicaComputation(step))
 
 
+def part_to_reduce(reduce_op: Any, value: Any) -> tuple[Any, Any]:
+    """Returns what this thread's replica adds to a reduction that is not tfdist's own.
+
+    In a step, one without examples computes on a row that does not count, and a mean is one
+    over examples: each replica's is weighted by its share.
+
+    Args:
+        reduce_op: A `tf.distribute.ReduceOp`.
+        value: A tensor, or a structure of tensors.
+
+    Returns:
+        The operation and the value to reduce.
+    """
+    step = getattr(current_computation(), "step", None)
+    tensors = tf.nest.flatten(value)
+    if step is None or not all(tf.is_tensor(each) for each in tensors):
+        return reduce_op, value
+    if reduce_op == tf.distribute.ReduceOp.SUM:
+        return reduce_op, tf.nest.map_structure(step.counted, value)
+    if not all(each.dtype.is_floating for each in tensors):
+        return reduce_op, value
+    scaled = tf.nest.map_structure(
+        step.scaled, tf.nest.map_structure(step.counted, value)
+    )
+    return tf.distribute.ReduceOp.SUM, scaled
+
+
 def note_equal(values: Any) -> None:
     """Takes note of what all replicas have alike, if this thread is in a step.
 

@@ -90,6 +90,9 @@ class Decomposed:
     def _for_all_examples(self, number: tf.Tensor) -> tf.Tensor:
         # A replica without examples computes on one row that does not count.
         rows = tf.maximum(self._step.count, 1)
+        if number.dtype.is_floating:
+            ratio = tf.cast(self._step.total, tf.float64) / tf.cast(rows, tf.float64)
+            return tf.cast(tf.cast(number, tf.float64) * ratio, number.dtype)
         number_64 = tf.cast(number, tf.int64) * self._step.total // rows
         return tf.cast(number_64, number.dtype)
 
@@ -101,9 +104,13 @@ class Decomposed:
         points = [self._points[i] for i in self._exchanged]
         if Kind.SELECTED in self._kinds or not all(p.dtype.is_floating for p in points):
             return False
-        slopes = [each for each in tf.gradients(self.value, points) if each is not None]
+        slopes = tf.gradients(self.value, points)
+        # Some functions are constant in pieces and have no slope, such as a rounded number.
+        for slope, point in zip(slopes, points, strict=True):
+            if slope is None and _depend([self.value], [point]):
+                return False
         # A function is linear where its slopes are constant.
-        return not _depend(slopes, points)
+        return not _depend([each for each in slopes if each is not None], points)
 
     def _exchange(self) -> None:
         """Sets the points to the whole batch's sums and means."""

@@ -81,7 +81,7 @@ UNARY = frozenset(
 )
 ADDITIVE = frozenset(["Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2"])
 PRODUCTS = frozenset(["Mul", "MatMul", "BatchMatMulV2", "Einsum"])
-QUOTIENTS = frozenset(["RealDiv", "Div", "DivNoNan", "FloorDiv"])
+QUOTIENTS = frozenset(["RealDiv", "DivNoNan"])
 CHOICES = frozenset(["Select", "SelectV2"])
 # Operations that may contract the dimension of the examples. `has_rows` tells whether
 # it is still there.

@@ -217,7 +217,7 @@ class KindReader:
         if Kind.UNKNOWN in kinds:
             return Kind.UNKNOWN
         if Kind.ROWS in kinds:
-            if op.type == "Mean":
+            if op.type == "Mean" and tensor.dtype.is_floating:
                 return Kind.SELECTED if self._rows_vary(inputs[0]) else Kind.MEAN
             if op.type in _TAKING and self._is_strict and not is_apart(op):
                 return Kind.TAKEN

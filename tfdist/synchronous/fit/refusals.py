@@ -100,9 +100,9 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
             raise SynchronousTrainingError(
                 f"a tf.Variable is set to what each replica computes from its own part "
                 f"of the batch{made_in(op, Author.PROGRAM, Author.PACKAGE)}, so that its "
-                "copies differ. Create it with aggregation=tf.VariableAggregation.MEAN, "
-                "or SUM for sums over examples, or with add_weight of a layer, whose "
-                "variables get the value of the whole batch"
+                "copies differ. Create it with add_weight of a layer, whose variables get "
+                "the value of the whole batch; or, for a mean over examples, with "
+                "aggregation=tf.VariableAggregation.MEAN"
             )
 
 
