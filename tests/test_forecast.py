@@ -33,9 +33,7 @@ DATA = Data(examples=64_000, batch_size=32)
 
 def at(*sizes, step_seconds=0.1, plan=PLAN, hosts=HOSTS, data=DATA):
     cost = cost_of_plan(plan, data, step_seconds=step_seconds)
-    return forecast(
-        plan, cost, hosts, sizes, Asynchronous(), data, Faults(), steps=1600
-    )
+    return forecast(cost, hosts, sizes, Asynchronous(), data, steps=1600)
 
 
 def test_bytes_are_those_of_the_plan():

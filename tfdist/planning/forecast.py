@@ -67,8 +67,6 @@ class Forecast:
         busy: The share of its capacity of the busiest resource, from 0 to 1.
         alone: Steps per second of one worker beside which nothing else runs.
         epoch_seconds: The seconds of an epoch; None if it does not end.
-        lost_seconds: The seconds of work and waiting that one failure of a ps costs.
-        lost_share: The share of the time that failures of ps cost, from 0 to 1.
     """
 
     workers: int
@@ -77,8 +75,6 @@ class Forecast:
     busy: float
     alone: float
     epoch_seconds: float | None
-    lost_seconds: float
-    lost_share: float
 
     @property
     def speedup(self) -> float:
@@ -128,33 +124,28 @@ def cost_of_plan(
 
 
 def forecast(
-    plan: Plan,
     cost: StepCost,
     hosts: Hosts,
     sizes: Sequence[int],
     policy: Consistency,
     data: Data,
-    faults: Faults,
     *,
     steps: int = 0,
 ) -> list[Forecast]:
     """Returns what each number of workers would reach.
 
     Args:
-        plan: Which ps holds which bytes.
         cost: What a step takes: see `cost_of_plan`.
         hosts: Where the tasks run.
         sizes: The numbers of workers.
         policy: Of consistency.
         data: The examples.
-        faults: What happens when a ps fails.
         steps: How many steps to simulate at each size; see `simulation.simulate`.
 
     Raises:
         ValueError: If there is no worker, or the policy needs more.
     """
     alone = 1 / cost.alone(hosts)
-    lost = lost_seconds(plan, faults)
     found = []
     for workers in sizes:
         outcome = simulate(cost, hosts, workers, policy, steps=steps)
@@ -168,8 +159,6 @@ def forecast(
                 busy=max(outcome.busy.values()),
                 alone=alone,
                 epoch_seconds=epoch if data.examples else None,
-                lost_seconds=lost,
-                lost_share=lost_share(plan, faults),
             )
         )
     return found

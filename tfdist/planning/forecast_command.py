@@ -20,6 +20,8 @@ from tfdist.planning.forecast import (
     Faults,
     cost_of_plan,
     forecast,
+    lost_seconds,
+    lost_share,
 )
 from tfdist.planning.script import (
     UsageError,
@@ -120,12 +122,10 @@ def _tell(
         planned, data, measured=measured, step_seconds=options.step_seconds
     )
     hosts = Hosts(cores=options.cores, rate=options.gbits * _GIGABIT)
-    found = forecast(
-        planned, cost, hosts, sizes, policy, data, faults, steps=options.steps
-    )
+    found = forecast(cost, hosts, sizes, policy, data, steps=options.steps)
     print(forecast_view.table(found))
     print(_step(cost, options, is_measured=measured is not None))
-    print(_failure(found[-1], planned, faults))
+    print(_failure(planned, faults))
     if options.plot:
         forecast_view.plot(found, options.plot)
 
@@ -146,19 +146,19 @@ def _step(cost: StepCost, options: Any, is_measured: bool) -> str:
     )
 
 
-def _failure(last: Any, planned: Any, faults: Faults) -> str:
+def _failure(planned: Any, faults: Faults) -> str:
     from tfdist.planning.forecast_view import duration
 
     restoring = max(planned.bytes_per_ps) / faults.disk
     told = (
-        f"a failed ps costs {duration(last.lost_seconds)}: "
+        f"a failed ps costs {duration(lost_seconds(planned, faults))}: "
         f"{duration(faults.restart_seconds)} until a new one answers, "
         f"{duration(restoring)} to read {max(planned.bytes_per_ps) / 1e6:,.0f} MB, and "
         f"{duration(faults.checkpoint_seconds / 2)} of steps to repeat"
     )
     if not math.isfinite(faults.mtbf_seconds):
         return told
-    return f"{told}; with {planned.num_ps} ps, {last.lost_share:.1%} of the time"
+    return f"{told}; with {planned.num_ps} ps, {lost_share(planned, faults):.1%} of the time"
 
 
 def _sizes(workers: Sequence[str]) -> list[int]:

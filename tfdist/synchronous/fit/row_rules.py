@@ -8,9 +8,10 @@ from tfdist.synchronous.fit.application import Application
 from tfdist.synchronous.fit.row_arithmetic import ARITHMETIC
 from tfdist.synchronous.fit.row_lists import LISTS
 from tfdist.synchronous.fit.row_movement import MOVEMENT
+from tfdist.synchronous.fit.row_selection import SELECTION
 from tfdist.synchronous.fit.rows import NotOwnError, Rows
 
-_RULES = {**ARITHMETIC, **MOVEMENT, **LISTS}
+_RULES = {**ARITHMETIC, **MOVEMENT, **SELECTION, **LISTS}
 
 
 def follow(application: Application) -> Rows:
