@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tfdist.synchronous.fit.gradients import has_own_gradients
 from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.fit.own_gradients import has_own_gradients
 
 WEIGHT = tf.Variable(tf.ones([4, 4]))
 SEED = keras.random.SeedGenerator(1)

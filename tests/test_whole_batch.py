@@ -31,6 +31,12 @@ REFUSED = {
     "own_mean_in_a_plain_variable": (
         r"SynchronousTrainingError: .*whole_batch_cases\.py, line .*aggregation=.*MEAN"
     ),
+    "decaying_sum_in_a_plain_variable": (
+        r"SynchronousTrainingError: .*SUM is set to what is not a sum.*_cases\.py, line"
+    ),
+    "clipped_gradient_of_a_weight": "IndivisibleLossError: .*kernel.*not linear",
+    "normalized_behind_a_mask": "SynchronousTrainingError: .*synchronized=True and a mask",
+    "texts_of_any_length": "IndivisibleLossError: .*output_sequence_length",
     "mean_in_a_plain_variable_in_a_function": (
         r"NestedFunctionError: .*'note'.*Remove that @tf\.function"
     ),

@@ -469,6 +469,28 @@ def without_call(strategy):
     return cases.result(model, model.fit(cases.data(45)[0], **FIT))
 
 
+class WeighedByItsMetric(WithoutCall):
+    """Its loss depends on a metric, which one replica of the last batch adds nothing to."""
+
+    def train_step(self, x):
+        self.tracker.reset_state()
+        with tf.GradientTape() as tape:
+            errors = tf.square(x - self.decoder(self.encoder(x)))
+            self.tracker.update_state(errors)
+            scale = tf.stop_gradient(self.tracker.result())
+            self.tracker.update_state(errors**2)
+            loss = tf.reduce_mean(errors) / (scale + self.tracker.result())
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": self.tracker.result(), "total": self.tracker.total * 2.0}
+
+
+@case
+def loss_with_a_metric(strategy):
+    model = cases.compiled(strategy, WeighedByItsMetric, loss=None, metrics=None)
+    return cases.result(model, model.fit(cases.data(41)[0], **FIT))
+
+
 class Noisy(WithoutCall):
     def train_step(self, x):
         return super().train_step(x + 0.01 * keras.random.normal(tf.shape(x)))
@@ -737,6 +759,47 @@ def own_mean_in_a_plain_variable(strategy):
     noting(strategy, Noting)
 
 
+class Decaying(Noting):
+    def note(self, mean):
+        self.noted.assign(0.9 * self.noted + mean)
+
+
+@refused
+def decaying_sum_in_a_plain_variable(strategy):
+    noting(strategy, Decaying, aggregation=tf.VariableAggregation.SUM)
+
+
+@refused
+def clipped_gradient_of_a_weight(strategy):
+    @tf.custom_gradient
+    def clipped(weight):
+        return tf.identity(weight), lambda d: tf.clip_by_value(d, -0.1, 0.1)
+
+    class Clipping(keras.layers.Dense):
+        def call(self, x):
+            return x @ clipped(self.kernel.value) + self.bias
+
+    layer = Clipping(3, kernel_initializer=cases.ramp)
+    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(), **FIT)
+
+
+@refused
+def normalized_behind_a_mask(strategy):
+    def build():
+        return keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                keras.layers.Embedding(9, 3, mask_zero=True),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+
+    x, y = cases.data(40)
+    cases.compiled(strategy, build).fit((8 * x).astype("int32"), y, **FIT)
+
+
 @refused
 def mean_in_a_plain_variable_in_a_function(strategy):
     mean = tf.VariableAggregation.MEAN
@@ -871,6 +934,20 @@ def shuffled_words():
     words = list(WORDS)
     random.Random(os.getpid()).shuffle(words)
     return words
+
+
+@refused
+def texts_of_any_length(strategy):
+    vectorize = keras.layers.TextVectorization()
+    vectorize.adapt(WORDS)
+
+    def build():
+        layers = [vectorize, keras.layers.Embedding(30, 2)]
+        pooling = keras.layers.GlobalAveragePooling1D()
+        inputs = keras.Input((), dtype="string")
+        return keras.Sequential([inputs, *layers, pooling, keras.layers.Dense(1)])
+
+    cases.compiled(strategy, build).fit(text_data().batch(4), verbose=0)
 
 
 def text_model(strategy, words):

@@ -17,6 +17,7 @@ from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.computation import (
     exchanging,
     has_reduced_gradients,
+    note_reduced,
     note_shapes,
     part_to_reduce,
 )
@@ -181,9 +182,11 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        reduce_op, value = part_to_reduce(reduce_op, value)
+        op, part = part_to_reduce(reduce_op, value)
         with exchanging():
-            return super()._replica_ctx_all_reduce(reduce_op, value, options)
+            total = super()._replica_ctx_all_reduce(op, part, options)
+        note_reduced(reduce_op, value, total)
+        return total
 
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any

@@ -18,6 +18,7 @@ from tfdist.synchronous.fit.computation import (
     exchanging,
     has_reduced_gradients,
     note_equal,
+    note_reduced,
     part_to_reduce,
 )
 from tfdist.synchronous.on_read import note_on_read
@@ -88,10 +89,10 @@ class RingExtended(_tf.MirroredExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        reduce_op, value = part_to_reduce(reduce_op, value)
+        op, part = part_to_reduce(reduce_op, value)
         with exchanging():
-            total = super()._replica_ctx_all_reduce(reduce_op, value, options)
-        note_equal(total)
+            total = super()._replica_ctx_all_reduce(op, part, options)
+        note_reduced(reduce_op, value, total)
         return total
 
     def lost_peers(self) -> list[str]:

@@ -80,7 +80,6 @@ def update_on_whole_batch(
         for variable in _summed(metric):
             value = of_last_replica(step, tf.convert_to_tensor(variable.value))
             variable.assign(value)
-            step.of_whole_batch.add(id(variable))
 
 
 def _summed(metric: Any) -> list[Any]:

@@ -122,7 +122,8 @@ class ReplicaComputation(WholeBatchComputation):
         Raises:
             NotAdditiveError: If the value is not a sum over examples.
         """
-        kind = self.step.kind_of(value)
+        step = self.step
+        kind = step.kind_of(value)
         if kind in INDIVISIBLE:
             raise NotAdditiveError(
                 f"{variable.path} is summed over the replicas, but this step sets it to "
@@ -131,8 +132,17 @@ class ReplicaComputation(WholeBatchComputation):
                 "sums over examples"
             )
         # A constant resets the state. Any other value is the state plus a mean.
-        is_sum = kind in ADDED_UP | CONSTANTS
-        return value if is_sum else part_of(self.step, value)
+        if kind in CONSTANTS:
+            return value
+        if kind not in ADDED_UP:
+            return part_of(step, value)
+        if step.has_rows:
+            return value
+        state = tf.convert_to_tensor(variable.value)
+        # Nearly all metrics add to their state: without a graph it cannot be seen.
+        is_added = step.known_kinds is not None or step.has_state(value)
+        idle = state if is_added else tf.zeros_like(state)
+        return tf.where(step.count > 0, tf.cast(value, state.dtype), idle)
 
     def assign_add(
         self, keras_add: Callable[..., Any], variable: Any, value: Any
@@ -235,6 +245,27 @@ def part_to_reduce(reduce_op: Any, value: Any) -> tuple[Any, Any]:
         step.scaled, tf.nest.map_structure(step.counted, value)
     )
     return tf.distribute.ReduceOp.SUM, scaled
+
+
+def note_reduced(reduce_op: Any, value: Any, total: Any) -> None:
+    """Takes note of what a reduction that is not tfdist's own was given.
+
+    Args:
+        reduce_op: A `tf.distribute.ReduceOp`, as given.
+        value: What this thread's replica has reduced: a tensor, or a structure of them.
+        total: The result.
+    """
+    step = getattr(current_computation(), "step", None)
+    if step is None:
+        return
+    step.is_same(total)
+    if step.known_kinds is None:
+        pairs = zip(tf.nest.flatten(value), tf.nest.flatten(total), strict=True)
+        step.reduced |= {
+            result.ref(): (reduce_op, step.reader.kind_of(each))
+            for each, result in pairs
+            if tf.is_tensor(each) and tf.is_tensor(result)
+        }
 
 
 def note_equal(values: Any) -> None:

@@ -45,8 +45,16 @@ class Decomposed:
         self._parts, operations = step.reader.parts_of(value)
         self._kinds = [step.reader.kind_of(each) for each in self._parts]
         pairs = list(zip(self._parts, self._kinds, strict=True))
+        self._have_state = [
+            kind is Kind.SUM and step.has_state(part) for part, kind in pairs
+        ]
         self._points = [self._estimate(*each) for each in pairs]
-        self._weights = [self._weight_of(*each) for each in pairs]
+        self._weights = [
+            tf.ones([], _floating(part.dtype))
+            if has_state
+            else self._weight_of(part, kind)
+            for has_state, (part, kind) in zip(self._have_state, pairs, strict=True)
+        ]
         self.value = _copy(value, operations, self._parts, self._points)
         if not self._is_linear():
             if not may_exchange:
@@ -102,7 +110,13 @@ class Decomposed:
 
     def _is_linear(self) -> bool:
         points = [self._points[i] for i in self._exchanged]
-        if Kind.SELECTED in self._kinds or not all(p.dtype.is_floating for p in points):
+        # A replica without rows cannot estimate the others' states.
+        is_unknown = any(self._have_state) and not self._step.has_rows
+        if (
+            is_unknown
+            or Kind.SELECTED in self._kinds
+            or not all(p.dtype.is_floating for p in points)
+        ):
             return False
         slopes = tf.gradients(self.value, points)
         # Some functions are constant in pieces and have no slope, such as a rounded number.
@@ -132,6 +146,8 @@ class Decomposed:
             # weight of 0 is still NaN.
             tf.math.multiply_no_nan(self._parts[i], self._weights[i])
             if self._parts[i].dtype.is_floating
+            else self._parts[i]
+            if self._have_state[i]
             else step.counted(self._parts[i])
             for i in places
         ]

@@ -1,6 +1,6 @@
 """Exchanges between the replicas of a step: gradients, statistics, metrics."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -110,33 +110,3 @@ def of_last_replica(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
     """
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
     return tf.where(step.replica == replicas - 1, value, tf.zeros_like(value))
-
-
-def undo_if_idle(step: ReplicaStep, variables: Sequence[Any]) -> Callable[[], None]:
-    """Prepares to undo what a replica without examples adds to variables.
-
-    Such a replica runs the step all the same, on a row that does not count: the others
-    wait in collectives until all replicas take part.
-
-    Args:
-        step: The step, before it runs.
-        variables: The Keras variables, such as those of metrics.
-
-    Returns:
-        A function to call after the step.
-    """
-    if step.is_rehearsal or step.has_rows:
-        return lambda: None
-    before = [tf.identity(each.value) for each in variables]
-
-    def undo() -> None:
-        def restore() -> tf.Tensor:
-            with step.updating():
-                for variable, value in zip(variables, before, strict=True):
-                    if id(variable) not in step.of_whole_batch:
-                        variable.assign(value)
-            return tf.constant(True)
-
-        tf.cond(step.count > 0, lambda: tf.constant(False), restore)
-
-    return undo

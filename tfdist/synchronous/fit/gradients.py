@@ -7,13 +7,14 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart
 from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
-from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
+from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.own_gradients import (
+    check_own_gradients,
+    has_own_gradients,
+)
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import weighed_targets
-
-_OF_OTHER_EXAMPLES = INDIVISIBLE - {Kind.UNKNOWN}
 
 
 def of_whole_batch(
@@ -50,38 +51,8 @@ def of_whole_batch(
             tensors, sources, _all_or_none(tensors, weights), unconnected
         )
     if step.known_kinds is None and has_own_gradients(tf.compat.v1.get_default_graph()):
-        _check_own_gradients(step, tf.nest.flatten(own))
+        check_own_gradients(step.reader, sources, own, weights)
     return _added_up(step, sources, own)
-
-
-def has_own_gradients(graph: tf.Graph) -> bool:
-    """Returns whether a program's `tf.custom_gradient` is in a graph.
-
-    Args:
-        graph: The graph. Functions that it calls are searched, too.
-    """
-    for op in graph.get_operations():
-        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            called = _tf.function_graph(op)
-            if called is not None and has_own_gradients(called):
-                return True
-        elif _tf.has_custom_gradient(op) and not is_apart(op):
-            return True
-    return False
-
-
-def _check_own_gradients(step: ReplicaStep, gradients: list[Any]) -> None:
-    """Checks that a program's gradient functions keep examples apart.
-
-    TensorFlow's own do if the operations that they belong to do.
-
-    Raises:
-        IndivisibleLossError: If one does not.
-    """
-    for each in gradients:
-        value = each.values if isinstance(each, tf.IndexedSlices) else each
-        if value is not None and step.reader.kind_of(value) in _OF_OTHER_EXAMPLES:
-            raise step.reader.error_of(value)
 
 
 def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:

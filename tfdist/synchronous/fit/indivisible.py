@@ -21,6 +21,11 @@ _TAKEN = (
     "its number of examples. Pass examples that belong together, such as pairs, as several "
     "inputs: (anchors, positives), not one array of both"
 )
+_PADDED = (
+    "It pads to the longest row of a replica's part of the batch, where one process pads "
+    "to the longest of all. Give a length that is always the same: output_sequence_length "
+    "of TextVectorization, or shape=[None, length] of RaggedTensor.to_tensor"
+)
 _ADVICE = {
     Kind.TAKEN: _TAKEN,
     Kind.POSITIONS: _TAKEN,
@@ -56,6 +61,8 @@ def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossE
             "apart: use tf.where, and compute the loss in train_step itself, or from "
             f"{_WHOLE_BATCH}"
         )
+    elif op.type == "RaggedTensorToTensor":
+        advice = _PADDED
     else:
         advice = _ADVICE.get(kind, _ADVICE[Kind.UNKNOWN])
     return IndivisibleLossError(

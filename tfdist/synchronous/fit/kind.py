@@ -77,7 +77,14 @@ UNARY = frozenset(
         "Unpack",
         "Sum",
         "Mean",
+        "Tile",
+        "ReluGrad",
+        "SoftplusGrad",
     ]
+)
+# The same, of their second input.
+LINEAR_IN_SECOND = frozenset(
+    ["ReciprocalGrad", "RsqrtGrad", "SigmoidGrad", "SqrtGrad", "TanhGrad"]
 )
 ADDITIVE = frozenset(["Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2"])
 PRODUCTS = frozenset(["Mul", "MatMul", "BatchMatMulV2", "Einsum"])

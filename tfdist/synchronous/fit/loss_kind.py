@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart, is_of_gradient, is_of_keras, is_of_ragged
+from tfdist._authors import is_apart, is_of_gradient, is_of_ragged
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.fit.application import Application
 from tfdist.synchronous.fit.combined import combined
@@ -77,7 +77,7 @@ class KindReader:
         counters: Collection[Any] = (),
     ) -> None:
         self._is_strict = is_strict
-        self._is_same = is_same
+        self.is_same = is_same
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
         self.kinds: dict[Any, Kind] = {}
@@ -173,7 +173,7 @@ class KindReader:
 
     def _at_once(self, tensor: Any) -> Kind | None:
         """Returns the kind if it does not depend on the kinds of the inputs."""
-        if not is_symbolic(tensor) or self._is_same(tensor):
+        if not is_symbolic(tensor) or self.is_same(tensor):
             return Kind.SAME
         op = tensor.op
         if op.type == "ReadVariableOp":
@@ -251,9 +251,8 @@ class KindReader:
         except NotOwnError as error:
             of_size = tensor.shape[1:].is_fully_defined()
             is_padded = tensor.op.type in _PADDED and not of_size
-            is_trusted = is_of_keras if is_padded else is_apart
             takes_positions = Kind.POSITIONS in kinds and not is_of_gradient(tensor.op)
-            if takes_positions or not is_trusted(tensor.op):
+            if takes_positions or is_padded or not is_apart(tensor.op):
                 return error.kind
             rows = somewhere(tensor, operands)
         return self.note(tensor, Known(Kind.ROWS, rows))
@@ -309,7 +308,7 @@ class KindReader:
             places: Of the outputs that are read; None for all.
         """
         inside = KindReader(
-            self._is_same,
+            self.is_same,
             self._kind_of_variable,
             self._has_varying_rows,
             self._is_strict,

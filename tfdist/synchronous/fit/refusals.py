@@ -12,7 +12,7 @@ from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
-from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.kind import ADDED_UP, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.on_read import is_on_read
 
@@ -22,6 +22,8 @@ _WRITES = frozenset(
     + [f"ResourceScatterNd{what}" for what in ("Add", "Sub", "Update", "Max", "Min")]
     + ["ResourceStridedSliceAssign"]
 )
+
+_ADD_WEIGHT = "Create it with add_weight of a layer, whose variables get the value of the whole batch"
 
 
 class ScopeError(ValueError):
@@ -72,6 +74,29 @@ def _check_layer(layer: keras.Layer) -> None:
         )
 
 
+def check_normalization(step: ReplicaStep) -> None:
+    """Checks that synchronized normalization has the statistics of the whole batch.
+
+    Behind a mask Keras computes them from each replica's part, without a word.
+
+    Args:
+        step: The replica's step, after it was traced.
+
+    Raises:
+        SynchronousTrainingError: If a layer has those of a part.
+    """
+    for layer in _tf.flatten_layers(step.model):
+        if not getattr(layer, "synchronized", False):
+            continue
+        if id(getattr(layer, "moving_mean", None)) in step.written:
+            raise SynchronousTrainingError(
+                f"layer {layer.name!r} has synchronized=True and a mask, with which "
+                "Keras takes the statistics of each replica's part of the batch. Remove "
+                "the mask (mask_zero=False, or no Masking before it), or normalize "
+                "before the layer that makes it"
+            )
+
+
 def check_assigned(graph: Any, step: ReplicaStep) -> None:
     """Checks that a step gives plain TensorFlow variables one value on all replicas.
 
@@ -96,14 +121,41 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
         if handle.device not in here or id(handle) in known or is_on_read(handle):
             continue
         values = [each for each in op.inputs if each.dtype != tf.resource]
+        where = made_in(op, Author.PROGRAM, Author.PACKAGE)
         if not {reader.kind_of(each) for each in values} <= {Kind.SAME}:
             raise SynchronousTrainingError(
                 f"a tf.Variable is set to what each replica computes from its own part "
-                f"of the batch{made_in(op, Author.PROGRAM, Author.PACKAGE)}, so that its "
-                "copies differ. Create it with add_weight of a layer, whose variables get "
-                "the value of the whole batch; or, for a mean over examples, with "
-                "aggregation=tf.VariableAggregation.MEAN"
+                f"of the batch{where}, so that its copies differ. {_ADD_WEIGHT}; or, for a "
+                "mean over examples, with aggregation=tf.VariableAggregation.MEAN"
             )
+        for each in values:
+            _check_reduced(each, step, where)
+
+
+def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
+    """Checks that the replicas' values were reduced to the whole batch's.
+
+    Args:
+        value: What is assigned to a `tf.Variable`.
+        step: The replica's step.
+        where: Where that is, for the error.
+
+    Raises:
+        SynchronousTrainingError: If they were reduced to another number.
+    """
+    while value.op.type == "Identity" and value.ref() not in step.reduced:
+        value = value.op.inputs[0]
+    if value.ref() not in step.reduced:
+        return
+    reduce_op, kind = step.reduced[value.ref()]
+    is_sum = reduce_op == tf.distribute.ReduceOp.SUM
+    if kind not in (ADDED_UP if is_sum else WEIGHED):
+        what = "a sum" if is_sum else "a mean"
+        raise SynchronousTrainingError(
+            f"a tf.Variable with the aggregation {reduce_op.value} is set to what is not "
+            f"{what} over examples{where}: the {reduce_op.value.lower()} of all "
+            f"replicas' values is not the whole batch's value. {_ADD_WEIGHT}"
+        )
 
 
 def check_copies(graph: Any, model: Any) -> None:

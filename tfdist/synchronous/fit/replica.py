@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.graph import function_being_traced
+from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
 
@@ -39,7 +39,6 @@ class ReplicaStep:
             batch.
         gathered: The tensors whose rows were gathered from all replicas, with all rows.
         gathered_in: The graph in which they were.
-        of_whole_batch: The metric variables that were updated from the whole batch.
         is_updating: Whether current writes are equal on all replicas already.
         is_differentiating: Whether a gradient is being computed.
         differentiates_same: Whether it is one of numbers that every replica has alike,
@@ -49,6 +48,8 @@ class ReplicaStep:
             replicas of this process.
         model: The model whose step it is.
         assigned: The identities of the handles of Keras variables that it assigns.
+        reduced: The results of reductions that are not tfdist's own, with the
+            `tf.distribute.ReduceOp` and the kind of what was reduced.
         token: What the next exchange that a tape may go back through depends on.
     """
 
@@ -64,7 +65,6 @@ class ReplicaStep:
     whole_batch: bool = True
     gathered: dict[int, tuple[Any, tf.Tensor]] = field(default_factory=dict)
     gathered_in: Any = None
-    of_whole_batch: set[int] = field(default_factory=set)
     is_updating: bool = False
     is_differentiating: bool = False
     differentiates_same: bool = False
@@ -72,6 +72,7 @@ class ReplicaStep:
     shapes: list[bool] = field(default_factory=list)
     model: Any = None
     assigned: set[int] = field(default_factory=set)
+    reduced: dict[Any, tuple[Any, Kind]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
@@ -79,6 +80,7 @@ class ReplicaStep:
         self._seed: int | None = None
         self.token = tf.zeros([])
         self._same: set[Any] = set()
+        self._states: set[int] = set()
         self._kinds_of_variables: dict[int, Kind] = {}
         self.reader = KindReader(
             lambda tensor: tensor.ref() in self._same,
@@ -209,7 +211,30 @@ class ReplicaStep:
         if not self.is_rehearsal:
             for each in variables:
                 if each.aggregation == "sum":
+                    self._states.add(id(each.value.handle))
                     self._kinds_of_variables[id(each.value.handle)] = Kind.SUM
+
+    def has_state(self, tensor: tf.Tensor) -> bool:
+        """Returns whether a sum has the state of a metric in it.
+
+        That state counts on a replica without rows, too: it has those of earlier steps.
+        """
+        if self.known_kinds is not None:
+            # Without a graph it cannot be seen.
+            return False
+        visited, pending = set(), [tensor]
+        while pending:
+            each = pending.pop()
+            kind = self.reader.kind_of(each)
+            if each.ref() in visited or kind not in (Kind.SUM, Kind.OTHER):
+                continue
+            visited.add(each.ref())
+            if each.op.type == "ReadVariableOp":
+                if id(handle_of(each.op)) in self._states:
+                    return True
+                continue
+            pending += inputs_of(each)
+        return False
 
     def sees(self, variable: Any) -> None:
         """Takes note of a Keras variable that the step assigns, as opposed to others."""

@@ -13,12 +13,15 @@ from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import (
     of_first_replica,
     sum_tensors,
-    undo_if_idle,
 )
 from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
-from tfdist.synchronous.fit.refusals import check_assigned, check_copies
+from tfdist.synchronous.fit.refusals import (
+    check_assigned,
+    check_copies,
+    check_normalization,
+)
 from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
@@ -150,7 +153,6 @@ class ReplicaSteps(ModelFunctions):
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
         step.model = self.model
-        undo = undo_if_idle(step, self.model.metrics_variables)
         step.is_given(batch)
         step.sums(self.model.metrics_variables)
         with step.drawing():
@@ -162,8 +164,9 @@ class ReplicaSteps(ModelFunctions):
             if self.strategy.has_one_script:
                 check_copies(graph, self.model)
             check_assigned(graph, step)
+            if self.strategy.num_replicas_in_sync > 1:
+                check_normalization(step)
         settle_written(step)
-        undo()
         self._sources = {n: self._results.source_of(log) for n, log in logs.items()}
         return {
             name: part_of(step, _as_float(logs[name]))

@@ -47,11 +47,11 @@ def part_of(
     if kind in INDIVISIBLE:
         is_by_keras = _is_by_keras(step, value)
         if is_by_keras and is_increment:
-            return value
+            return step.counted(value)
         if step.whole_batch and not is_by_keras:
             raise step.reader.error_of(value)
     if kind in ADDED_UP:
-        if step.has_rows:
+        if step.has_rows or step.has_state(value):
             return value
         # The stand-in row of a replica without examples must not be added up.
         return tf.where(step.count > 0, value, tf.zeros_like(value))
