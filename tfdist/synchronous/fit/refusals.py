@@ -110,7 +110,10 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
     Raises:
         SynchronousTrainingError: If one gets a replica's own value.
     """
-    reader, handles = step.reader, [each.value.handle for each in step.model.variables]
+    reader, handles = (
+        step.reader,
+        [_tf.value_of(each).handle for each in step.model.variables],
+    )
     known = {id(each) for each in handles} | step.assigned
     # The graph may have the steps of other replicas, each of which checks its own.
     here = {each.device for each in handles}

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
@@ -211,8 +212,8 @@ class ReplicaStep:
         if not self.is_rehearsal:
             for each in variables:
                 if each.aggregation == "sum":
-                    self._states.add(id(each.value.handle))
-                    self._kinds_of_variables[id(each.value.handle)] = Kind.SUM
+                    self._states.add(id(_tf.value_of(each).handle))
+                    self._kinds_of_variables[id(_tf.value_of(each).handle)] = Kind.SUM
 
     def has_state(self, tensor: tf.Tensor) -> bool:
         """Returns whether a sum has the state of a metric in it.
@@ -238,7 +239,7 @@ class ReplicaStep:
 
     def sees(self, variable: Any) -> None:
         """Takes note of a Keras variable that the step assigns, as opposed to others."""
-        self.assigned.add(id(variable.value.handle))
+        self.assigned.add(id(_tf.value_of(variable).handle))
 
     def wrote(self, variable: Any, value: Any) -> None:
         """Records that the replica has assigned a Keras variable."""
@@ -250,7 +251,7 @@ class ReplicaStep:
         if kind is not Kind.SAME or id(variable) in self.written:
             self.written[id(variable)] = variable, value
             # Later reads of the variable in this step return this replica's own value.
-            self._kinds_of_variables[id(variable.value.handle)] = kind
+            self._kinds_of_variables[id(_tf.value_of(variable).handle)] = kind
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
