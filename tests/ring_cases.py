@@ -126,6 +126,35 @@ def a_step_fails_on_one_worker(strategy):
 
 
 @ring_case
+def steps_in_a_loop(strategy):
+    """A ring cannot add up gradients within a loop of the step's graph."""
+
+    class Looping(keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+
+            def turn(i):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(self(x) - y))
+                weights = self.trainable_variables
+                self.optimizer.apply(tape.gradient(loss, weights), weights)
+                return i + 1
+
+            tf.while_loop(lambda i: i < 2, turn, [0])
+            return {}
+
+    with strategy.scope():
+        model = Looping([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd")
+    try:
+        model.fit(*cases.data(), verbose=0)
+        message = "no error"
+    except ValueError as error:
+        message = f"{type(error).__name__}: {error}"
+    return {"message": message}
+
+
+@ring_case
 def a_worker_dies(strategy):
     """A worker is killed between two epochs; the next epoch names it."""
     return lose_worker(strategy, signal.SIGKILL)

@@ -103,6 +103,13 @@ def test_copies_are_equal_after_a_step_that_failed_on_one_worker(found):
     assert found("a_step_fails_on_one_worker")["copies_equal"]
 
 
+def test_a_step_that_exchanges_within_a_loop_is_refused(found):
+    message = found("steps_in_a_loop")["message"]
+    assert message.startswith("NestedFunctionError: RingStrategy was to add up"), (
+        message
+    )
+
+
 def test_saved_models_load_without_the_strategy(found):
     assert found("saving")["same"]
     assert found("saving")["files"] == ["export", "model.keras", "model.weights.h5"]

@@ -15,6 +15,7 @@ from tfdist.liveness.last_resort import LastResort
 from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
 from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
 from tfdist.synchronous.fit.computation import (
+    check_not_within,
     exchanging,
     has_reduced_gradients,
     note_equal,
@@ -78,6 +79,10 @@ class RingExtended(_tf.MirroredExtended):
                 tf.distribute.ReduceOp.SUM, pairs, options
             )
 
+        check_not_within(
+            "RingStrategy was to add up gradients or numbers of all replicas",
+            "Write that part without it, or use MultiWorkerMirroredStrategy",
+        )
         # The ring finds a value's place by its device. A constant has none until `identity`
         # places it on the replica's.
         placed = tuple(tf.nest.map_structure(tf.identity, each) for each in values)

@@ -20,11 +20,13 @@ increment: adding differences could leave a value that no worker wrote.
 
 import tensorflow as tf
 
+from tfdist._refusal import RefusalError
+
 _SUMS = frozenset({"Add", "AddV2", "Sub"})
 _PROJECTIONS = frozenset({"Mul", "RealDiv", "DivNoNan", "Maximum", "Minimum"})
 
 
-class NotAdditiveError(ValueError):
+class NotAdditiveError(RefusalError):
     """A step sets a variable to which workers can only add."""
 
 

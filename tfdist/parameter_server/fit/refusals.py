@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import Author, made_in
+from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.variables.partitioned import PartitionedVariable
 
@@ -19,7 +20,7 @@ from tfdist.variables.partitioned import PartitionedVariable
 _WHOLE_WEIGHT_OPTIMIZERS = frozenset({"Lamb", "Adafactor", "Muon"})
 
 
-class AsynchronousTrainingError(ValueError):
+class AsynchronousTrainingError(RefusalError):
     """The model needs something that asynchronous training cannot do correctly."""
 
 

@@ -83,7 +83,10 @@ def gathered(
     for tensor, kind in zip(tensors, kinds, strict=True):
         _check_kind(step, tensor, kind)
     rows = [t for t, kind in zip(tensors, kinds, strict=True) if kind is Kind.ROWS]
-    step.check_not_within()
+    # A gradient could not flow out of a branch or a loop.
+    step.check_not_within(
+        "tfdist.whole_batch was called", "Call it before, in the step itself"
+    )
     if rows and not step.is_rehearsal:
         step.check_can_exchange()
         everyone = iter(AllRows(step, rows).gathered(one_per_example))

@@ -268,6 +268,12 @@ def note_reduced(reduce_op: Any, value: Any, total: Any) -> None:
         }
 
 
+def check_not_within(what: str, instead: str) -> None:
+    """Checks that this thread traces no branch and no loop of a step: see `ReplicaStep`."""
+    if (step := getattr(current_computation(), "step", None)) is not None:
+        step.check_not_within(what, instead)
+
+
 def note_equal(values: Any) -> None:
     """Takes note of what all replicas have alike, if this thread is in a step.
 

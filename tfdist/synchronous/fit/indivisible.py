@@ -5,6 +5,7 @@ import re
 import tensorflow as tf
 
 from tfdist._authors import Author, made_in
+from tfdist._refusal import RefusalError
 from tfdist.synchronous.fit import fixed_rows
 from tfdist.synchronous.fit.kind import Kind
 
@@ -42,7 +43,7 @@ _ADVICE = {
 }
 
 
-class IndivisibleLossError(ValueError):
+class IndivisibleLossError(RefusalError):
     """A loss cannot be computed by replicas that each have a part of the batch."""
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import Author, made_in
+from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
 from tfdist.synchronous.fit.kind import ADDED_UP, WEIGHED, Kind
@@ -30,7 +31,7 @@ class ScopeError(ValueError):
     """Part of a model was created outside of the strategy's scope."""
 
 
-class SynchronousTrainingError(ValueError):
+class SynchronousTrainingError(RefusalError):
     """The model needs something that replicas with parts of a batch cannot do."""
 
 

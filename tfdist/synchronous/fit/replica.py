@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._refusal import RefusalError
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
@@ -16,7 +17,7 @@ from tfdist.synchronous.fit.loss_kind import KindReader
 _SEEDS_APART = 1_000_003
 
 
-class NestedFunctionError(ValueError):
+class NestedFunctionError(RefusalError):
     """A step exchanges numbers between replicas in a `tf.function` that it calls."""
 
 
@@ -144,17 +145,20 @@ class ReplicaStep:
             "exchange numbers. Remove that @tf.function: fit compiles the whole step"
         )
 
-    def check_not_within(self) -> None:
+    def check_not_within(self, what: str, instead: str) -> None:
         """Checks that what is being traced is no branch and no loop of the step.
 
+        Args:
+            what: What cannot be done within one.
+            instead: What to do instead.
+
         Raises:
-            NestedFunctionError: If it is, and a gradient could not flow out of it.
+            NestedFunctionError: If it is one.
         """
         graph = tf.compat.v1.get_default_graph()
         if self.known_kinds is None and graph is not self._graph:
             raise NestedFunctionError(
-                "tfdist.whole_batch was called within a tf.cond, a loop or a tf.function "
-                "of the step. Call it before, in the step itself"
+                f"{what} within a tf.cond, a loop or a tf.function of the step. {instead}"
             )
 
     def proceed(self, token: tf.Tensor) -> None:
