@@ -233,6 +233,50 @@ def in_a_branch(x, y):
     return loss
 
 
+@case(Kind.MEAN)
+def of_a_branch(x, y):
+    # As where a term of a loss begins after some steps.
+    late = tf.cond(WEIGHT[0, 0] > 0, lambda: tf.reduce_mean(y), lambda: 0.0)
+    return tf.reduce_mean(x) + late
+
+
+@case(Kind.SUM)
+def sum_of_a_branch(x, y):
+    return tf.cond(WEIGHT[0, 0] > 0, lambda: tf.reduce_sum(x), lambda: tf.reduce_sum(y))
+
+
+@case(Kind.UNKNOWN)
+def of_a_branch_that_each_replica_draws(x, y):
+    drawn = tf.random.uniform([]) < 0.5
+    return tf.cond(drawn, lambda: tf.reduce_mean(y), lambda: 0.0)
+
+
+@case(Kind.UNKNOWN)
+def of_a_branch_that_the_examples_choose(x, y):
+    return tf.cond(tf.reduce_mean(x) > 0, lambda: tf.reduce_mean(y), lambda: 0.0)
+
+
+def accumulated(turn, turns):
+    return tf.while_loop(
+        lambda i, _: i < turns, lambda i, total: (i + 1, turn(total)), [0, 0.0]
+    )[1]
+
+
+@case(Kind.MEAN)
+def accumulated_means(x, y):
+    return accumulated(lambda total: 0.9 * total + 0.1 * tf.reduce_mean(x), 3)
+
+
+@case(Kind.UNKNOWN)
+def accumulated_squares(x, y):
+    return accumulated(lambda total: total**2 + tf.reduce_mean(x), 3)
+
+
+@case(Kind.UNKNOWN)
+def accumulated_as_often_as_there_are_examples(x, y):
+    return accumulated(lambda total: total + tf.reduce_mean(y), tf.shape(x)[0])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_kind(name):
     kind, function = CASES[name]

@@ -74,7 +74,14 @@ def of_branches(op: tf.Operation, given: list[Known], read: Read) -> list[Known]
     if None in graphs or given[0].kind not in CONSTANTS | {Kind.EXAMPLE}:
         return [Known(Kind.UNKNOWN)] * len(op.outputs)
     results = [read(graph, given[1:], set())[0] for graph in graphs]
-    return [_joined(one, other, False) for one, other in zip(*results, strict=True)]
+    known = [_joined(one, other, False) for one, other in zip(*results, strict=True)]
+    # Where each replica draws, they take different branches.
+    is_same = given[0].kind is Kind.SAME
+    numbers = {Kind.MEAN, Kind.SUM, Kind.COUNT}
+    return [
+        each if is_same or each.kind not in numbers else Known(Kind.UNKNOWN)
+        for each in known
+    ]
 
 
 def _joined(before: Known, after: Known, is_over_examples: bool) -> Known:
@@ -84,8 +91,12 @@ def _joined(before: Known, after: Known, is_over_examples: bool) -> Known:
         return before
     if kinds <= CONSTANTS:
         return Known(Kind.DRAWN)
-    if kinds <= CONSTANTS | {Kind.EXAMPLE} and not is_over_examples:
-        return Known(Kind.EXAMPLE)
+    if not is_over_examples:
+        if kinds <= CONSTANTS | {Kind.EXAMPLE}:
+            return Known(Kind.EXAMPLE)
+        # A constant counts once, as in a sum of both.
+        if kinds <= {Kind.SAME, Kind.MEAN}:
+            return Known(Kind.MEAN)
     found = [each.rows for each in (before, after) if each.rows]
     # A list is empty at first.
     if found and kinds <= CONSTANTS | {Kind.ROWS}:

@@ -28,6 +28,7 @@ from tfdist.synchronous.fit.kind import (
     CONSTANTS,
     INDIVISIBLE,
     SUMS_OVER_ROWS,
+    WEIGHED,
     Kind,
 )
 from tfdist.synchronous.fit.loops import BRANCHES, LOOPS, of_branches, of_loop
@@ -52,6 +53,7 @@ _MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 _PASSES_POSITIONS = frozenset(
     ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze", "StridedSlice"]
 )
+_FOLLOWED = WEIGHED | {Kind.ROWS, Kind.EXAMPLE, Kind.SUM, Kind.COUNT}
 _COLLECTIVE = re.compile("^Collective")
 
 
@@ -278,8 +280,7 @@ class KindReader:
         if has_rows(tensor) and known.kind in INDIVISIBLE and is_apart(op):
             operands = [Operand(each, self.known(each)) for each in inputs]
             return self.note(tensor, Known(Kind.ROWS, somewhere(tensor, operands)))
-        is_followed = known.kind in CONSTANTS | {Kind.ROWS, Kind.EXAMPLE}
-        if has_rows(tensor) or is_followed:
+        if has_rows(tensor) or known.kind in _FOLLOWED:
             return self.note(tensor, known)
         return Kind.UNKNOWN
 
