@@ -491,6 +491,52 @@ def loss_with_a_metric(strategy):
     return cases.result(model, model.fit(cases.data(41)[0], **FIT))
 
 
+class Decaying(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="decaying")
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, values):
+        self.total.assign(0.5 * self.total + tf.reduce_sum(values))
+
+    def result(self):
+        return self.total
+
+
+class Towers(keras.Model):
+    """Its call uses one tower; its metrics are logged as they are in mid-step."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = keras.layers.Dense(3, kernel_initializer=cases.ramp)
+        self.right = keras.layers.Dense(3, kernel_initializer=cases.ramp)
+        self.mean = keras.metrics.Mean()
+        self.decaying = Decaying()
+
+    @property
+    def metrics(self):
+        return [self.mean]
+
+    def call(self, x):
+        return self.left(x)
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.left(x) - 2.0 * self.right(x)))
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        before = self.mean.result()
+        self.mean.update_state(loss)
+        self.decaying.update_state(x)
+        return {"before": before, "decaying": self.decaying.result()}
+
+
+@case
+def two_towers(strategy):
+    model = cases.compiled(strategy, Towers, loss=None, metrics=None)
+    return cases.result(model, model.fit(cases.data(41)[0], **FIT))
+
+
 class Noisy(WithoutCall):
     def train_step(self, x):
         return super().train_step(x + 0.01 * keras.random.normal(tf.shape(x)))
@@ -759,14 +805,34 @@ def own_mean_in_a_plain_variable(strategy):
     noting(strategy, Noting)
 
 
-class Decaying(Noting):
+class DecayingNote(Noting):
     def note(self, mean):
         self.noted.assign(0.9 * self.noted + mean)
 
 
 @refused
 def decaying_sum_in_a_plain_variable(strategy):
-    noting(strategy, Decaying, aggregation=tf.VariableAggregation.SUM)
+    noting(strategy, DecayingNote, aggregation=tf.VariableAggregation.SUM)
+
+
+@refused
+def plain_variable_from_a_graph(strategy):
+    class Scaled(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = tf.Variable(0.5 * tf.ones(shape[1:]))
+
+        def call(self, x):
+            return x * self.scale
+
+    class Stack(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.scaled, self.dense = Scaled(), keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(self.scaled(x))
+
+    cases.compiled(strategy, Stack).fit(*cases.data(), **FIT)
 
 
 @refused

@@ -120,37 +120,49 @@ def build(
     Raises:
         Exception: The error of the step itself, if neither way works.
     """
-    problem = _build_by_call(model, strategy, element_spec)
-    name = "train_step" if stage() == TRAIN else "test_step"
-    # The user's own step may use variables that `call` does not create: a second
-    # optimizer, say. So it is rehearsed even if Keras could build the model.
-    is_own = name in vars(model) or (
-        getattr(type(model), name) is not getattr(keras.Model, name)
-    )
-    if not (problem or is_own or always):
-        return
-    if problem and not is_own:
-        raise problem
     # Compiling again replaces the optimizer and the loss, which may need new variables.
     key = (stage(), id(model.optimizer), id(model._compile_loss))
     if key in _rehearsed.get(model, ()):
         return
-    try:
-        writes = _rehearse(strategy, element_spec, rehearse, any_rows)
-        _writes.setdefault(model, {})[stage()] = writes
-    except Exception:
-        # What Keras has built may be enough. If not, the first step raises the error.
-        if problem or always:
-            raise
-        _log.debug("could not rehearse the step of %r", model.name, exc_info=True)
-    _rehearsed.setdefault(model, set()).add(key)
+    problem = _build_by_call(model, strategy, element_spec)
+    is_own = _has_own_step(model)
+    if problem and not is_own:
+        raise problem
+    # The step may use variables that `call` did not create: those of a second optimizer,
+    # or of layers that only training uses.
+    is_needed = (
+        is_own or always or any(not layer.built for layer in _tf.flatten_layers(model))
+    )
+    if is_needed:
+        try:
+            writes = _rehearse(strategy, element_spec, rehearse, any_rows)
+            _writes.setdefault(model, {})[stage()] = writes
+        except Exception:
+            # What Keras has built may be enough. If not, the first step raises the error.
+            if problem or always:
+                raise
+            _log.debug("could not rehearse the step of %r", model.name, exc_info=True)
+    if stage() == TRAIN and model.optimizer is not None:
+        _build_optimizer(strategy, model.optimizer, model.trainable_variables)
+    if is_needed:
+        _rehearsed.setdefault(model, set()).add(key)
+
+
+def _has_own_step(model: Any) -> bool:
+    name = "train_step" if stage() == TRAIN else "test_step"
+    is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
+    return name in vars(model) or not is_inherited
 
 
 def _build_by_call(
     model: Any, strategy: tf.distribute.Strategy, element_spec: Any
 ) -> Exception | None:
     try:
-        with warnings.catch_warnings(record=True) as warned, strategy.scope():
+        with (
+            warnings.catch_warnings(record=True) as warned,
+            strategy.scope(),
+            _left_unbuilt(model.optimizer),
+        ):
             model._symbolic_build(data_batch=element_spec)
     except Exception as error:
         # Drop the warnings that Keras could not build the model: a rehearsal may.
@@ -158,6 +170,27 @@ def _build_by_call(
     for each in warned:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     return None
+
+
+@contextlib.contextmanager
+def _left_unbuilt(optimizer: Any) -> Iterator[None]:
+    """Keeps Keras from building an optimizer, whose variables may not all exist yet."""
+    if optimizer is None or optimizer.built:
+        yield
+        return
+    optimizer.built = True
+    try:
+        yield
+    finally:
+        optimizer.built = False
+
+
+def _build_optimizer(
+    strategy: tf.distribute.Strategy, optimizer: Any, variables: list[Any]
+) -> None:
+    if not optimizer.built:
+        with strategy.scope(), keras.name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(variables)
 
 
 def _rehearse(
@@ -208,9 +241,7 @@ def _rehearse(
     # Not built inside the trace: slots go beside variables that may not have existed
     # there.
     for optimizer, variables in applied:
-        if not optimizer.built:
-            with strategy.scope(), keras.name_scope(optimizer.name, caller=optimizer):
-                optimizer.build(variables)
+        _build_optimizer(strategy, optimizer, variables)
     return writes
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.cluster.startup import wait_for
+from tfdist.keras.graph import is_symbolic
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.computation import (
@@ -21,6 +22,7 @@ from tfdist.synchronous.fit.computation import (
     note_shapes,
     part_to_reduce,
 )
+from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.on_read import note_on_read
 from tfdist.variables.creation import variable_path
 
@@ -191,6 +193,14 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
+        initial = kwargs.get("initial_value")
+        if tf.is_tensor(initial) and is_symbolic(initial):
+            # The chief would send it when that graph runs, which is never.
+            raise SynchronousTrainingError(
+                f"{kwargs.get('name') or 'a tf.Variable'} is created, while the model is "
+                "built, from a tensor of a graph, which the workers cannot exchange. "
+                "Create it in __init__ or from a NumPy array, or use add_weight"
+            )
         try:
             with naming_lost_peers(self.lost_peers):
                 created = super()._create_variable(next_creator, **kept_equal(kwargs))

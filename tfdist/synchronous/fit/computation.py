@@ -138,11 +138,23 @@ class ReplicaComputation(WholeBatchComputation):
             return part_of(step, value)
         if step.has_rows:
             return value
+        value = tf.cast(value, variable.dtype)
+        return tf.where(
+            step.count > 0, value, self._state_without_rows(variable, value)
+        )
+
+    def _state_without_rows(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
+        """Returns a sum that is assigned to a metric's state, with no rows in it."""
         state = tf.convert_to_tensor(variable.value)
-        # Nearly all metrics add to their state: without a graph it cannot be seen.
-        is_added = step.known_kinds is not None or step.has_state(value)
-        idle = state if is_added else tf.zeros_like(state)
-        return tf.where(step.count > 0, tf.cast(value, state.dtype), idle)
+        if self.step.known_kinds is not None or not value.dtype.is_floating:
+            # Nearly all metrics add to their state.
+            return state
+        # A sum is linear in the states that it is computed from, such as a decaying one.
+        reads = self.step.states_in(value)
+        slopes = tf.gradients(value, reads) if reads else []
+        pairs = zip(slopes, reads, strict=True)
+        terms = [slope * read for slope, read in pairs if slope is not None]
+        return tf.add_n(terms) if terms else tf.zeros_like(state)
 
     def assign_add(
         self, keras_add: Callable[..., Any], variable: Any, value: Any

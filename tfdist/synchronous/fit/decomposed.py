@@ -46,7 +46,7 @@ class Decomposed:
         self._kinds = [step.reader.kind_of(each) for each in self._parts]
         pairs = list(zip(self._parts, self._kinds, strict=True))
         self._have_state = [
-            kind is Kind.SUM and step.has_state(part) for part, kind in pairs
+            kind is Kind.SUM and bool(step.states_in(part)) for part, kind in pairs
         ]
         self._points = [self._estimate(*each) for each in pairs]
         self._weights = [

@@ -5,12 +5,14 @@ a metric is computed again once the states of all replicas are added up. The log
 not tell its metric: a `train_step` may choose any.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import keras
+
+_CHANGES = ("update_state", "reset_state")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Source:
 class MetricResults:
     """Records the results that a model's metrics return within this context.
 
+    A result counts until the metric's state changes: what it returned before cannot be
+    computed from the state after the step.
+
     Args:
         model: The Keras model.
     """
@@ -49,6 +54,9 @@ class MetricResults:
             # An attribute of the object hides the method of its class. `vars` bypasses
             # Keras's `__setattr__`, which tracks what is assigned.
             vars(metric)["result"] = self._noting(metric, metric.result)
+            for name in _CHANGES:
+                change = getattr(metric, name)
+                vars(metric)[name] = self._changing(metric, change)
         return self
 
     def __exit__(
@@ -58,7 +66,8 @@ class MetricResults:
         traceback: TracebackType | None,
     ) -> None:
         for metric in self._metrics:
-            vars(metric).pop("result", None)
+            for name in ("result", *_CHANGES):
+                vars(metric).pop(name, None)
 
     def source_of(self, log: Any) -> Source | None:
         """Returns the metric that returned this very object, or None."""
@@ -71,6 +80,17 @@ class MetricResults:
             return returned
 
         return result
+
+    def _changing(self, metric: Any, change: Callable[..., Any]) -> Any:
+        def changing(*args: Any, **kwargs: Any) -> Any:
+            self._returned = [
+                (value, source)
+                for value, source in self._returned
+                if source.metric is not metric
+            ]
+            return change(*args, **kwargs)
+
+        return changing
 
     def _note(self, returned: Any, source: Source) -> None:
         if isinstance(returned, Mapping):

@@ -215,18 +215,20 @@ class ReplicaStep:
         """Marks each variable's value as a part: replicas' metric states are added up."""
         if not self.is_rehearsal:
             for each in variables:
-                if each.aggregation == "sum":
+                is_state = each.synchronization == "on_read"
+                if is_state and each.aggregation == "sum":
                     self._states.add(id(_tf.value_of(each).handle))
                     self._kinds_of_variables[id(_tf.value_of(each).handle)] = Kind.SUM
 
-    def has_state(self, tensor: tf.Tensor) -> bool:
-        """Returns whether a sum has the state of a metric in it.
+    def states_in(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the states of metrics, as they were read, that a sum has in it.
 
-        That state counts on a replica without rows, too: it has those of earlier steps.
+        They count on a replica without rows, too: it has those of earlier steps. Without a
+        graph they cannot be seen.
         """
         if self.known_kinds is not None:
-            # Without a graph it cannot be seen.
-            return False
+            return []
+        found: list[tf.Tensor] = []
         visited, pending = set(), [tensor]
         while pending:
             each = pending.pop()
@@ -236,10 +238,10 @@ class ReplicaStep:
             visited.add(each.ref())
             if each.op.type == "ReadVariableOp":
                 if id(handle_of(each.op)) in self._states:
-                    return True
+                    found.append(each)
                 continue
             pending += inputs_of(each)
-        return False
+        return found
 
     def sees(self, variable: Any) -> None:
         """Takes note of a Keras variable that the step assigns, as opposed to others."""

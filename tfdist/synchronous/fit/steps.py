@@ -154,7 +154,9 @@ class ReplicaSteps(ModelFunctions):
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
         step.model = self.model
         step.is_given(batch)
-        step.sums(self.model.metrics_variables)
+        # A model's `metrics` may leave some of its metrics out: a layer's has all.
+        metrics = [*self.model.metrics, *keras.Layer.metrics.fget(self.model)]
+        step.sums([variable for metric in metrics for variable in metric.variables])
         with step.drawing():
             logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())

@@ -51,7 +51,7 @@ def part_of(
         if step.whole_batch and not is_by_keras:
             raise step.reader.error_of(value)
     if kind in ADDED_UP:
-        if step.has_rows or step.has_state(value):
+        if step.has_rows or step.states_in(value):
             return value
         # The stand-in row of a replica without examples must not be added up.
         return tf.where(step.count > 0, value, tf.zeros_like(value))
