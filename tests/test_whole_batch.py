@@ -34,7 +34,9 @@ REFUSED = {
     "decaying_sum_in_a_plain_variable": (
         r"SynchronousTrainingError: .*SUM is set to what is not a sum.*_cases\.py, line"
     ),
-    "plain_variable_from_a_graph": "SynchronousTrainingError: .*a tensor of a graph",
+    "plain_variable_from_a_graph": (
+        "SynchronousTrainingError: .*a tensor of a graph|initial_value.*not be lifted"
+    ),
     "clipped_gradient_of_a_weight": "IndivisibleLossError: .*kernel.*not linear",
     "normalized_behind_a_mask": "SynchronousTrainingError: .*synchronized=True and a mask",
     "texts_of_any_length": "IndivisibleLossError: .*output_sequence_length",

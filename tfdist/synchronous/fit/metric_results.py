@@ -5,6 +5,7 @@ a metric is computed again once the states of all replicas are added up. The log
 not tell its metric: a `train_step` may choose any.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -47,7 +48,7 @@ class MetricResults:
 
     def __init__(self, model: Any) -> None:
         self._metrics = list(model.metrics)
-        self._returned: list[tuple[Any, Source]] = []
+        self._returned: list[tuple[Any, Source, int]] = []
 
     def __enter__(self) -> "MetricResults":
         for metric in self._metrics:
@@ -71,7 +72,8 @@ class MetricResults:
 
     def source_of(self, log: Any) -> Source | None:
         """Returns the metric that returned this very object, or None."""
-        return next((source for value, source in self._returned if value is log), None)
+        found = (source for value, source, _ in self._returned if value is log)
+        return next(found, None)
 
     def _noting(self, metric: Any, compute: Any) -> Any:
         def result() -> Any:
@@ -83,10 +85,12 @@ class MetricResults:
 
     def _changing(self, metric: Any, change: Callable[..., Any]) -> Any:
         def changing(*args: Any, **kwargs: Any) -> Any:
+            # Each replica of a process has a thread of its own, and they take turns.
+            here = threading.get_ident()
             self._returned = [
-                (value, source)
-                for value, source in self._returned
-                if source.metric is not metric
+                each
+                for each in self._returned
+                if each[1].metric is not metric or each[2] != here
             ]
             return change(*args, **kwargs)
 
@@ -97,7 +101,7 @@ class MetricResults:
             for key, value in returned.items():
                 self._note(value, Source(source.metric, (*source.keys, key)))
         else:
-            self._returned.append((returned, source))
+            self._returned.append((returned, source, threading.get_ident()))
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
