@@ -1,16 +1,22 @@
-"""One pipeline of TFRecord files, read by the chief or by the workers.
+"""One pipeline of TFRecord files, read by the chief, by the workers, or by tf.data service.
 
     python benchmarks/data_path.py --json=benchmarks/measured/data_path.json
 
 Four workers, a ps and the chief are hosts of their own (network namespaces) on links of
 `--rates`. Each record is an image of 150,528 bytes, and the model is small: what limits
-training is the way of the data. Epochs by each route take turns on one cluster, and a pair
-of epochs has one ratio. Who reads is said by `auto_shard_policy` alone:
+training is the way of the data. Epochs by each route take turns on one cluster, and two
+epochs of a turn have one ratio.
 
-| route    | the chief sends                                        |
-| -------- | ------------------------------------------------------ |
-| `chief`  | the batches, as with `AutoShardPolicy.OFF`             |
-| `leases` | where the records are: what `fit` finds by itself      |
+| route     | who reads                                                                |
+| --------- | ------------------------------------------------------------------------ |
+| `chief`   | the chief, which sends the batches: `AutoShardPolicy.OFF`                |
+| `leases`  | the workers, told where the records are: what `fit` finds by itself      |
+| `endless` | the workers, told nothing: with `repeat()`, each keeps one batch in four |
+| `service` | two data workers of tf.data service, whose files are sharded `DYNAMIC`   |
+
+Only the first two end. The others go on for as many steps, and in them miss examples and see
+others twice: a worker has batches ahead that nobody asks for, and a data worker with fewer
+of the files begins again before the other one has ended. `missed` counts them.
 """
 
 import json
@@ -19,8 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +39,27 @@ from netns import Network, network
 import tf_config
 
 WORKERS, PORT, BATCH = 4, 2222, 8
+SERVICE = ("dispatcher", "data0", "data1")
+CHIEF, DATA_SERVICE = (
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("data_path_chief", "data_service")
+)
 SHAPE = (224, 224, 3)
 BYTES = 224 * 224 * 3
-ROUTES = ("chief", "leases")
-LEAST_RATIO, MOST_SENT = 3.0, 0.01
+ROUTES = ("chief", "leases", "endless", "service")
+# How many times the examples a second of each other route leases have to reach.
+LEAST_RATIOS, MOST_SENT = {"chief": 3.0, "endless": 0.97, "service": 1.0}, 0.01
 
 
 def define_flags() -> None:
     """Defines the command-line flags."""
-    flags.DEFINE_integer("repeats", 5, "Pairs of epochs at each rate.", lower_bound=1)
-    flags.DEFINE_integer("examples", 1024, "Per epoch.", lower_bound=BATCH)
+    flags.DEFINE_integer(
+        "repeats", 5, "Epochs of each route at each rate.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        *("examples", 1024, "Per epoch."), lower_bound=BATCH, upper_bound=2**16
+    )
     flags.DEFINE_list("rates", ["1gbit", "200mbit"], "Of each host's link, as of tc.")
-    flags.DEFINE_string("chief", None, "Internal: run as the chief, on these files.")
     flags.DEFINE_string("json", None, "Write every epoch to this file.")
 
 
@@ -56,52 +70,7 @@ def write_records(directory: Path, examples: int) -> None:
     for part in range(8):
         with tf.io.TFRecordWriter(str(directory / f"{part}.tfrecord")) as file:
             for number in range(part, examples, 8):
-                file.write(bytes([number % 256]) * BYTES)
-
-
-def chief(directory: str) -> None:
-    """Runs as the chief: an epoch by the route in each line, reported in JSON."""
-    import keras
-    import tensorflow as tf
-
-    import tfdist
-
-    strategy = tfdist.ParameterServerStrategy(startup_timeout=200.0)
-
-    def parse(records: Any) -> tuple[Any, Any]:
-        images = tf.reshape(tf.io.decode_raw(records, tf.uint8), [-1, *SHAPE])
-        return images, tf.cast(images[:, 0, 0, :1], tf.float32)
-
-    def pipeline(route: str) -> Any:
-        files = tf.data.Dataset.list_files(f"{directory}/*.tfrecord", seed=1)
-        records = files.interleave(
-            tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE
-        )
-        options = tf.data.Options()
-        if route == "chief":
-            options.experimental_distribute.auto_shard_policy = (
-                tf.data.experimental.AutoShardPolicy.OFF
-            )
-        batches = records.shuffle(64, seed=1).batch(BATCH)
-        return batches.map(parse, tf.data.AUTOTUNE).with_options(options)
-
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input(SHAPE, dtype="uint8"),
-                keras.layers.Rescaling(1 / 255),
-                keras.layers.GlobalAveragePooling2D(),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(keras.optimizers.SGD(0.01), "mse")
-    data = {route: pipeline(route) for route in ROUTES}
-    for line in sys.stdin:
-        began = time.perf_counter()
-        model.fit(data[line.strip()], verbose=0)
-        seconds = time.perf_counter() - began
-        told = {"seconds": seconds, "steps": list(strategy.worker_report().steps)}
-        print(json.dumps(told), file=sys.__stdout__, flush=True)
+                file.write(number.to_bytes(2, "little") * (BYTES // 2))
 
 
 class Cluster:
@@ -118,8 +87,13 @@ class Cluster:
         self._processes: list[subprocess.Popen[str]] = []
         for job in ("ps", "worker"):
             for index, name in enumerate(jobs()[job]):
-                self._start(name, job, index, ["-m", "tfdist.server"])
-        self._chief = self._start("chief", "chief", 0, [__file__, f"--chief={records}"])
+                self._start(name, ["-m", "tfdist.server"], self._task(job, index))
+        service = {name: f"{hosts.address(name)}:{PORT}" for name in SERVICE}
+        dispatcher = service["dispatcher"]
+        for name, address in service.items():
+            self._start(name, [DATA_SERVICE, dispatcher, address])
+        told = [records, str(flags.FLAGS.examples), dispatcher]
+        self._chief = self._start("chief", [CHIEF, *told], self._task("chief", 0))
 
     def epoch(self, route: str) -> dict[str, Any]:
         """Trains for an epoch, and returns its seconds and the bytes of the chief."""
@@ -140,10 +114,13 @@ class Cluster:
         for process in self._processes:
             process.wait()
 
-    def _start(
-        self, name: str, job: str, index: int, program: Sequence[str]
-    ) -> "subprocess.Popen[str]":
+    def _task(self, job: str, index: int) -> dict[str, str]:
         task = tf_config.TFConfig(self._cluster, tf_config.Task(job, index))
+        return {"TF_CONFIG": task.to_json()}
+
+    def _start(
+        self, name: str, program: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[str]":
         with (self._logs / f"{name}.log").open("w") as log:
             process = subprocess.Popen(
                 self._hosts.command(name, [sys.executable, *program]),
@@ -151,10 +128,10 @@ class Cluster:
                     "TF_CPP_MIN_LOG_LEVEL": "2",
                     "CUDA_VISIBLE_DEVICES": "-1",
                     **os.environ,
-                    "TF_CONFIG": task.to_json(),
+                    **(env or {}),
                 },
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if job == "chief" else log,
+                stdout=subprocess.PIPE if name == "chief" else log,
                 stderr=log,
                 text=True,
             )
@@ -181,41 +158,51 @@ def measure(hosts: Network, cluster: Cluster, rate: str) -> list[dict[str, Any]]
     return epochs
 
 
-def ratios(epochs: Sequence[dict[str, Any]]) -> list[float]:
-    """How many times the examples a second of the chief's route, for each repeat."""
+def ratios(epochs: Sequence[dict[str, Any]], other: str) -> list[float]:
+    """How many times the examples a second of another route, for each repeat."""
     seconds = {(each["repeat"], each["route"]): each["seconds"] for each in epochs}
     repeats = sorted({repeat for repeat, _ in seconds})
-    return [seconds[each, "chief"] / seconds[each, "leases"] for each in repeats]
+    return [seconds[each, other] / seconds[each, "leases"] for each in repeats]
 
 
 def table(epochs: Sequence[dict[str, Any]], examples: int) -> rich.table.Table:
     """The medians at each rate, and the targets."""
     found = rich.table.Table(box=rich.box.ROUNDED, title=f"{examples} records an epoch")
-    for heading in ("link", "examples/s: chief", "leases", "ratio", "bytes by leases"):
+    headings = ("link", "route", "examples/s", "missed", "bytes of the chief", "leases")
+    for heading in headings:
         found.add_column(heading)
     for rate in dict.fromkeys(each["rate"] for each in epochs):
         here = [each for each in epochs if each["rate"] == rate]
-        by = {
-            route: [each for each in here if each["route"] == route] for route in ROUTES
-        }
-        speeds = [
-            examples / statistics.median(each["seconds"] for each in by[route])
-            for route in ROUTES
-        ]
-        paired = ratios(here)
-        sent = statistics.median(each["bytes"] for each in by["leases"])
-        share = sent / (examples * BYTES)
-        reached = statistics.median(paired) >= LEAST_RATIO and share <= MOST_SENT
-        found.add_row(
-            rate,
-            *(f"{speed:.0f}" for speed in speeds),
-            f"{statistics.median(paired):.2f} ({min(paired):.2f} to {max(paired):.2f})",
-            f"{share:.2%} of an example: {'reached' if reached else 'MISSED'}",
-        )
-    found.caption = (
-        f"targets: a ratio of {LEAST_RATIO:g} or more, {MOST_SENT:.0%} or less"
-    )
+        for route in ROUTES:
+            by = [each for each in here if each["route"] == route]
+            seconds, missed, sent = (
+                statistics.median(each[key] for each in by)
+                for key in ("seconds", "missed", "bytes")
+            )
+            share = sent / (examples * BYTES)
+            found.add_row(
+                *(rate, route, f"{examples / seconds:.0f}", f"{missed:.0f}"),
+                f"{share:.2%}",
+                _judged(here, route, share),
+            )
+    found.caption = "bytes: of an example; leases: times the examples/s of the route"
     return found
+
+
+def _judged(epochs: Sequence[dict[str, Any]], route: str, share: float) -> str:
+    """What leases reach beside a route, and of leases, what they send."""
+    if route == "leases":
+        return f"at most {MOST_SENT:.0%}: {_said(share <= MOST_SENT)}"
+    paired, least = ratios(epochs, route), LEAST_RATIOS[route]
+    ratio = statistics.median(paired)
+    return (
+        f"{ratio:.2f} ({min(paired):.2f} to {max(paired):.2f}), at least {least:g}: "
+        f"{_said(ratio >= least)}"
+    )
+
+
+def _said(is_reached: bool) -> str:
+    return "reached" if is_reached else "MISSED"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -223,10 +210,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"only flags are allowed; received {argv[1:]}")
     values = flags.FLAGS
-    if values.chief:
-        chief(values.chief)
-        return
-    names = [name for of_job in jobs().values() for name in of_job]
+    names = [name for of_job in jobs().values() for name in of_job] + [*SERVICE]
     with tempfile.TemporaryDirectory() as directory, network(names) as hosts:
         logs, records = Path(directory, "logs"), Path(directory, "records")
         logs.mkdir()
@@ -234,7 +218,8 @@ def main(argv: Sequence[str]) -> None:
         write_records(records, values.examples)
         cluster = Cluster(hosts, str(records), logs)
         try:
-            for route in ROUTES:  # Traces, and the files in the memory of the machine.
+            # Traces, also of longer messages, and the files in the memory of the machine.
+            for route in 2 * ROUTES:
                 cluster.epoch(route)
             epochs = [
                 each for rate in values.rates for each in measure(hosts, cluster, rate)
