@@ -1,0 +1,27 @@
+"""A server that comes late: once the program of its job has reported a step.
+
+    python benchmarks/late_server.py STEP
+
+It takes the place of `python -m tfdist.server` in a job of `launch.chaos`.
+"""
+
+import os
+import runpy
+import sys
+import time
+
+from launch.fault import progress
+from tf_config import contract
+
+PAUSE = 0.1  # seconds
+
+
+def main(step: int) -> None:
+    """Waits, and serves until it is killed."""
+    while progress.read(os.environ[contract.PROGRESS]).furthest < step:
+        time.sleep(PAUSE)
+    runpy.run_module(contract.SERVER_MODULE, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
