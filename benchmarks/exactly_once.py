@@ -33,7 +33,7 @@ TRAINING, LATE = (
     for name in ("exactly_once_training", "late_server")
 )
 WORKERS = 4
-MOST_STEPS = 100  # Of a message, as in exactly_once_training.py.
+MOST_STEPS = 100  # Of a message: what a lost worker leaves to be run again.
 # A checkpoint does not wait longer than ten seconds for a stopped worker, and has its batches
 # put back; a draw of launch.chaos stops it for up to four.
 LONGER = 4

@@ -14,12 +14,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from exactly_once import MOST_STEPS
 
 import tfdist
 from launch.chaos import report_result, report_step
 from tfdist.data import from_source
 
-MOST_STEPS = 100  # Of a message: what a lost worker leaves to be run again.
 PAUSE = 0.1  # seconds between two reports
 
 

@@ -6,22 +6,22 @@ It takes the place of `python -m tfdist.server` in a job of `launch.chaos`.
 """
 
 import os
-import runpy
 import sys
 import time
 
 from launch.fault import progress
 from tf_config import contract
+from tfdist import server
 
 PAUSE = 0.1  # seconds
 
 
-def main(step: int) -> None:
+def main(step: int) -> int:
     """Waits, and serves until it is killed."""
     while progress.read(os.environ[contract.PROGRESS]).furthest < step:
         time.sleep(PAUSE)
-    runpy.run_module(contract.SERVER_MODULE, run_name="__main__")
+    return server.main()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))
