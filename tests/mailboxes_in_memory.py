@@ -87,6 +87,29 @@ class InMemory:
     def is_gone(self, worker: int) -> bool:
         return worker in self._gone
 
+    def publish_aside(self, message: Message) -> None:
+        self._slots[self._me, "aside"] = message
+
+    def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
+        self._check_there(worker)
+        message = self._slots.get((worker, "aside"))
+        return message if message is not None and message.key != NOTHING else None
+
+    def newest(self, worker: int) -> Message | None:
+        self._check_there(worker)
+        found = [self._slots.get((worker, parity)) for parity in range(2)]
+        messages = [each for each in found if each is not None]
+        return max(messages, key=lambda each: each.key, default=None)
+
+    def forget(self, worker: int) -> None:
+        pass
+
+    def _check_there(self, worker: int) -> None:
+        if worker in self._gone:
+            raise GoneError
+        if worker in self._silent:
+            raise SilentError
+
 
 class Crew:
     """Some workers, the exchanges between them, and who is lost.
@@ -103,9 +126,21 @@ class Crew:
         self._slots, self._workers = slots, workers
         self.exchanges = [self.start(i) for i in range(workers)]
 
+    def transport(self, worker: int) -> InMemory:
+        """The mailboxes, as a worker sees them."""
+        return InMemory(self._slots, worker, self.gone, self.silent, self._deaths)
+
+    def start_again(self, worker: int) -> Exchange:
+        """The exchange of a worker in a new process, which begins with empty mailboxes."""
+        for place in (0, 1, "aside"):
+            self._slots.pop((worker, place), None)
+        self._deaths.pop(worker, None)
+        self.gone.discard(worker)
+        return self.start(worker)
+
     def start(self, worker: int) -> Exchange:
         """The exchange of a worker that has just started."""
-        transport = InMemory(self._slots, worker, self.gone, self.silent, self._deaths)
+        transport = self.transport(worker)
         names = [f"worker:{i}" for i in range(self._workers)]
         members = Members(worker, self._workers)
         return Exchange(transport, members, names, timeout=1.0)

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tfdist.local_update.door import Door
 from tfdist.local_update.in_turn import InTurn, in_turn
 from tfdist.local_update.members import Members
 from tfdist.local_update.message import LEFT, NOTHING, Message, bytes_of, header_bytes
 from tfdist.local_update.reads import Range, Reads
+from tfdist.local_update.rejoin import Request, pack
 from tfdist.local_update.transport import SilentError, Transport
 from tfdist.local_update.wire import Coder, Wire
 
@@ -42,6 +44,8 @@ class Exchange(InTurn):
     Attributes:
         received_bytes: Counted where messages arrive, headers included.
         is_quiet: Whether a worker that has ended is expected, and not reported.
+        door: Where workers that were lost ask to come back, while they may; or None.
+        admitted: Whom this worker, which leads, has taken in, and not told so yet.
     """
 
     def __init__(
@@ -63,6 +67,10 @@ class Exchange(InTurn):
         self._versions = [self._heard]
         self.received_bytes = 0
         self.is_quiet = False
+        self.door: Door | None = None
+        self.admitted: Request | None = None
+        self._among = members.present  # Those in the last mean.
+        self._reader: int | None = None  # Who is to read what was handed over.
 
     @in_turn
     def gather(self, array: np.ndarray) -> dict[int, np.ndarray]:
@@ -95,6 +103,8 @@ class Exchange(InTurn):
         key = self._next_key
         # Alike on all workers, whether or not they use the keys of `mean_again`.
         self._next_key += 4
+        self._among = self.members.present
+        self._open_door()
         mean = self._mean(key, vector, wire or _exact(vector))
         self._versions = [*self._versions[-2:], self._heard]
         return mean
@@ -118,15 +128,17 @@ class Exchange(InTurn):
         return self._mean(self._next_key - 2, vector, _exact(vector))
 
     def _mean(self, key: int, vector: np.ndarray, wire: Wire) -> np.ndarray:
-        coder, present = wire.coder, self.members.present
-        place = present.index(self.members.me)
+        # Who comes back in a mean takes part in the next one.
+        present = [i for i in self._among if i in self.members.present]
+        coder, place = wire.coder, present.index(self.members.me)
         begin, end = (
             coder.cut(len(vector) * i // len(present)) for i in (place, place + 1)
         )
         payload, sent = wire.vectors.send(vector)
         self._publish(key, payload)
         part = (coder.size(0, begin), coder.size(begin, end))
-        found = self._collect(key, dict.fromkeys(self.members.peers, part))
+        others = [each for each in present if each != self.members.me]
+        found = self._collect(key, dict.fromkeys(others, part))
         self._heard = tuple(self.members.versions)
         payloads = [each.payload for each in found.values()]
         # A worker that was started again counts from 0: it may have sent something else.
@@ -202,6 +214,7 @@ class Exchange(InTurn):
             begin: Where they begin in the model that they are part of, in elements.
         """
         wire = wire or _exact(vector)
+        self._open_door()
         payload, sent = wire.vectors.send(vector)
         key = self._publish_next(payload, begin)
         others = [each for each in weights if each != self.members.me]
@@ -236,6 +249,58 @@ class Exchange(InTurn):
         key = LEFT + (self._last_key + 1) % 2
         self._transport.publish(Message(key, 0, versions, _NONE))
 
+    def _open_door(self) -> None:
+        """Has the worker that leads take in one that asks, from the next exchange on.
+
+        The others hear of it from the message that is published next.
+        """
+        leads = self.members.lead == self.members.me
+        if self.door is None or not leads or self.admitted is not None:
+            return
+        request = self.door.next(self.members.versions)
+        if request is None:
+            return
+        if refusal := self.door.refusal(request):
+            self._answer(request, {"refused": refusal}, [])
+            return
+        self.members.admit(request.worker)
+        self._welcome(request.worker)
+        self.admitted = request
+
+    def hand_over(self, info: Mapping[str, object], arrays: Sequence[np.ndarray]) -> None:
+        """Gives the worker that was taken in what it needs to take part.
+
+        Called between exchanges, and before the next one: that waits for the worker.
+
+        Cost: one message, read once.
+        """
+        request, self.admitted = self.admitted, None
+        if request is not None:
+            self._reader = request.worker
+            place = {
+                "next_key": self._next_key,
+                "versions": self.members.versions,
+                "heard": self._versions,
+            }
+            self._answer(request, {**info, "exchange": place}, arrays)
+
+    def resume(self, place: Mapping[str, list]) -> None:
+        """Goes on where the worker is that has handed over its state."""
+        self.members.versions = list(place["versions"])
+        self._next_key = place["next_key"]
+        self._last_key = self._next_key - 1
+        self._versions = [tuple(each) for each in place["heard"]]
+        self._heard = self._versions[-1]
+
+    def _answer(
+        self, request: Request, info: object, arrays: Sequence[np.ndarray]
+    ) -> None:
+        versions = list(self.members.versions)
+        payload = pack(info, arrays)
+        self._transport.publish_aside(
+            Message(request.nonce, request.worker, versions, payload)
+        )
+
     def _publish_next(self, payload: np.ndarray, begin: int = 0) -> int:
         key = self._next_key
         self._next_key += 1
@@ -252,7 +317,7 @@ class Exchange(InTurn):
         self, key: int, wanted: Mapping[int, Range], newer: bool = False
     ) -> dict[int, Message]:
         """Waits for a message of each of some workers, unless they are lost."""
-        reads = Reads(self._transport, key, wanted)
+        reads = Reads(self._transport, key, wanted, self._is_old)
         found: dict[int, Message] = {}
         for worker, result in reads.results(self._notice):
             if isinstance(result, Message):
@@ -263,6 +328,11 @@ class Exchange(InTurn):
                     found[worker] = result
             else:
                 self._lose(worker, result)
+        if self._reader in found:
+            # As large as a model and its optimizer: nobody needs it any more.
+            self._reader = None
+            versions = list(self.members.versions)
+            self._transport.publish_aside(Message(NOTHING, 0, versions, _NONE))
         self._check_not_given_up()
         return dict(sorted(found.items()))
 
@@ -281,6 +351,20 @@ class Exchange(InTurn):
         self.members.hear(message.versions)
         for worker in set(before) - set(self.members.present) - {self.members.me}:
             self._report(worker, "has left")
+        for worker in set(self.members.present) - set(before) - {self.members.me}:
+            self._welcome(worker)
+
+    def _is_old(self, worker: int, message: Message) -> bool:
+        # It says there that it has left. Since then it came back, and has sent nothing yet.
+        return (
+            message.key >= LEFT
+            and message.versions[worker] < self.members.versions[worker]
+        )
+
+    def _welcome(self, worker: int) -> None:
+        # The session was one with the process that has ended.
+        self._transport.forget(worker)
+        self._report(worker, "is back")
 
     def _lose(self, worker: int, why: Exception) -> None:
         if worker not in self.members.present:

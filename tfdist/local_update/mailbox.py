@@ -25,6 +25,8 @@ from tfdist.local_update.message import (
 from tfdist.local_update.transport import GoneError, SilentError
 
 _SLOTS = 2
+_ASIDE = 2  # the place beside them
+_EVERY_KEY = (1 << 63) - 1
 
 
 class Mailboxes:
@@ -65,7 +67,7 @@ class Mailboxes:
             ) from error
         self._own = tf.compat.v1.Session(self.server.target, graph=self._graph.graph)
         nothing = Message(NOTHING, 0, [0] * len(addresses), np.zeros(0, np.uint8))
-        for slot in range(_SLOTS):
+        for slot in range(_SLOTS + 1):
             self._put(slot, nothing)
 
     def publish(self, message: Message) -> None:
@@ -82,12 +84,49 @@ class Mailboxes:
             GoneError: If its process has ended.
             SilentError: If it does not answer within the timeout.
         """
+        found = self._get(worker, key % _SLOTS, key, begin, size)
+        if found is None:
+            return None
+        message, last = found
+        if message.key >= key:
+            return message
+        # A worker that has left says so once, in one of the two places.
+        return last if last.key >= LEFT else None
+
+    def publish_aside(self, message: Message) -> None:
+        """Puts a message beside the mailbox, in place of the last one there."""
+        self._put(_ASIDE, message)
+
+    def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
+        """Returns what another worker has put beside its mailbox, if it has.
+
+        Raises:
+            GoneError: If its process has ended.
+            SilentError: If it does not answer within the timeout.
+        """
+        found = self._get(worker, _ASIDE, 0, 0, -1 if with_payload else 0)
+        return found[0] if found is not None and found[0].key != NOTHING else None
+
+    def newest(self, worker: int) -> Message | None:
+        """Returns the newest message of another worker without its payload, if any.
+
+        Raises:
+            GoneError: If its process has ended.
+            SilentError: If it does not answer within the timeout.
+        """
+        found = self._get(worker, 0, _EVERY_KEY, 0, 0)
+        return max(found, key=lambda each: each.key) if found is not None else None
+
+    def _get(
+        self, worker: int, place: int, key: int, begin: int, size: int
+    ) -> tuple[Message, Message] | None:
+        """Returns what is in a place, and the header of what is in the other one."""
         graph = self._graph
         options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * self._timeout))
         feed = {graph.wanted: key, graph.begin: [begin], graph.size: [size]}
         try:
             header, payload, other = self._session(worker).run(
-                graph.get[key % _SLOTS], feed, options=options
+                graph.get[place], feed, options=options
             )
         except tf.errors.FailedPreconditionError:
             return None  # Its server listens, and has no variables yet.
@@ -96,12 +135,7 @@ class Mailboxes:
             raise GoneError from error
         except tf.errors.DeadlineExceededError as error:
             raise (GoneError if self.is_gone(worker) else SilentError) from error
-        message = unpack(header, payload)
-        if message.key >= key:
-            return message
-        # A worker that has left says so once, in one of the two places.
-        last = unpack(other, _NONE)
-        return last if last.key >= LEFT else None
+        return unpack(header, payload), unpack(other, _NONE)
 
     def is_gone(self, worker: int) -> bool:
         """Returns whether nothing listens on a worker's address."""
@@ -139,17 +173,17 @@ class _Graph:
             self.wanted = tf.compat.v1.placeholder(tf.int64, [])
             self.begin = tf.compat.v1.placeholder(tf.int64, [1])
             self.size = tf.compat.v1.placeholder(tf.int64, [1])
-            slots = [_slot(index) for index in range(_SLOTS)]
+            slots = [_slot(index) for index in range(_SLOTS + 1)]
             self.put = [
                 tf.raw_ops.AssignVariableOp(resource=slot, value=self.value)
                 for slot in slots
             ]
             self.get = [
-                self._get(slots[slot], slots[1 - slot], header)
-                for slot in range(_SLOTS)
+                self._of(slots[slot], slots[1 - slot % _SLOTS], header)
+                for slot in range(_SLOTS + 1)
             ]
 
-    def _get(
+    def _of(
         self, slot: Any, other: Any, header: int
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         # The other place first: a worker that has left by then writes nothing any more.

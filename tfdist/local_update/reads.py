@@ -28,12 +28,18 @@ class Reads:
         transport: The mailboxes.
         key: The key of the messages.
         wanted: Which part to read from which worker.
+        is_old: Whether a message of a worker is one from before it was started again.
     """
 
     def __init__(
-        self, transport: Transport, key: int, wanted: Mapping[int, Range]
+        self,
+        transport: Transport,
+        key: int,
+        wanted: Mapping[int, Range],
+        is_old: Callable[[int, Message], bool],
     ) -> None:
         self._transport = transport
+        self._is_old = is_old
         self._results: queue.SimpleQueue[tuple[int, Message | Exception]] = (
             queue.SimpleQueue()
         )
@@ -79,7 +85,7 @@ class Reads:
         try:
             while worker in self._pending:
                 message = self._transport.read(worker, key, begin, size)
-                if message is not None:
+                if message is not None and not self._is_old(worker, message):
                     self._results.put((worker, message))
                     return
                 time.sleep(pause)

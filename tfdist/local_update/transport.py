@@ -40,3 +40,28 @@ class Transport(Protocol):
 
     def is_gone(self, worker: int) -> bool:
         """Returns whether nothing listens on a worker's address."""
+
+    def publish_aside(self, message: Message) -> None:
+        """Puts a message beside the mailbox, in place of the last one there.
+
+        A worker that was started again asks there to take part, and is answered there.
+        """
+
+    def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
+        """Returns what another worker has put beside its mailbox, if it has.
+
+        Raises:
+            GoneError: If its process has ended.
+            SilentError: If it does not answer within the timeout.
+        """
+
+    def newest(self, worker: int) -> Message | None:
+        """Returns the newest message of another worker without its payload, if any.
+
+        Raises:
+            GoneError: If its process has ended.
+            SilentError: If it does not answer within the timeout.
+        """
+
+    def forget(self, worker: int) -> None:
+        """Has the next read connect again: to a process that was started again."""

@@ -1,0 +1,65 @@
+"""Where workers that were lost ask to come back: a thread for each listens to it."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from tfdist.local_update import rejoin
+from tfdist.local_update.rejoin import Request
+from tfdist.local_update.transport import GoneError, SilentError, Transport
+
+
+class Door:
+    """The requests of workers that were lost. Nobody who mixes models waits for one.
+
+    Args:
+        transport: The mailboxes.
+        refusal: Returns why a request cannot be granted, or ''.
+        pause: How long to wait between looks at a worker, in seconds.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        refusal: Callable[[Request], str],
+        pause: float = 0.5,
+    ) -> None:
+        self.refusal = refusal
+        self._transport = transport
+        self._pause = pause
+        self._lost: set[int] = set()
+        self._watched: set[int] = set()
+        self._requests: dict[int, Request] = {}
+        self._answered: set[int] = set()
+
+    def next(self, versions: Sequence[int]) -> Request | None:
+        """Returns the request of a worker that may ask, the first time it is seen.
+
+        Args:
+            versions: What is known of each worker: see `members.Members`.
+        """
+        self._lost = {i for i, version in enumerate(versions) if version % 2}
+        for worker in self._lost - self._watched:
+            self._watched.add(worker)
+            threading.Thread(target=self._watch, args=(worker,), daemon=True).start()
+        found = dict(self._requests)
+        open_ = {i: r for i, r in found.items() if r.nonce not in self._answered}
+        request = rejoin.chosen(open_, versions)
+        if request is not None:
+            self._answered.add(request.nonce)
+        return request
+
+    def _watch(self, worker: int) -> None:
+        while worker in self._lost:
+            # A session to a process that has ended would wait until its deadline.
+            if not self._transport.is_gone(worker):
+                with contextlib.suppress(GoneError, SilentError):
+                    self._look(worker)
+            time.sleep(self._pause)
+        self._watched.discard(worker)
+
+    def _look(self, worker: int) -> None:
+        message = self._transport.read_aside(worker)
+        if message is not None and message.begin == worker:
+            self._requests[worker] = Request.unpack(message.payload)

@@ -1,0 +1,148 @@
+"""A worker that was lost and takes part again: what it asks for, and who decides. Pure.
+
+It asks until the worker that leads has read it. That one says so to the others in the
+message of a mix: from the exchange after it, all of them count the worker again. Then the
+lead hands over its state, and the worker goes on from there.
+"""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class RejoinError(RuntimeError):
+    """A worker that was started again cannot take part in what the others do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a worker that was started again asks for.
+
+    Attributes:
+        worker: Its index.
+        nonce: The number of this process, at random: the answer names it.
+        version: The version that it would have when it is back: see `members.Members`.
+        fit: Which call of `fit` of its script this is, from 1.
+        settings: How its strategy mixes models, in words.
+    """
+
+    worker: int
+    nonce: int
+    version: int
+    fit: int
+    settings: str
+
+    def pack(self) -> np.ndarray:
+        """Returns it as uint8."""
+        return pack(dataclasses.asdict(self), [])
+
+    @classmethod
+    def unpack(cls, payload: np.ndarray) -> "Request":
+        """Returns the request that these bytes are."""
+        return cls(**unpack(payload)[0])
+
+
+class Move(enum.Enum):
+    """What a worker that was started again does next."""
+
+    LEAVE = "tell the others that the process which they wait for has ended"
+    ASK = "ask to take part again"
+    WAIT = "wait for the answer"
+
+
+def next_move(version: int, asked: int | None) -> Move:
+    """Decides what a worker that was started again does.
+
+    Args:
+        version: Its version, as the worker that leads knows it.
+        asked: The version that it has asked for, if it has.
+
+    >>> next_move(0, None).name  # Nobody has noticed that it was started again.
+    'LEAVE'
+    >>> next_move(1, None).name, next_move(1, 2).name, next_move(2, 2).name
+    ('ASK', 'WAIT', 'WAIT')
+    """
+    if version % 2 == 0:
+        return Move.WAIT if version == asked else Move.LEAVE
+    return Move.WAIT if asked == version + 1 else Move.ASK
+
+
+def chosen(requests: Mapping[int, Request], versions: Sequence[int]) -> Request | None:
+    """Decides which worker comes back next: one at a time, the first that has asked.
+
+    Args:
+        requests: The last one of each worker that has asked.
+        versions: Those that the worker which leads knows.
+    """
+    for worker, request in sorted(requests.items()):
+        # Any other version is that of an earlier time at which it was lost.
+        if versions[worker] % 2 and request.version == versions[worker] + 1:
+            return request
+    return None
+
+
+def refusal(request: Request, fit: int, settings: str) -> str:
+    """Returns why a worker cannot take part again, or '' if it can.
+
+    Args:
+        request: What it asks for.
+        fit: Which call of `fit` runs, from 1.
+        settings: How models are mixed in it.
+    """
+    if request.settings != settings:
+        return (
+            f"its LocalUpdateStrategy has {request.settings}, and that of the others "
+            f"{settings}. Start it with the same arguments as they were"
+        )
+    if request.fit != fit:
+        return (
+            f"the others are in their call number {fit} of fit, and it is in number "
+            f"{request.fit}: a script starts from its first call, so a worker can come "
+            "back during that one alone. Start the whole cluster again"
+        )
+    return ""
+
+
+def pack(info: Any, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns plain data and the bytes of arrays as uint8.
+
+    Args:
+        info: What JSON can hold.
+        arrays: Of any shapes and dtypes: whoever reads them knows those.
+    """
+    parts = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays]
+    text = json.dumps([info, [len(each) for each in parts]]).encode()
+    head = np.array([len(text)], np.int64).view(np.uint8)
+    return np.concatenate([head, np.frombuffer(text, np.uint8), *parts])
+
+
+def unpack(payload: np.ndarray) -> tuple[Any, list[np.ndarray]]:
+    """Returns the plain data, and the bytes of each array."""
+    end = 8 + int(payload[:8].view(np.int64)[0])
+    info, sizes = json.loads(payload[8:end].tobytes())
+    ends = end + np.cumsum([0, *sizes])
+    pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    return info, [payload[begin:stop] for begin, stop in pairs]
+
+
+def as_arrays(
+    received: Sequence[np.ndarray], like: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Returns arrays of the shapes and dtypes of others, from their bytes.
+
+    Raises:
+        RejoinError: If there are more or fewer, or they have other sizes.
+    """
+    theirs, mine = [len(each) for each in received], [each.nbytes for each in like]
+    if theirs != mine:
+        raise RejoinError(
+            "the model, its optimizer or the outer optimizer of this worker has other "
+            f"variables than the others' ({len(mine)} of {sum(mine)} bytes, and "
+            f"{len(theirs)} of {sum(theirs)}): run the same script on all workers"
+        )
+    pairs = zip(received, like, strict=True)
+    return [each.copy().view(old.dtype).reshape(old.shape) for each, old in pairs]
