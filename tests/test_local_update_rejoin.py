@@ -52,7 +52,10 @@ def test_one_worker_comes_back_at_a_time_and_none_that_is_not_lost():
     [
         (request(), ""),
         (request(fit=1), "call number 2 of fit, and it is in number 1"),
-        (request(settings="local_steps=3"), "has local_steps=3, and that of the others"),
+        (
+            request(settings="local_steps=3"),
+            "has local_steps=3, and that of the others",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_granted_is_told_why(asked, words):

@@ -21,30 +21,44 @@ class EpochLogs(keras.callbacks.Callback):
         exchange: This worker's part in exchanges.
         is_mean: Whether to average the logs. Where workers keep models of their own, they
             keep their logs, too.
+        mix: Returns what mixes the models, once they are built.
+
+    Attributes:
+        epoch: The index of this epoch.
+        is_last_epoch: Whether it is the last one.
     """
 
-    def __init__(self, exchange: Exchange, is_mean: bool) -> None:
+    def __init__(
+        self, exchange: Exchange, is_mean: bool, mix: Callable[[], Mix]
+    ) -> None:
         super().__init__()
         self._exchange = exchange
         self._is_mean = is_mean
+        self._mix = mix
         self._before = 0
+        self.epoch = 0
         self.is_last_epoch = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes whether this is the last epoch."""
+        """Notes which epoch this is."""
         self._before = self._exchange.received_bytes
+        self._mix().begin_epoch()
+        self.epoch = epoch
         self.is_last_epoch = epoch + 1 >= (self.params or {}).get("epochs", 0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces the logs by their means over the workers."""
         logs = {} if logs is None else logs
+        self._mix().settle()
         if self._is_mean:
             # A log of the user's own train_step may be an array.
             names = sorted(name for name in logs if np.ndim(logs[name]) == 0)
             mine = np.array([float(logs[name]) for name in names], np.float64)
-            found = self._exchange.gather(mine).values()
-            means = np.mean([each for each in found if len(each) == len(mine)], axis=0)
-            logs.update(zip(names, means.tolist(), strict=True))
+            # Who came back without rows left in this epoch has no logs of it.
+            told = mine if self._mix().has_trained else mine[:0]
+            found = self._exchange.gather(told).values()
+            all_ = [each for each in found if len(each) == len(mine)] or [mine]
+            logs.update(zip(names, np.mean(all_, axis=0).tolist(), strict=True))
         logs["received_bytes"] = self._exchange.received_bytes - self._before
 
 
@@ -53,15 +67,18 @@ class BeginRounds(keras.callbacks.Callback):
 
     Args:
         mix: Returns what mixes the models, once they are built.
+        then: Called after that.
     """
 
-    def __init__(self, mix: Callable[[], Mix]) -> None:
+    def __init__(self, mix: Callable[[], Mix], then: Callable[[], None]) -> None:
         super().__init__()
         self._mix = mix
+        self._then = then
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Notes the model as it is now."""
         self._mix().begin()
+        self._then()
 
 
 def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any:

@@ -9,13 +9,19 @@ from typing import Any
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.local_update import rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
+from tfdist.local_update.door import Door
+from tfdist.local_update.entry import Entry, State
 from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
 from tfdist.local_update.mix import Mix
+from tfdist.local_update.record import Record
+from tfdist.local_update.rejoin import Request
+from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
 from tfdist.local_update.workers import Workers
 from tfdist.synchronous.fit import agreement
-from tfdist.synchronous.fit.input import ShardedData
 from tfdist.synchronous.fit.shares import UnequalDataError
 
 
@@ -40,6 +46,9 @@ class LocalUpdateDriver(DefaultDriver):
         workers: The workers.
         mix_of: Returns what mixes a model.
         is_mean: Whether all workers have the same model after a mix.
+        door: Where workers that were lost ask this one to come back.
+        entry: By which this worker comes back itself, if it was started again.
+        settings: How models are mixed, in words that are compared.
     """
 
     def __init__(
@@ -49,12 +58,22 @@ class LocalUpdateDriver(DefaultDriver):
         workers: Workers,
         mix_of: Callable[[Any], Mix],
         is_mean: bool,
+        door: Callable[[Callable[[Request], str]], Door],
+        entry: Entry | None,
+        settings: str,
     ) -> None:
         super().__init__(strategy)
         self._exchange = exchange
         self._workers = workers
         self._make_mix = mix_of
         self._is_mean = is_mean
+        self._door = door(lambda r: rejoin.refusal(r, self._fits, settings))
+        self._entry = entry
+        self._settings = settings
+        self._fits = 0
+        # Where the others are, from when this worker comes back until it has caught up.
+        self._ahead: FitPlace | None = None
+        self._shares: SharedData | None = None
         self._mixes: weakref.WeakKeyDictionary[Any, Mix] = weakref.WeakKeyDictionary()
         self._calls: list[_Call] = []
         self._logs: EpochLogs | None = None
@@ -85,7 +104,8 @@ class LocalUpdateDriver(DefaultDriver):
             return getattr(dataset, "tfdist_source", dataset)
         # The data that `fit` asks for next is what it validates on.
         call.has_data = True
-        shares = ShardedData(adapter, self._workers)
+        place = self._ahead.data if self._ahead else None
+        shares = self._shares = SharedData(adapter, self._workers, place)
         if shares.is_own and not call.arguments.get("steps_per_epoch"):
             raise UnequalDataError(
                 "each worker has its own dataset (AutoShardPolicy), and they may have "
@@ -109,15 +129,23 @@ class LocalUpdateDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
-        outer_logs = self._logs
+        outer_logs, outer_shares = self._logs, self._shares
+        self._fits += 1
         try:
-            agreement.check_arguments(arguments, self._workers)
-            self._logs = EpochLogs(self._exchange, self._is_mean)
-            begin = BeginRounds(lambda: self._mix(model))
-            arguments["callbacks"] = of_fit(
-                arguments.get("callbacks"), self._workers, self._logs, begin
-            )
-            yield
+            state = self._come_back(arguments)
+            record = self._ahead.record if self._ahead else Record()
+            with self._workers.starting(record, replays=state is not None):
+                agreement.check_arguments(arguments, self._workers)
+                self._logs = EpochLogs(
+                    self._exchange, self._is_mean, lambda: self._mix(model)
+                )
+                begin = BeginRounds(
+                    lambda: self._mix(model), lambda: self._begun(model, record, state)
+                )
+                arguments["callbacks"] = of_fit(
+                    arguments.get("callbacks"), self._workers, self._logs, begin
+                )
+                yield
             self._mix(model).finish()
             self._exchange.part()
         except BaseException:
@@ -125,14 +153,52 @@ class LocalUpdateDriver(DefaultDriver):
             self._exchange.leave()
             raise
         finally:
-            self._logs = outer_logs
+            self._exchange.door = None
+            self._logs, self._shares = outer_logs, outer_shares
+
+    def _come_back(self, arguments: dict[str, Any]) -> State | None:
+        """Waits until the others have let this worker in, if it was started again."""
+        entry, self._entry = self._entry, None
+        if entry is None:
+            return None
+        check_data(arguments.get("x"))
+        state = entry.enter(self._fits, self._settings)
+        self._ahead = FitPlace.of(state[0])
+        return state
+
+    def _begun(self, model: Any, record: Record, state: State | None) -> None:
+        """Takes over the state of the others, if they began before this worker."""
+        self._workers.started()
+        mix = self._mix(model)
+        if state is not None:
+            take_over(state, model, mix)
+        # A callback that calls `fit` on another model has its own steps to count.
+        if len(self._calls) == 1:
+            mix.hand_over = lambda: self._hand_over(model, record)
+            self._exchange.door = self._door
+
+    def _hand_over(self, model: Any, record: Record) -> None:
+        assert self._logs is not None
+        assert self._shares is not None
+        mix = self._mix(model)
+        data = self._shares.place
+        place = FitPlace(self._fits, self._logs.epoch, mix.steps, data, record)
+        self._exchange.hand_over(*packed(place, model, mix))
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Passes on every step; mixes after the last one of the last epoch.
 
+        A worker that comes back leaves out those which the others took without it.
+
         So the last validation, and what callbacks save, is of the model that `fit`
         returns.
         """
+        ahead, self._ahead = self._ahead, None
+        size = self._calls[-1].model.steps_per_execution if self._calls else 1
+        for _ in range(ahead.steps // size if ahead else 0):
+            next(steps, None)
+        if ahead is not None:
+            self._mix(self._calls[-1].model).steps = ahead.steps
         yield from steps
         call = self._calls[-1] if self._calls else None
         if call is None or call.method != "fit" or self._logs is None:

@@ -267,7 +267,9 @@ class Exchange(InTurn):
         self._welcome(request.worker)
         self.admitted = request
 
-    def hand_over(self, info: Mapping[str, object], arrays: Sequence[np.ndarray]) -> None:
+    def hand_over(
+        self, info: Mapping[str, object], arrays: Sequence[np.ndarray]
+    ) -> None:
         """Gives the worker that was taken in what it needs to take part.
 
         Called between exchanges, and before the next one: that waits for the worker.

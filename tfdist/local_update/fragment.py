@@ -110,3 +110,21 @@ class Fragment:
         self._reference = state[:end].astype(self._reference.dtype)
         if self._outer is not None:
             self._outer.state = state[end:]
+
+    def hand_over(self) -> list[np.ndarray]:
+        """Returns what a worker needs to mix these variables with the others from now on."""
+        outer = self._outer.variables if self._outer is not None else []
+        return [self._reference, *(np.asarray(each.numpy()) for each in outer)]
+
+    def take_over(self, mixes: int, arrays: list[np.ndarray]) -> None:
+        """Goes on from what another worker has handed over.
+
+        Args:
+            mixes: How many times the variables were mixed there.
+            arrays: What `hand_over` returned.
+        """
+        self.mixes = mixes
+        self._reference, *values = arrays
+        outer = self._outer.variables if self._outer is not None else []
+        for variable, value in zip(outer, values, strict=True):
+            variable.assign(value)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import tf_config
 from tfdist.cluster.startup import wait_for
+from tfdist.local_update.entry import Entry, is_expected
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.mailbox import Mailboxes
 from tfdist.local_update.members import Members
@@ -16,11 +17,13 @@ class Joined(NamedTuple):
         exchange: Its part in exchanges.
         names: The name of each worker, by its index.
         mailboxes: Its mailbox, with the server that has it, and those of the others.
+        entry: By which it takes part in what the others do already; None at the start.
     """
 
     exchange: Exchange
     names: list[str]
     mailboxes: Mailboxes
+    entry: Entry | None
 
 
 def addresses(config: tf_config.TFConfig) -> dict[tf_config.Task, str]:
@@ -31,7 +34,11 @@ def addresses(config: tf_config.TFConfig) -> dict[tf_config.Task, str]:
 
 
 def join(
-    config: tf_config.TFConfig, startup_timeout: float, peer_timeout: float, who: str
+    config: tf_config.TFConfig,
+    startup_timeout: float,
+    peer_timeout: float,
+    who: str,
+    may_come_back: bool = False,
 ) -> Joined:
     """Starts this worker's mailbox, and waits for those of the others.
 
@@ -40,6 +47,7 @@ def join(
         startup_timeout: How long to wait for the others, in seconds.
         peer_timeout: How long one may fail to answer later, in seconds.
         who: Whose argument `startup_timeout` is, for the error.
+        may_come_back: Whether a process that was started again may join the others.
 
     Raises:
         StartupTimeoutError: If another task does not answer in time.
@@ -48,6 +56,12 @@ def join(
     tasks = addresses(config)
     me = list(tasks).index(config.task)
     mailboxes = Mailboxes(tasks, me, peer_timeout)
+    names = [str(task) for task in tasks]
+    exchange = Exchange(mailboxes, Members(me, len(tasks)), names, peer_timeout)
+    # Before the wait: another worker may be lost, too.
+    if may_come_back and is_expected(mailboxes, me, len(tasks)):
+        entry = Entry(exchange, mailboxes, names)
+        return Joined(exchange, names, mailboxes, entry)
     wait_for(
         {task: address for task, address in tasks.items() if task != config.task},
         startup_timeout,
@@ -56,6 +70,4 @@ def join(
         f"longer startup_timeout to {who}",
         servers=True,
     )
-    names = [str(task) for task in tasks]
-    exchange = Exchange(mailboxes, Members(me, len(tasks)), names, peer_timeout)
-    return Joined(exchange, names, mailboxes)
+    return Joined(exchange, names, mailboxes, None)

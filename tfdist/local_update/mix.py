@@ -1,5 +1,7 @@
 """When which part of a model is mixed, and what happens to it meanwhile."""
 
+import itertools
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -39,6 +41,10 @@ class Mix:
     Attributes:
         vector: The model, whole.
         fragments: Its parts.
+        steps: How many steps of this epoch are done.
+        has_trained: Whether this worker had rows in one of them.
+        hand_over: Called to give a worker that comes back the state of this one, right
+            after a mix, when none is under way. None outside of `fit`.
 
     Raises:
         ValueError: If the model has fewer variables than that.
@@ -60,6 +66,9 @@ class Mix:
         self._rounds = Rounds(local_steps, fragments)
         # The fragment that is being mixed, as it was then, and what the mix makes of it.
         self._under_way: tuple[Fragment, np.ndarray, Future[np.ndarray]] | None = None
+        self.steps = 0
+        self.has_trained = False
+        self.hand_over: Callable[[], None] | None = None
         self.vector = ModelVector(model)
         groups = balanced_groups(self.vector.sizes, fragments) if fragments > 1 else []
         parts = [self.vector.part(group) for group in groups] or [self.vector]
@@ -75,8 +84,19 @@ class Mix:
         for fragment in self.fragments:
             fragment.begin()
 
-    def step_done(self) -> None:
-        """Counts a local step, and mixes the fragment whose turn it is, if any."""
+    def begin_epoch(self) -> None:
+        """Counts steps from 0 again; rounds go on."""
+        self.steps, self.has_trained = 0, False
+
+    def step_done(self, of_epoch: bool = True) -> None:
+        """Counts a local step, and mixes the fragment whose turn it is, if any.
+
+        Args:
+            of_epoch: Whether it is one of the epoch of `fit`, on its data.
+        """
+        # Before the next mix begins: that waits for whom the last one has let in.
+        self._welcome()
+        self.steps += of_epoch
         due = self._rounds.step()
         if due is None:
             return
@@ -86,9 +106,51 @@ class Mix:
             self._begin_overlap(fragment)
         else:
             self._mix(fragment)
+            self._welcome()
+
+    def settle(self) -> None:
+        """Waits for the exchange that is under way if a worker may come back by it.
+
+        Called before this worker exchanges anything else.
+        """
+        if self.hand_over is not None:
+            with self._exchange.turn:
+                pass
+            self._welcome()
+
+    def _welcome(self) -> None:
+        """Gives a worker that was let in the state of this one, which led then."""
+        if self._exchange.admitted is not None and self.hand_over is not None:
+            self._end_overlap()
+            self.hand_over()
+
+    @property
+    def state(self) -> tuple[dict[str, list[int]], list[np.ndarray]]:
+        """What another worker needs to mix the same model: plain data, and arrays."""
+        places = {
+            "rounds": self._rounds.place,
+            "mixes": [fragment.mixes for fragment in self.fragments],
+        }
+        arrays = [fragment.hand_over() for fragment in self.fragments]
+        return places, list(itertools.chain.from_iterable(arrays))
+
+    @state.setter
+    def state(self, state: tuple[dict[str, list[int]], list[np.ndarray]]) -> None:
+        places, arrays = state
+        self._rounds.place = places["rounds"]
+        rest = iter(arrays)
+        for fragment, mixes in zip(self.fragments, places["mixes"], strict=True):
+            own = list(itertools.islice(rest, len(fragment.hand_over())))
+            fragment.take_over(mixes, own)
 
     def finish(self) -> None:
-        """Mixes every fragment with local steps since its last mix, and waits for all."""
+        """Mixes every fragment with local steps since its last mix, and waits for all.
+
+        Nobody comes back any more: this `fit` is over.
+        """
+        self.settle()
+        self.hand_over = None
+        self._exchange.door = None
         self._end_overlap()
         for index in self._rounds.close():
             self._mix(self.fragments[index])

@@ -69,9 +69,13 @@ class OuterStep:
             begin = end
 
     @property
+    def variables(self) -> list[Any]:
+        """The model of the last mix, and the optimizer's variables."""
+        return [*self._anchors, *self._optimizer.variables]
+
+    @property
     def _floats(self) -> list[Any]:
-        variables = [*self._anchors, *self._optimizer.variables]
-        return [each for each in variables if "float" in str(each.dtype)]
+        return [each for each in self.variables if "float" in str(each.dtype)]
 
     def _trainable(self, vector: np.ndarray) -> list[np.ndarray]:
         return self._vector.split(vector)[: self._vector.count_trainable]

@@ -1,5 +1,7 @@
 """When models are mixed: after every H local steps, in fragments, and at the end. Pure."""
 
+from collections.abc import Sequence
+
 
 class Rounds:
     """Counts local steps, and says which fragment of the model to mix after each.
@@ -44,3 +46,19 @@ class Rounds:
         since, self._since = self._since, [0] * len(self._since)
         self._step = 0
         return [fragment for fragment, steps in enumerate(since) if steps]
+
+    @property
+    def place(self) -> list[int]:
+        """Where in a round this is: its step, and each fragment's steps since its mix.
+
+        >>> rounds, other = Rounds(4), Rounds(4)
+        >>> _ = rounds.step(), rounds.step(), rounds.step()
+        >>> other.place = rounds.place
+        >>> rounds.step(), other.step(), other.place
+        (0, 0, [4, 0])
+        """
+        return [self._step, *self._since]
+
+    @place.setter
+    def place(self, place: Sequence[int]) -> None:
+        self._step, *self._since = place

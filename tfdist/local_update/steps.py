@@ -74,7 +74,9 @@ class LocalSteps(LocalFunction):
             StopIteration: At the end of the data.
         """
         ran = False
-        for _ in range(self._model.steps_per_execution):
+        # Where a worker has come back in the middle of these steps, the rest of them.
+        size = self._model.steps_per_execution
+        for _ in range(size - self._mix.steps % size):
             count, total, present = next(data.values)
             if int(total) == 0:
                 break
@@ -82,6 +84,7 @@ class LocalSteps(LocalFunction):
             # no step, and mixes when the others do.
             if int(count) > 0:
                 self._logs = self.on_present(data.structure, present)
+                self._mix.has_trained = True
             self._mix.step_done()
             ran = True
         if not ran:
@@ -91,7 +94,7 @@ class LocalSteps(LocalFunction):
     def on_batch(self, batch: Any) -> Any:
         """Runs one step on a batch of this worker's own, and returns its logs."""
         logs = super().on_batch(batch)
-        self._mix.step_done()
+        self._mix.step_done(of_epoch=False)
         return logs
 
 

@@ -1,5 +1,6 @@
 """`LocalUpdateStrategy`: a model on every worker, and a mix of them now and then."""
 
+import functools
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from tfdist.cluster.membership import (
     worker_config_of,
 )
 from tfdist.local_update import arguments
+from tfdist.local_update.door import Door
 from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
 from tfdist.local_update.mix import Mix
@@ -110,7 +112,13 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
             outer_optimizer, self._mixing
         )
         MEMBERSHIP.check_none()
-        joined = join(config, startup_timeout, peer_timeout, "LocalUpdateStrategy")
+        joined = join(
+            config,
+            startup_timeout,
+            peer_timeout,
+            "LocalUpdateStrategy",
+            may_come_back=True,
+        )
         self._exchange = joined.exchange
         self._workers = Workers(self._exchange, joined.names)
         super().__init__(_device())
@@ -121,8 +129,24 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
             self._workers,
             self._mix_of,
             isinstance(self._mixing, Mean),
+            functools.partial(Door, joined.mailboxes),
+            joined.entry,
+            self._settings,
         )
         status.publish(config, joined.mailboxes.server)
+
+    @property
+    def _settings(self) -> str:
+        outer = self._outer_optimizer
+        settings = {
+            "local_steps": self._local_steps,
+            "mixing": type(self._mixing).__name__,
+            "outer_optimizer": None if outer is None else type(outer).__name__,
+            "wire_dtype": self._wire_dtype,
+            "overlap": self._overlap,
+            "fragments": self._fragments,
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
     def _mix_of(self, model: Any) -> Mix:
         arguments.check_not_inner(self._outer_optimizer, model)

@@ -1,6 +1,7 @@
 """The workers, as `tfdist.synchronous.fit` asks a strategy about them."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.message import bytes_of
+from tfdist.local_update.record import Record
 
 
 class Workers:
@@ -22,6 +24,39 @@ class Workers:
         self._exchange = exchange
         self._members = exchange.members
         self._names = names
+        self._record: Record | None = None
+        self._replayed: Record | None = None
+
+    @contextlib.contextmanager
+    def starting(self, record: "Record", replays: bool) -> Iterator[None]:
+        """Notes what workers tell each other as `fit` starts, or goes by what they told.
+
+        A worker that comes back while `fit` runs is told what the others told each other
+        then, and what it would have said itself is compared with it.
+
+        Args:
+            record: What was told: an empty one to fill, or the one of another worker.
+            replays: Whether to go by it.
+        """
+        self._record, self._replayed = record, record.copy() if replays else None
+        try:
+            yield
+        finally:
+            self.started()
+
+    def started(self) -> None:
+        """Ends what `starting` began."""
+        self._record = self._replayed = None
+
+    @property
+    def present(self) -> list[int]:
+        """The indices of those that take part."""
+        return self._members.present
+
+    @property
+    def me(self) -> int:
+        """The index of this worker."""
+        return self._members.me
 
     @property
     def extended(self) -> "Workers":
@@ -52,15 +87,26 @@ class Workers:
 
     def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
         """Returns the numbers of each worker: int64, a row per worker."""
-        found = self._exchange.gather(np.array(numbers, np.int64))
-        return np.stack(list(found.values()))
+        own = np.array(numbers, np.int64)
+        if self._replayed is not None:
+            return np.stack([*self._replayed.next_numbers(len(own)), own])
+        table = np.stack(list(self._exchange.gather(own).values()))
+        if self._record is not None:
+            self._record.numbers.append(table.tolist())
+        return table
 
     def gather_texts(self, text: str) -> dict[str, str]:
         """Returns the text of each worker by its name."""
+        if self._replayed is not None:
+            again = f"{self._names[self.me]}, started again"
+            return {**self._replayed.next_texts(), again: text}
         found = self._exchange.gather(np.frombuffer(text.encode(), np.uint8))
         # What a worker reads here may end it: not before the others have read its text.
         self._exchange.gather(_NONE)
-        return {self._names[i]: bytes(each).decode() for i, each in found.items()}
+        texts = {self._names[i]: bytes(each).decode() for i, each in found.items()}
+        if self._record is not None:
+            self._record.texts.append(texts)
+        return texts
 
     def distribute_shares(self, shares: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the dataset: this process has one device."""
@@ -71,6 +117,8 @@ class Workers:
 
         Cost: one message of all of them to each other worker.
         """
+        if self._replayed is not None:
+            return  # It takes them over as they are now.
         lead = self._members.lead
         arrays = [np.asarray(each.numpy()) for each in variables]
         flat = np.concatenate([bytes_of(each) for each in arrays] or [_NONE])

@@ -140,11 +140,15 @@ class ShardedData:
         return ShardedIterator(self._open_values, self.structure, self._totals)
 
     def _open_values(self) -> Any:
-        draws_again = self._reseeds or shuffling.shuffles_arrays(self._adapter)
-        if self._epoch and draws_again:
+        if self._epoch and self._draws_again:
             self._shares = self._share(self._batches(self._read()))
         self._epoch += 1
         return iter(self._strategy.distribute_shares(self._shares))
+
+    @property
+    def _draws_again(self) -> bool:
+        """Whether the order of the data is drawn, and shared, anew in each epoch."""
+        return self._reseeds or shuffling.shuffles_arrays(self._adapter)
 
     def _agree(self) -> None:
         """Agrees on one shuffle order, and gathers every worker's number of batches."""

@@ -1,0 +1,102 @@
+"""What a worker that comes back while `fit` runs is given, and how it goes on from it."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.local_update import rejoin
+from tfdist.local_update.entry import State
+from tfdist.local_update.mix import Mix
+from tfdist.local_update.record import Record
+from tfdist.local_update.rejoin import RejoinError
+from tfdist.local_update.sharing import DataPlace
+
+
+@dataclasses.dataclass
+class FitPlace:
+    """Where in a call of `fit` a worker is.
+
+    Attributes:
+        fit: Which call it is, from 1.
+        epoch: The index of the epoch.
+        steps: How many steps of the epoch are done.
+        data: Where it is in its data.
+        record: What workers told each other as it started.
+    """
+
+    fit: int
+    epoch: int
+    steps: int
+    data: DataPlace
+    record: Record
+
+    @classmethod
+    def of(cls, info: dict[str, Any]) -> "FitPlace":
+        """Returns the place that was handed over."""
+        data, record = DataPlace(**info["data"]), Record(**info["record"])
+        return cls(info["fit"], info["epoch"], info["steps"], data, record)
+
+
+def packed(place: FitPlace, model: Any, mix: Mix) -> State:
+    """Returns what a worker needs to go on from this one's state.
+
+    Args:
+        place: Where this one is.
+        model: Its Keras model: weights, optimizer, seeds and metrics are handed over.
+        mix: What mixes it.
+    """
+    places, arrays = mix.state
+    info = {**dataclasses.asdict(place), "mix": places}
+    return info, [*_values(model), *arrays]
+
+
+def take_over(state: State, model: Any, mix: Mix) -> None:
+    """Sets a model, and what mixes it, to what another worker has handed over.
+
+    Raises:
+        RejoinError: If the model is another one.
+    """
+    info, received = state
+    _, own = mix.state
+    arrays = rejoin.as_arrays(received, [*_values(model), *own])
+    variables = _variables(model)
+    for variable, value in zip(variables, arrays[: len(variables)], strict=True):
+        variable.assign(value)
+    mix.state = info["mix"], arrays[len(variables) :]
+    mix.steps = info["steps"]
+    model._initial_epoch = info["epoch"]
+
+
+def check_data(data: Any) -> None:
+    """Checks that a worker can go on in the middle of what `fit` trains on.
+
+    Args:
+        data: The argument `x` of `fit`.
+
+    Raises:
+        RejoinError: If it cannot.
+    """
+    if isinstance(data, tf.data.Dataset):
+        return
+    leaves = keras.tree.flatten(data)
+    if leaves and all(hasattr(each, "__array__") for each in leaves):
+        return
+    raise RejoinError(
+        "this worker was started again, and fit has data in the middle of which nobody can "
+        f"begin: {type(data).__name__}. A worker comes back while fit reads arrays or a "
+        "tf.data.Dataset. Start the whole cluster again; with the callback "
+        "keras.callbacks.BackupAndRestore, training resumes from the chief's backup"
+    )
+
+
+def _variables(model: Any) -> list[Any]:
+    optimizer = model.optimizer
+    variables = [*model.variables, *(optimizer.variables if optimizer else ())]
+    return list({id(each): each for each in variables}.values())
+
+
+def _values(model: Any) -> list[np.ndarray]:
+    return [np.asarray(each.numpy()) for each in _variables(model)]
