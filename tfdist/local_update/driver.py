@@ -22,6 +22,7 @@ from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
 from tfdist.local_update.workers import Workers
 from tfdist.synchronous.fit import agreement
+from tfdist.synchronous.fit.callbacks import resume_at
 from tfdist.synchronous.fit.shares import UnequalDataError
 
 
@@ -146,6 +147,8 @@ class LocalUpdateDriver(DefaultDriver):
                     arguments.get("callbacks"), self._workers, self._logs, begin
                 )
                 yield
+            if state is not None:
+                resume_at(model, None)
             self._mix(model).finish()
             self._exchange.part()
         except BaseException:
@@ -174,14 +177,16 @@ class LocalUpdateDriver(DefaultDriver):
             take_over(state, model, mix)
         # A callback that calls `fit` on another model has its own steps to count.
         if len(self._calls) == 1:
-            mix.hand_over = lambda: self._hand_over(model, record)
+            mix.hand_over = lambda uncounted: self._hand_over(
+                model, record, uncounted
+            )
             self._exchange.door = self._door
 
-    def _hand_over(self, model: Any, record: Record) -> None:
+    def _hand_over(self, model: Any, record: Record, uncounted: int) -> None:
         assert self._logs is not None
         assert self._shares is not None
         mix = self._mix(model)
-        data = self._shares.place
+        data = self._shares.place(uncounted)
         place = FitPlace(self._fits, self._logs.epoch, mix.steps, data, record)
         self._exchange.hand_over(*packed(place, model, mix))
 

@@ -13,6 +13,7 @@ from tfdist.local_update.mix import Mix
 from tfdist.local_update.record import Record
 from tfdist.local_update.rejoin import RejoinError
 from tfdist.local_update.sharing import DataPlace
+from tfdist.synchronous.fit.callbacks import resume_at
 
 
 @dataclasses.dataclass
@@ -66,8 +67,7 @@ def take_over(state: State, model: Any, mix: Mix) -> None:
     for variable, value in zip(variables, arrays[: len(variables)], strict=True):
         variable.assign(value)
     mix.state = info["mix"], arrays[len(variables) :]
-    mix.steps = info["steps"]
-    model._initial_epoch = info["epoch"]
+    resume_at(model, info["epoch"])
 
 
 def check_data(data: Any) -> None:

@@ -28,6 +28,13 @@ _SLOTS = 2
 _ASIDE = 2  # the place beside them
 _EVERY_KEY = (1 << 63) - 1
 
+# The last one is that of a read whose session another read has closed.
+_ENDED = (
+    tf.errors.AbortedError,
+    tf.errors.UnavailableError,
+    tf.errors.CancelledError,
+)
+
 
 class Mailboxes:
     """The `transport.Transport` between the workers of a cluster.
@@ -124,14 +131,16 @@ class Mailboxes:
         graph = self._graph
         options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * self._timeout))
         feed = {graph.wanted: key, graph.begin: [begin], graph.size: [size]}
+        session = self._session(worker)
         try:
-            header, payload, other = self._session(worker).run(
+            header, payload, other = session.run(
                 graph.get[place], feed, options=options
             )
         except tf.errors.FailedPreconditionError:
             return None  # Its server listens, and has no variables yet.
-        except (tf.errors.AbortedError, tf.errors.UnavailableError) as error:
-            self.forget(worker)
+        except _ENDED as error:
+            # Another read may have connected to its next process meanwhile.
+            self._close(worker, session)
             raise GoneError from error
         except tf.errors.DeadlineExceededError as error:
             raise (GoneError if self.is_gone(worker) else SilentError) from error
@@ -144,10 +153,17 @@ class Mailboxes:
     def forget(self, worker: int) -> None:
         """Has the next read connect again: to a process that was started again."""
         with self._lock:
-            session = self._sessions.pop(worker, None)
+            session = self._sessions.get(worker)
         if session is not None:
-            # Closing asks the server, which may be gone.
-            threading.Thread(target=_close, args=(session,), daemon=True).start()
+            self._close(worker, session)
+
+    def _close(self, worker: int, session: tf.compat.v1.Session) -> None:
+        with self._lock:
+            if self._sessions.get(worker) is not session:
+                return
+            del self._sessions[worker]
+        # Closing asks the server, which may be gone.
+        threading.Thread(target=_close, args=(session,), daemon=True).start()
 
     def _session(self, worker: int) -> tf.compat.v1.Session:
         with self._lock:

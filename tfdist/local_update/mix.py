@@ -44,7 +44,8 @@ class Mix:
         steps: How many steps of this epoch are done.
         has_trained: Whether this worker had rows in one of them.
         hand_over: Called to give a worker that comes back the state of this one, right
-            after a mix, when none is under way. None outside of `fit`.
+            after a mix, when none is under way; with how many batches were taken for
+            steps that are not counted yet. None outside of `fit`.
 
     Raises:
         ValueError: If the model has fewer variables than that.
@@ -68,7 +69,7 @@ class Mix:
         self._under_way: tuple[Fragment, np.ndarray, Future[np.ndarray]] | None = None
         self.steps = 0
         self.has_trained = False
-        self.hand_over: Callable[[], None] | None = None
+        self.hand_over: Callable[[int], None] | None = None
         self.vector = ModelVector(model)
         groups = balanced_groups(self.vector.sizes, fragments) if fragments > 1 else []
         parts = [self.vector.part(group) for group in groups] or [self.vector]
@@ -95,14 +96,15 @@ class Mix:
             of_epoch: Whether it is one of the epoch of `fit`, on its data.
         """
         # Before the next mix begins: that waits for whom the last one has let in.
-        self._welcome()
+        if self._overlap and self._rounds.is_due:
+            self._end_overlap()
+        self._welcome(uncounted=int(of_epoch))
         self.steps += of_epoch
         due = self._rounds.step()
         if due is None:
             return
         fragment = self.fragments[due]
         if self._overlap:
-            self._end_overlap()
             self._begin_overlap(fragment)
         else:
             self._mix(fragment)
@@ -118,11 +120,15 @@ class Mix:
                 pass
             self._welcome()
 
-    def _welcome(self) -> None:
-        """Gives a worker that was let in the state of this one, which led then."""
+    def _welcome(self, uncounted: int = 0) -> None:
+        """Gives a worker that was let in the state of this one, which led then.
+
+        Args:
+            uncounted: How many batches were taken for steps that are not counted yet.
+        """
         if self._exchange.admitted is not None and self.hand_over is not None:
             self._end_overlap()
-            self.hand_over()
+            self.hand_over(uncounted)
 
     @property
     def state(self) -> tuple[dict[str, list[int]], list[np.ndarray]]:

@@ -41,6 +41,11 @@ class Rounds:
         self._since[fragment] = 0
         return fragment
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a fragment is mixed after the next step."""
+        return self._step % self._local_steps + 1 in self._ends
+
     def close(self) -> list[int]:
         """Ends the round, and returns the fragments with steps since their last mix."""
         since, self._since = self._since, [0] * len(self._since)

@@ -85,12 +85,15 @@ class SharedData(ShardedData):
         self._taken = 0
         super().__init__(adapter, self._sharers)
 
-    @property
-    def place(self) -> DataPlace:
-        """Where this worker is. Data of its own has no place that concerns another one."""
+    def place(self, uncounted: int) -> DataPlace:
+        """Returns where this worker is, or the beginning of data of its own.
+
+        Args:
+            uncounted: How many of the last batches it has not trained on yet.
+        """
         if self.is_own:
             return DataPlace(self._shared_among, 1, 0)
-        return DataPlace(self._shared_among, self._epoch, self._taken)
+        return DataPlace(self._shared_among, self._epoch, self._taken - uncounted)
 
     def _share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         self._shared_among = self._sharers.present

@@ -41,6 +41,16 @@ def _readers(callbacks: list[Any]) -> list[Any]:
     return [each for each in callbacks if not isinstance(each, _WRITERS)]
 
 
+def resume_at(model: Any, epoch: int | None) -> None:
+    """Has `fit` go on in an epoch: called while it calls `on_train_begin`.
+
+    Args:
+        model: The Keras model.
+        epoch: The index of the epoch; None for the next `fit` to begin as it is told.
+    """
+    model._initial_epoch = epoch
+
+
 class StartAsTheChief(keras.callbacks.Callback):
     """Gives every worker the chief's variables and first epoch when `fit` starts.
 
