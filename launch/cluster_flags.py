@@ -41,8 +41,8 @@ def define(values: flags.FlagValues) -> None:
             "max_restarts",
             5,
             "How many times to restart lost tasks within --restart_window, if only the "
-            "chief runs the script and there are ps. With 0, the first lost task ends "
-            "the job.",
+            "chief runs the script and there are ps, or with --min_workers. With 0, the "
+            "first lost task ends the job, or is given up with --min_workers.",
         ),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
@@ -51,7 +51,8 @@ def define(values: flags.FlagValues) -> None:
         None,
         "How many workers are enough. With ps, to start and to go on: the others join the "
         "running program when they come, and one that cannot be restarted is given up. "
-        "Without ps, to go on: a worker that fails is given up. By default, all.",
+        "Without ps, to go on: a worker that fails is given up, and one that was killed is "
+        "restarted (--max_restarts). By default, all.",
         lower_bound=1,
         flag_values=values,
     )

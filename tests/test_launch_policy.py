@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from launch.plan import Program, plan
 from launch.supervise.policy import (
+    LOST,
     Verdict,
     can_spare,
     closing,
@@ -11,6 +12,7 @@ from launch.supervise.policy import (
     exit_status,
     judge,
     leader,
+    may_come_back,
     restart_delay,
     to_restart,
     unfinished,
@@ -145,6 +147,23 @@ def test_programs_that_cannot_lose_a_task_are_not_started_again():
     assert again(TWO_PS, "every_task", {PS: -9}) == set()
     no_ps = Cluster.from_hosts(chief="a:1", worker="a:2,a:3")
     assert again(no_ps, "coordinator", {WORKER: -9}) == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "exits", "expected"),
+    [
+        (-9, {WORKER: -9}, True),
+        (EXIT_RESTART, {WORKER: EXIT_RESTART}, True),
+        (-9, {WORKER: -9, OTHER_WORKER: 3}, True),
+        (3, {WORKER: 3}, False),
+        (LOST, {WORKER: LOST}, False),
+        (-9, {WORKER: -9, OTHER_WORKER: 0}, False),
+    ],
+)
+def test_a_worker_that_was_killed_is_started_again_while_others_train(
+    code, exits, expected
+):
+    assert may_come_back(code, exits) is expected
 
 
 CODES = st.dictionaries(

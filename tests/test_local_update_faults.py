@@ -50,7 +50,7 @@ def launched(fault, victim, directory, workers=3):
     least = workers - 1
     command = [
         *(sys.executable, "-m", "launch.local", "--num_ps=0"),
-        *(f"--num_workers={workers}", f"--min_workers={least}"),
+        *(f"--num_workers={workers}", f"--min_workers={least}", "--max_restarts=0"),
         *("--log_dir", directory / "logs", PROGRAM, fault, str(victim), directory),
     ]
     done = subprocess.run(

@@ -144,6 +144,22 @@ def can_spare(
     return set(lost) <= workers and len(left) >= needed_workers
 
 
+def may_come_back(code: int, exits: Mapping[Task, int]) -> bool:
+    """Returns whether a lost worker is restarted while the others train on without it.
+
+    Args:
+        code: Its return code.
+        exits: Those of all tasks that have ended.
+
+    >>> may_come_back(-9, {}), may_come_back(1, {}), may_come_back(LOST, {})
+    (True, False, False)
+    >>> may_come_back(-9, {Task("worker", 0): 0})  # The training is over.
+    False
+    """
+    was_killed = code < 0 and code != LOST
+    return (was_killed or code == EXIT_RESTART) and 0 not in exits.values()
+
+
 def is_program_error(code: int) -> bool:
     """Returns whether a script failed by itself, and would fail again.
 

@@ -80,12 +80,6 @@ class Restarts:
             the job does not need are given up in place of that.
         """
         job, now, exits = self._job, time.monotonic(), self._tasks.exits
-        if job.kind == EVERY_TASK:
-            # Nobody could join the others, which go on without it. One at a time, since
-            # they may be too few without the next.
-            first, *_ = again
-            self._give_up([first], cause_of({first: exits[first]}))
-            return None
         cause = cause_of(exits)
         delay = policy.restart_delay(
             [each.began for each in self.recoveries if not self._was_in_vain(each)],
@@ -93,7 +87,15 @@ class Restarts:
             job.max_restarts,
             job.restart_window,
         )
-        if lost := self._gone_host(delay is not None):
+        if job.kind == EVERY_TASK:
+            # One at a time, since they may be too few without the next.
+            again = again[:1]
+            cause = cause_of({task: exits[task] for task in again})
+            may_come_back = policy.may_come_back(exits[again[0]], exits)
+            if not (may_come_back and job.max_restarts):
+                self._give_up(again, cause)
+                return None
+        elif lost := self._gone_host(delay is not None):
             if there := self._spare(
                 [task for task in again if self._host(task) == lost]
             ):
@@ -241,7 +243,7 @@ class Restarts:
 
     def _hear(self, reporter: TaskProcess, report: Report) -> None:
         if report.event == contract.TRAINING:
-            if not self._has_trained:
+            if not self._has_trained and self._job.kind != EVERY_TASK:
                 self._has_trained = True
                 self._console.notice("the first step has finished")
             self._at_work(reporter.plan.task)

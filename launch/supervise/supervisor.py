@@ -162,14 +162,19 @@ class Supervisor:
     def _await_end(self) -> Verdict:
         """Waits until the job is over, or somebody wants it to be."""
         self._loop.wait(self._may_be_over)
-        while again := self._restarts.due():
-            if verdict := self._restarts.recover(again):
-                if verdict.lost_host:
-                    self._prepare_to_move(verdict.lost_host, again)
-                return verdict
-            self._loop.wait(self._may_be_over)
-        if self._leader in self._tasks.exits and not self._is_over():
+        while True:
+            while again := self._restarts.due():
+                if verdict := self._restarts.recover(again):
+                    if verdict.lost_host:
+                        self._prepare_to_move(verdict.lost_host, again)
+                    return verdict
+                self._loop.wait(self._may_be_over)
+            if self._leader not in self._tasks.exits or self._is_over():
+                break
             self._await_stragglers()
+            # A worker that came too late to take part again has failed.
+            if not self._restarts.due():
+                break
         if verdict := self._judge():
             return self._await_closing(verdict)
         if self._end_request.signals:

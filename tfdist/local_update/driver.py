@@ -9,6 +9,7 @@ from typing import Any
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
+from tfdist.liveness import supervision
 from tfdist.local_update import rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
 from tfdist.local_update.door import Door
@@ -175,11 +176,10 @@ class LocalUpdateDriver(DefaultDriver):
         mix = self._mix(model)
         if state is not None:
             take_over(state, model, mix)
+            supervision.report_training()
         # A callback that calls `fit` on another model has its own steps to count.
         if len(self._calls) == 1:
-            mix.hand_over = lambda uncounted: self._hand_over(
-                model, record, uncounted
-            )
+            mix.hand_over = lambda uncounted: self._hand_over(model, record, uncounted)
             self._exchange.door = self._door
 
     def _hand_over(self, model: Any, record: Record, uncounted: int) -> None:

@@ -6,6 +6,7 @@ on without it.
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -286,7 +287,7 @@ class Exchange(InTurn):
             }
             self._answer(request, {**info, "exchange": place}, arrays)
 
-    def resume(self, place: Mapping[str, list]) -> None:
+    def resume(self, place: Mapping[str, Any]) -> None:
         """Goes on where the worker is that has handed over its state."""
         self.members.versions = list(place["versions"])
         self._next_key = place["next_key"]
@@ -343,9 +344,11 @@ class Exchange(InTurn):
             raise GivenUpError(
                 f"the other workers go on without {self._names[self.members.me]}: its fit "
                 f"failed, it did not answer for {self._timeout:g} s (peer_timeout), or its "
-                "process was started again. It cannot join a fit that is running: to "
-                "have it back, start the whole cluster again; with the callback "
-                "keras.callbacks.BackupAndRestore, training resumes from the chief's backup"
+                "process was started again. Start its process again to have it back: in a "
+                "fit that runs, a worker of tfdist.LocalUpdateStrategy takes part from the "
+                "next mix on. Others need the whole cluster to be started again; with the "
+                "callback keras.callbacks.BackupAndRestore, training resumes from the "
+                "chief's backup"
             )
 
     def _hear(self, message: Message) -> None:
