@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -200,9 +201,10 @@ class LocalUpdateDriver(DefaultDriver):
         """
         ahead, self._ahead = self._ahead, None
         size = self._calls[-1].model.steps_per_execution if self._calls else 1
-        for _ in range(ahead.steps // size if ahead else 0):
-            next(steps, None)
         if ahead is not None:
+            for _, _, data in itertools.islice(steps, ahead.steps // size):
+                # Opened, so that the next epoch opens the data of that one.
+                _ = data.values
             self._mix(self._calls[-1].model).steps = ahead.steps
         yield from steps
         call = self._calls[-1] if self._calls else None
