@@ -133,7 +133,7 @@ class LocalUpdateDriver(DefaultDriver):
     @contextlib.contextmanager
     def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
         outer_logs, outer_shares = self._logs, self._shares
-        self._fits += 1
+        self._fits += len(self._calls) == 1
         try:
             state = self._come_back(arguments)
             record = self._ahead.record if self._ahead else Record()

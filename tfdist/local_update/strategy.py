@@ -37,7 +37,8 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
     seeds and integers are each worker's own.
 
     A worker that is lost leaves, and the others go on. One that does not answer is waited
-    for until `peer_timeout` has passed.
+    for until `peer_timeout` has passed. If its script is started again, it takes part in
+    the `fit` that runs from the next mix on, with the model of the others.
 
     Cost: for `Mean`, 2(n-1)/n times the bytes of the model in and out of each of n workers
     per mix; synchronous training moves as much in every step.
@@ -82,7 +83,9 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
             another one, or if `fragments` is not from 1 to `local_steps`, or is above 1
             without `overlap`. By `fit`, if there are more than variables, or if the outer
             optimizer cannot be copied.
-        RuntimeError: If this process already has such a strategy, or is in graph mode.
+        RuntimeError: If this process already has such a strategy, or is in graph mode. By
+            `fit`, if it was started again and cannot take part, or the others have given
+            it up.
     """
 
     def __init__(
