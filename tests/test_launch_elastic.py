@@ -183,7 +183,8 @@ def of_each(**programs):
 def test_without_ps_the_others_go_on(launcher, lost, end, words):
     script = of_each(**{lost.replace(":", "_"): end})
     status, _, errors = launcher.run(
-        *("--num_ps=0", "--num_workers=3", "--min_workers=2"), launcher.script(script)
+        *("--num_ps=0", "--num_workers=3", "--min_workers=2", "--max_restarts=0"),
+        launcher.script(script),
     )
     assert status == 0, errors
     assert (
@@ -191,6 +192,50 @@ def test_without_ps_the_others_go_on(launcher, lost, end, words):
         "(--min_workers=2)" in errors
     )
     assert len(re.findall(r"finished +0 ", errors)) == 2
+
+
+KILLED_ONCE = """
+import pathlib
+again = pathlib.Path("again")
+if not again.exists():
+    again.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+AS_OTHERS_DO = """
+import pathlib
+while not pathlib.Path("again").exists():
+    time.sleep(0.01)
+pathlib.Path(name).touch()
+"""
+
+
+@pytest.mark.parametrize("lost", ["worker:0", "worker:2"])
+def test_without_ps_a_killed_worker_is_started_again(launcher, lost):
+    waits = "while not os.path.exists('back'): time.sleep(0.01)"
+    programs = dict.fromkeys(("worker_0", "worker_1", "worker_2"), waits)
+    programs[lost.replace(":", "_")] = f"{KILLED_ONCE}\nopen('back', 'w')"
+    script = of_each(**programs)
+    status, _, errors = launcher.run(
+        *("--num_ps=0", "--num_workers=3", "--min_workers=2"), launcher.script(script)
+    )
+    assert status == 0, errors
+    assert f"{lost} was killed by SIGKILL: restarting {lost}" in errors
+    assert "giving up" not in errors
+    assert launcher.log(lost.replace(":", "-")).count(b"hello") == 2
+
+
+def test_without_ps_a_worker_that_comes_back_too_late_does_not_fail_the_job(launcher):
+    late = "while not os.path.exists('worker:0'): time.sleep(0.01)"
+    script = of_each(
+        worker_0=AS_OTHERS_DO,
+        worker_1=AS_OTHERS_DO,
+        worker_2=f"{KILLED_ONCE}\n{late}\ntime.sleep(1)\nraise SystemExit(3)",
+    )
+    status, _, errors = launcher.run(
+        *("--num_ps=0", "--num_workers=3", "--min_workers=2"), launcher.script(script)
+    )
+    assert status == 0, errors
+    assert "worker:2 exited with status 3: giving up worker:2" in errors
 
 
 def test_without_ps_and_with_too_few_workers_the_job_fails(launcher):
