@@ -124,7 +124,7 @@ def test_the_weight_of_a_lost_neighbour_goes_to_the_own_model():
 def test_one_that_leaves_is_not_waited_for_and_is_told_what_to_do(caplog):
     crew = Crew(3)
     crew.exchanges[1].leave()
-    with pytest.raises(GivenUpError, match="start the whole cluster again"):
+    with pytest.raises(GivenUpError, match="Start its process again"):
         crew.exchanges[1].gather(np.zeros(1))
     others = [crew.exchanges[0], crew.exchanges[2]]
     crew.exchanges = [others[0], None, others[1]]

@@ -60,6 +60,8 @@ PURE = {
         "message",
         "overlap",
         "reads",
+        "record",
+        "rejoin",
         "rounds",
         "transport",
         "wire",
