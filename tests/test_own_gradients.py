@@ -58,9 +58,17 @@ def check(loss):
     tf.function(trace, autograph=False).get_concrete_function(*rows)
 
 
+def of_two_parts(x, y):
+    """A weight in two parts along its second axis, one of which has a penalty, too."""
+    first, second = tf.split(KERNEL, [2, 1], 1)
+    rest = with_gradient(lambda d: -d)(second)
+    return fits(x, y, tf.concat([first, rest], 1)) + tf.reduce_sum(second**2)
+
+
 @pytest.mark.parametrize(
     "loss",
     [
+        of_two_parts,
         around_kernel(lambda d: 0.5 * d),
         around_kernel(lambda d: tf.where(KERNEL > 0, d, 0.0)),
         around_kernel(lambda d: tf.eye(4) @ d),

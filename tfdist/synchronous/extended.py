@@ -15,12 +15,11 @@ from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
-from tfdist.synchronous.fit.computation import (
+from tfdist.synchronous.fit.current_step import (
+    all_reduced,
     exchanging,
     has_reduced_gradients,
-    note_reduced,
     note_shapes,
-    part_to_reduce,
 )
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.on_read import note_on_read
@@ -184,11 +183,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        op, part = part_to_reduce(reduce_op, value)
-        with exchanging():
-            total = super()._replica_ctx_all_reduce(op, part, options)
-        note_reduced(reduce_op, value, total)
-        return total
+        reduce = super()._replica_ctx_all_reduce
+        return all_reduced(reduce_op, value, lambda op, part: reduce(op, part, options))
 
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any

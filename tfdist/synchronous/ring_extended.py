@@ -14,13 +14,12 @@ from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.last_resort import LastResort
 from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
 from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
-from tfdist.synchronous.fit.computation import (
+from tfdist.synchronous.fit.current_step import (
+    all_reduced,
     check_not_within,
     exchanging,
     has_reduced_gradients,
     note_equal,
-    note_reduced,
-    part_to_reduce,
 )
 from tfdist.synchronous.on_read import note_on_read
 
@@ -94,11 +93,8 @@ class RingExtended(_tf.MirroredExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        op, part = part_to_reduce(reduce_op, value)
-        with exchanging():
-            total = super()._replica_ctx_all_reduce(op, part, options)
-        note_reduced(reduce_op, value, total)
-        return total
+        reduce = super()._replica_ctx_all_reduce
+        return all_reduced(reduce_op, value, lambda op, part: reduce(op, part, options))
 
     def lost_peers(self) -> list[str]:
         """Probes the workers and returns those that do not respond."""

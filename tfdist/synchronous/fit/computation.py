@@ -1,13 +1,11 @@
 """One replica's part of a step: gradients, optimizers, variables, seeds and masks."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _tf
-from tfdist.keras.computation import computing, current_computation
+from tfdist.keras.computation import computing
 from tfdist.keras.plain_computation import PlainComputation
 from tfdist.synchronous.fit import gradients
 from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
@@ -230,110 +228,3 @@ class ReplicaComputation(WholeBatchComputation):
 def tracing(step: ReplicaStep) -> Any:
     """Returns a context in which this thread traces a replica's step."""
     return computing(ReplicaComputation(step))
-
-
-def part_to_reduce(reduce_op: Any, value: Any) -> tuple[Any, Any]:
-    """Returns what this thread's replica adds to a reduction that is not tfdist's own.
-
-    In a step, one without examples computes on a row that does not count, and a mean is one
-    over examples: each replica's is weighted by its share.
-
-    Args:
-        reduce_op: A `tf.distribute.ReduceOp`.
-        value: A tensor, or a structure of tensors.
-
-    Returns:
-        The operation and the value to reduce.
-    """
-    step = getattr(current_computation(), "step", None)
-    tensors = tf.nest.flatten(value)
-    if step is None or not all(tf.is_tensor(each) for each in tensors):
-        return reduce_op, value
-    if reduce_op == tf.distribute.ReduceOp.SUM:
-        return reduce_op, tf.nest.map_structure(step.counted, value)
-    if not all(each.dtype.is_floating for each in tensors):
-        return reduce_op, value
-    scaled = tf.nest.map_structure(
-        step.scaled, tf.nest.map_structure(step.counted, value)
-    )
-    return tf.distribute.ReduceOp.SUM, scaled
-
-
-def note_reduced(reduce_op: Any, value: Any, total: Any) -> None:
-    """Takes note of what a reduction that is not tfdist's own was given.
-
-    Args:
-        reduce_op: A `tf.distribute.ReduceOp`, as given.
-        value: What this thread's replica has reduced: a tensor, or a structure of them.
-        total: The result.
-    """
-    step = getattr(current_computation(), "step", None)
-    if step is None:
-        return
-    step.is_same(total)
-    if step.known_kinds is None:
-        pairs = zip(tf.nest.flatten(value), tf.nest.flatten(total), strict=True)
-        step.reduced |= {
-            result.ref(): (reduce_op, step.reader.kind_of(each))
-            for each, result in pairs
-            if tf.is_tensor(each) and tf.is_tensor(result)
-        }
-
-
-def check_not_within(what: str, instead: str) -> None:
-    """Checks that this thread traces no branch and no loop of a step: see `ReplicaStep`."""
-    if (step := getattr(current_computation(), "step", None)) is not None:
-        step.check_not_within(what, instead)
-
-
-def note_equal(values: Any) -> None:
-    """Takes note of what all replicas have alike, if this thread is in a step.
-
-    Args:
-        values: Tensors, in any structure.
-    """
-    if (step := getattr(current_computation(), "step", None)) is not None:
-        step.is_same(values)
-
-
-def note_shapes(values: Sequence[Any]) -> None:
-    """Takes note of what a step of this thread exchanges, if it is in a step.
-
-    Args:
-        values: Tensors or `IndexedSlices`.
-    """
-    if (step := getattr(current_computation(), "step", None)) is not None:
-        step.note_shapes(values)
-
-
-@contextlib.contextmanager
-def exchanging() -> Iterator[None]:
-    """A context in which this thread's replica exchanges numbers with the others.
-
-    It keeps the replica's seed, and what its layers have passed to `add_loss`: a layer has one list of
-    losses, and each call of a model clears it. The replicas that one process traces take
-    turns at every exchange.
-
-    Raises:
-        NestedFunctionError: In a function that the step calls.
-    """
-    step = getattr(current_computation(), "step", None)
-    if step is None or step.model is None:
-        yield
-        return
-    step.check_can_exchange()
-    with _tf.keeping_losses(step.model):
-        yield
-    step.draws_again()
-
-
-def has_reduced_gradients() -> bool:
-    """Whether this thread traces a step in which all replicas have added up gradients.
-
-    Keras's optimizers ask for a merge call after that. What is left is equal on every
-    replica: no merge call is needed, nor is one possible within a condition, such as
-    that of accumulated gradients.
-    """
-    computation = current_computation()
-    is_ours = isinstance(computation, WholeBatchComputation)
-    return is_ours and not computation.step.is_rehearsal

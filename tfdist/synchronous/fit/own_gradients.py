@@ -90,5 +90,8 @@ def _adds_up(value: Any, reader: KindReader, by_share: KindReader) -> bool:
         is_zero = constant is not None and not constant.any()
         return is_zero or by_share.kind_of(value) is Kind.SUM
     if kind in (Kind.OTHER, Kind.MEAN) and value.op.type in _SUMS:
-        return all(_adds_up(each, reader, by_share) for each in inputs_of(value))
+        terms = inputs_of(value)
+        if value.op.type == "ConcatV2":
+            terms = terms[:-1]  # The last one is the axis.
+        return all(_adds_up(each, reader, by_share) for each in terms)
     return kind is not Kind.OTHER

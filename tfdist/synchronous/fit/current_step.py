@@ -1,0 +1,116 @@
+"""What the strategies' exchanges ask of the step that this thread traces, if it does."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.computation import current_computation
+from tfdist.synchronous.fit.computation import WholeBatchComputation
+from tfdist.synchronous.fit.replica import ReplicaStep
+
+
+def _step() -> ReplicaStep | None:
+    computation = current_computation()
+    is_ours = isinstance(computation, WholeBatchComputation)
+    return computation.step if is_ours else None
+
+
+def all_reduced(reduce_op: Any, value: Any, reduce: Callable[[Any, Any], Any]) -> Any:
+    """Returns the result of a reduction that is not tfdist's own.
+
+    In a step, a replica without examples computes on a row that does not count, and a mean
+    is one over examples: each replica's is weighted by its share.
+
+    Args:
+        reduce_op: A `tf.distribute.ReduceOp`.
+        value: What this thread's replica reduces: a tensor, or a structure of tensors.
+        reduce: Reduces, given an operation and a value.
+    """
+    step = _step()
+    if step is None:
+        return reduce(reduce_op, value)
+    with exchanging():
+        total = reduce(*_part_to_reduce(step, reduce_op, value))
+    step.is_same(total)
+    if step.known_kinds is None:
+        pairs = zip(tf.nest.flatten(value), tf.nest.flatten(total), strict=True)
+        step.reduced |= {
+            result.ref(): (reduce_op, step.reader.kind_of(each))
+            for each, result in pairs
+            if tf.is_tensor(each) and tf.is_tensor(result)
+        }
+    return total
+
+
+def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any, Any]:
+    """Returns the operation and the value to reduce in place of those given."""
+    tensors = tf.nest.flatten(value)
+    if not all(tf.is_tensor(each) for each in tensors):
+        return reduce_op, value
+    if reduce_op == tf.distribute.ReduceOp.SUM:
+        return reduce_op, tf.nest.map_structure(step.counted, value)
+    if not all(each.dtype.is_floating for each in tensors):
+        return reduce_op, value
+    scaled = tf.nest.map_structure(lambda each: step.scaled(step.counted(each)), value)
+    return tf.distribute.ReduceOp.SUM, scaled
+
+
+def check_not_within(what: str, instead: str) -> None:
+    """Checks that this thread traces no branch and no loop of a step: see `ReplicaStep`."""
+    if (step := _step()) is not None:
+        step.check_not_within(what, instead)
+
+
+def note_equal(values: Any) -> None:
+    """Takes note of what all replicas have alike, if this thread is in a step.
+
+    Args:
+        values: Tensors, in any structure.
+    """
+    if (step := _step()) is not None:
+        step.is_same(values)
+
+
+def note_shapes(values: Sequence[Any]) -> None:
+    """Takes note of what a step of this thread exchanges, if it is in a step.
+
+    Args:
+        values: Tensors or `IndexedSlices`.
+    """
+    if (step := _step()) is not None:
+        step.note_shapes(values)
+
+
+@contextlib.contextmanager
+def exchanging() -> Iterator[None]:
+    """A context in which this thread's replica exchanges numbers with the others.
+
+    It keeps the replica's seed, and what its layers have passed to `add_loss`: a layer has
+    one list of losses, and each call of a model clears it. The replicas that one process
+    traces take turns at every exchange.
+
+    Raises:
+        NestedFunctionError: In a function that the step calls.
+    """
+    step = _step()
+    if step is None or step.model is None:
+        yield
+        return
+    step.check_can_exchange()
+    with _tf.keeping_losses(step.model):
+        yield
+    step.draws_again()
+
+
+def has_reduced_gradients() -> bool:
+    """Whether this thread traces a step in which all replicas have added up gradients.
+
+    Keras's optimizers ask for a merge call after that. What is left is equal on every
+    replica: no merge call is needed, nor is one possible within a condition, such as
+    that of accumulated gradients.
+    """
+    step = _step()
+    return step is not None and not step.is_rehearsal
