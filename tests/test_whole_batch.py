@@ -31,6 +31,9 @@ REFUSED = {
     "own_mean_in_a_plain_variable": (
         r"SynchronousTrainingError: .*whole_batch_cases\.py, line .*aggregation=.*MEAN"
     ),
+    "mean_in_a_variable_that_a_read_combines": (
+        "NotAdditiveError: .*ON_READ is set to what each replica computes"
+    ),
     "decaying_sum_in_a_plain_variable": (
         r"SynchronousTrainingError: .*SUM is set to what is not a sum.*_cases\.py, line"
     ),
@@ -72,6 +75,8 @@ RING_IN_PART = {
     "dice",
     "gradient_penalty",
     "masked",
+    "metric_of_integers_and_floats",
+    "sum_in_a_variable_that_a_read_adds_up",
     "embedded_positions",
     "greatest_loss",
     "metric_of_a_maximum",

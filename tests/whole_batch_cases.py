@@ -800,6 +800,43 @@ def mean_in_a_plain_variable(strategy):
     return noting(strategy, Noting, aggregation=mean)
 
 
+def noted_on_read(strategy, aggregation, write):
+    class Noting(keras.Model):
+        def train_step(self, batch):
+            write(self.noted, batch[0])
+            return super().train_step(batch)
+
+    def build():
+        model = functional(Noting)
+        synchronization = tf.VariableSynchronization.ON_READ
+        options = {"synchronization": synchronization, "aggregation": aggregation}
+        model.noted = tf.Variable(0.0, trainable=False, **options)
+        return model
+
+    model = cases.compiled(strategy, build)
+    # The last batch is one example, of which one replica has none.
+    history = model.fit(*cases.data(41), **FIT)
+    return cases.result(model, history, noted=model.noted.numpy())
+
+
+@case
+def sum_in_a_variable_that_a_read_adds_up(strategy):
+    return noted_on_read(
+        strategy,
+        tf.VariableAggregation.SUM,
+        lambda noted, x: noted.assign_add(tf.reduce_sum(x)),
+    )
+
+
+@refused
+def mean_in_a_variable_that_a_read_combines(strategy):
+    noted_on_read(
+        strategy,
+        tf.VariableAggregation.MEAN,
+        lambda noted, x: noted.assign(tf.reduce_mean(x)),
+    )
+
+
 @refused
 def own_mean_in_a_plain_variable(strategy):
     noting(strategy, Noting)
@@ -813,6 +850,50 @@ class DecayingNote(Noting):
 @refused
 def decaying_sum_in_a_plain_variable(strategy):
     noting(strategy, DecayingNote, aggregation=tf.VariableAggregation.SUM)
+
+
+class Counts(keras.metrics.Metric):
+    """Has two weights of int32, which TensorFlow keeps on the host, and one of float32."""
+
+    def __init__(self, name="counts"):
+        super().__init__(name=name)
+        self.steps, self.rows, self.roots = (
+            self.add_weight(shape=(), initializer="zeros", dtype=dtype, name=name)
+            for name, dtype in zip("srq", ("int32", "int32", "float32"), strict=True)
+        )
+
+    def update_state(self, y, p, sample_weight=None):
+        self.steps.assign_add(1)
+        self.rows.assign_add(keras.ops.shape(y)[0])
+        self.roots.assign_add(keras.ops.sqrt(keras.ops.mean(keras.ops.square(y - p))))
+
+    def result(self):
+        counts = keras.ops.cast(10 * self.steps + self.rows, "float32")
+        return counts + self.roots
+
+
+@case
+def metric_of_integers_and_floats(strategy):
+    return fitted(strategy, cases.data(41), Counts)
+
+
+@case
+def weights_of_bfloat16(strategy):
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        model = cases.compiled(strategy)
+        before = [each.astype("float32") for each in model.get_weights()]
+        model.fit(*cases.data(40), **FIT)
+        # With 8 bits, the order in which replicas add up shows in the weights.
+        moved = [
+            float(np.abs(each.astype("float32") - old).max() > 0)
+            for each, old in zip(model.get_weights(), before, strict=True)
+        ]
+        dtypes = {each.dtype for each in model.weights}
+        found = cases.result(model)
+        return {"hash": found["hash"], "moved": moved, "all": dtypes == {"bfloat16"}}
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 @refused

@@ -21,12 +21,16 @@ from tfdist.synchronous.fit.current_step import (
     has_reduced_gradients,
     note_shapes,
 )
+from tfdist.synchronous.fit.exchange import CARRIED_AS
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.on_read import note_on_read
 from tfdist.variables.creation import variable_path
 
 # TensorFlow numbers its own groups from 1.
 _GROUP_OF_WORKERS = 1 << 20
+# TensorFlow's broadcast takes fewer dtypes than its sum.
+_BROADCAST_AS = {**CARRIED_AS, tf.bfloat16: tf.float32}
+del _BROADCAST_AS[tf.bool]
 
 
 class UnequalModelError(ValueError):
@@ -214,6 +218,26 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 "the same model in the same order: draw sizes and vocabularies with "
                 "the same seed"
             ).with_traceback(error.__traceback__) from None
+
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
+    ) -> Any:
+        get = super()._get_variable_creator_initial_value
+        initial = kwargs["initial_value"]
+        dtype = kwargs.get("dtype") or getattr(initial, "dtype", None)
+        carrier = _BROADCAST_AS.get(tf.as_dtype(dtype)) if dtype else None
+        if carrier is None or replica_id != 0:
+            return get(replica_id, device, primary_var, **kwargs)
+
+        def carried() -> tf.Tensor:
+            value = initial() if callable(initial) else initial
+            # That of a checkpoint under way.
+            value = getattr(value, "wrapped_value", value)
+            return tf.cast(tf.convert_to_tensor(value, dtype), carrier)
+
+        kwargs |= {"initial_value": carried, "dtype": carrier}
+        broadcast = get(replica_id, device, primary_var, **kwargs)
+        return lambda: tf.cast(broadcast(), dtype)
 
     # TensorFlow uses one device of a process without GPUs, even if it has several logical
     # CPUs.

@@ -1,9 +1,14 @@
 """Variables whose copies differ on purpose, since a read adds them up."""
 
+import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist.synchronous.fit.current_step import part_to_write
+from tfdist.variables.creation import variable_path
 
 _handles: list[weakref.ref[Any]] = []
 
@@ -13,6 +18,24 @@ def note_on_read(variable: Any, synchronization: Any) -> None:
     if synchronization == tf.VariableSynchronization.ON_READ:
         copies = tf.distribute.get_strategy().experimental_local_results(variable)
         _handles.extend(weakref.ref(each.handle, _handles.remove) for each in copies)
+        # Of Keras's own the hooks of `keras.Variable` see to it.
+        if variable_path.get() is None:
+            _count_examples_once(variable)
+
+
+def _count_examples_once(variable: Any) -> None:
+    reference = weakref.ref(variable)
+    for name in ("assign", "assign_add", "assign_sub"):
+        write = getattr(type(variable), name)
+        setattr(variable, name, functools.partial(_written, reference, write))
+
+
+def _written(
+    reference: weakref.ref[Any], write: Callable[..., Any], value: Any, **kwargs: Any
+) -> Any:
+    variable = reference()
+    is_increment = write.__name__ != "assign"
+    return write(variable, part_to_write(variable, value, is_increment), **kwargs)
 
 
 def is_on_read(handle: Any) -> bool:

@@ -85,8 +85,14 @@ class RingExtended(_tf.MirroredExtended):
         # The ring finds a value's place by its device. A constant has none until `identity`
         # places it on the replica's.
         placed = tuple(tf.nest.map_structure(tf.identity, each) for each in values)
+        is_int32 = any(each.dtype == tf.int32 for each in values)
+        if is_int32:
+            # TensorFlow keeps int32 out of the ring, and takes no two of them at a time.
+            placed = tuple(tf.cast(each, tf.int64) for each in placed)
         with exchanging():
             total = tf.distribute.get_replica_context().merge_call(add_up, placed)
+        if is_int32:
+            total = [tf.cast(each, tf.int32) for each in total]
         note_equal(total)
         return total
 

@@ -9,7 +9,9 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.fit.computation import WholeBatchComputation
+from tfdist.synchronous.fit.kind import ADDED_UP, CONSTANTS
 from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.variables.increment import NotAdditiveError
 
 
 def _step() -> ReplicaStep | None:
@@ -56,6 +58,38 @@ def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any,
         return reduce_op, value
     scaled = tf.nest.map_structure(lambda each: step.scaled(step.counted(each)), value)
     return tf.distribute.ReduceOp.SUM, scaled
+
+
+def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
+    """Returns what a copy of a variable that a read combines gets, in place of a value.
+
+    All copies together then hold the sum over the examples. What is the same on every
+    replica counts on each, as TensorFlow documents.
+
+    Args:
+        variable: A `tf.Variable` with `synchronization=ON_READ`.
+        value: What the step assigns, or adds.
+        is_increment: Whether it is added.
+
+    Raises:
+        NotAdditiveError: If it is computed from examples and is no sum over them.
+    """
+    step = _step()
+    if step is None:
+        return value
+    value = tf.convert_to_tensor(value, variable.dtype)
+    kind = step.kind_of(value)
+    if kind in CONSTANTS:
+        return value
+    is_sum = variable.aggregation == tf.VariableAggregation.SUM
+    if is_sum and is_increment and kind in ADDED_UP:
+        return step.counted(value)
+    step.check_can_exchange()
+    raise NotAdditiveError(
+        "a tf.Variable with synchronization=ON_READ is set to what each replica computes "
+        "from its own part of the batch. With aggregation=SUM, use assign_add with a sum "
+        "over examples. For anything else create it with add_weight of a layer or metric"
+    )
 
 
 def check_not_within(what: str, instead: str) -> None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdist.synchronous.fit.replica import ReplicaStep
 
 # TensorFlow's collectives cannot add these dtypes up: they travel as a wider one.
-_CARRIED_AS = {
+CARRIED_AS = {
     tf.bool: tf.int32,
     tf.int8: tf.int32,
     tf.uint8: tf.int32,
@@ -41,7 +41,7 @@ def reduce_gradients(gradients: Sequence[Any], options: Any) -> list[Any]:
 
 def sum_tensors(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Adds up each tensor over all replicas, in one message per dtype."""
-    carried = [tf.cast(t, _CARRIED_AS.get(t.dtype, t.dtype)) for t in tensors]
+    carried = [tf.cast(t, CARRIED_AS.get(t.dtype, t.dtype)) for t in tensors]
     sums = _sum_by_dtype(carried, None)
     return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
 
