@@ -171,6 +171,33 @@ def test_every_write_is_made(build):
         np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=name)
 
 
+class Generating(keras.Model):
+    """Its `call` takes noise, and Keras takes the examples for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = layers.Dense(4)
+
+    def call(self, noise):
+        return self.generator(noise)
+
+    def train_step(self, data):
+        examples, noise = data
+        return {"loss": tf.reduce_mean(self.generator(noise) - examples)}
+
+
+def test_layers_that_were_built_for_other_inputs_than_the_steps_say_how_to_build_them():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.fit_driver = Local(strategy)
+    with strategy.scope():
+        model = Generating()
+        model.compile("sgd")
+    with pytest.raises(ValueError, match=r"value 4.*shape \(None, 3\)") as found:
+        model.fit(X, X[:, :3], verbose=0)
+    (advice,) = found.value.__notes__
+    assert "Give the layer an Input, or remove the model's `call`" in advice
+
+
 class TakingTurns(FunctionAroundCall):
     """Does something else at every call of its step, which Keras calls once."""
 

@@ -1,4 +1,8 @@
-"""The base of errors that refuse a program while TensorFlow traces it."""
+"""The base of errors that refuse a program while TensorFlow traces it, and advice."""
+
+import logging
+
+_log = logging.getLogger("tfdist")
 
 
 class RefusalError(ValueError):
@@ -6,3 +10,11 @@ class RefusalError(ValueError):
 
     # AutoGraph replaces errors by one of its own unless they are made from a message alone.
     __init__ = Exception.__init__
+
+
+def advise(error: Exception, words: str) -> None:
+    """Adds advice to another's error, which keeps its type: a program may wait for it."""
+    if hasattr(error, "add_note"):
+        error.add_note(words)
+    else:  # Before Python 3.11.
+        _log.error("%s", words)

@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._refusal import advise
 from tfdist.keras.own_traces import own_trace, traced_alone
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
@@ -41,6 +42,13 @@ STAGES = {
 _stage: ContextVar[str] = ContextVar("stage", default=TEST)
 _applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
     "applied", default=None
+)
+# In Keras's words, of a layer that was built for inputs of another shape.
+_MISFIT = "incompatible with the layer"
+_CALLED_OTHERWISE = (
+    "{} was built by calling it with the first part of a batch, but its step calls this "
+    "layer with other inputs. Give the layer an Input, or remove the model's `call`: the "
+    "step is then traced for its variables"
 )
 # Each rehearsal can create variables that the next one needs. The limit stops a step
 # that creates new variables on every trace.
@@ -124,6 +132,7 @@ def build(
     key = (stage(), id(model.optimizer), id(model._compile_loss))
     if key in _rehearsed.get(model, ()):
         return
+    was_built = bool(model.weights)
     problem = _build_by_call(model, strategy, element_spec)
     is_own = _has_own_step(model)
     if problem and not is_own:
@@ -137,9 +146,12 @@ def build(
         try:
             writes = _rehearse(strategy, element_spec, rehearse, any_rows)
             _writes.setdefault(model, {})[stage()] = writes
-        except Exception:
+        except Exception as error:
+            is_misfit = not (problem or was_built) and _MISFIT in str(error)
+            if is_misfit:
+                advise(error, _CALLED_OTHERWISE.format(model.name))
             # What Keras has built may be enough. If not, the first step raises the error.
-            if problem or always:
+            if problem or always or is_misfit:
                 raise
             _log.debug("could not rehearse the step of %r", model.name, exc_info=True)
     if stage() == TRAIN and model.optimizer is not None:

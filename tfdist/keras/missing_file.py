@@ -1,14 +1,13 @@
 """Explains a load that fails because the chief may not have written the file yet."""
 
 import contextlib
-import logging
 import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-_log = logging.getLogger("tfdist")
+from tfdist._refusal import advise
 
 # Of a file that is not there, or that has been written in part.
 _ERRORS = (
@@ -32,7 +31,7 @@ def explained(strategy: Any, path: Any) -> Iterator[None]:
     except Exception as error:
         waits = hasattr(strategy, "barrier") and not strategy.is_chief
         if waits and (isinstance(error, _ERRORS) or "File not found" in str(error)):
-            _tell(error, _words(strategy, path))
+            advise(error, _words(strategy, path))
         raise
 
 
@@ -43,11 +42,3 @@ def _words(strategy: Any, path: Any) -> str:
         "strategy.barrier() on every worker between the save and the load, and save to a "
         "directory that all workers share"
     )
-
-
-def _tell(error: Exception, words: str) -> None:
-    # The error keeps its type, which a program may wait for.
-    if hasattr(error, "add_note"):
-        error.add_note(words)
-    else:  # Before Python 3.11.
-        _log.error("%s", words)
