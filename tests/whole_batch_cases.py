@@ -852,7 +852,7 @@ def decaying_sum_in_a_plain_variable(strategy):
     noting(strategy, DecayingNote, aggregation=tf.VariableAggregation.SUM)
 
 
-class Counts(keras.metrics.Metric):
+class CountsAndRoots(keras.metrics.Metric):
     """Has two weights of int32, which TensorFlow keeps on the host, and one of float32."""
 
     def __init__(self, name="counts"):
@@ -874,7 +874,7 @@ class Counts(keras.metrics.Metric):
 
 @case
 def metric_of_integers_and_floats(strategy):
-    return fitted(strategy, cases.data(41), Counts)
+    return fitted(strategy, cases.data(41), CountsAndRoots)
 
 
 @case

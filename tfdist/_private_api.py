@@ -708,6 +708,13 @@ MEMBERS: tuple[Member, ...] = (
     ),
     Member(
         "tensorflow.python.distribute.collective_all_reduce_strategy.CollectiveAllReduceExtended",
+        "_get_variable_creator_initial_value",
+        "overridden",
+        "Sends initial values in another dtype where TensorFlow's broadcast lacks theirs.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.collective_all_reduce_strategy.CollectiveAllReduceExtended",
         "_replica_ctx_all_reduce",
         "called",
         "Adds up values without a meeting of the replicas.",

@@ -165,9 +165,10 @@ class ParameterServerVariable(_tf.CachingVariable):
             if self.aggregation == tf.VariableAggregation.SUM:
                 raise NotAdditiveError(
                     f"{self.name} sums over the workers, and this step sets it to a "
-                    "value computed from its own (a maximum, say), so that workers "
-                    "would lose each other's updates. Write what the step adds, as "
-                    "variable.assign_add(...), or compute the value from such sums"
+                    "value of its own (a maximum, say, or 0 by reset_state), so that "
+                    "workers would lose each other's updates. Write what the step adds, "
+                    "as variable.assign_add(...), compute the value from such sums, or "
+                    "reset metrics between epochs"
                 )
         if rows is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)

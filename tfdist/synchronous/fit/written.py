@@ -64,9 +64,10 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
         step.check_can_exchange()
         raise NotAdditiveError(
             f"{variable.path} is set to a value that each replica computes from its own "
-            f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. The value is not a sum or mean over "
-            "examples (it holds examples, or is a maximum), so the replicas cannot agree "
-            "on one. Assign only sums and means over examples in a step"
+            f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. It is not known to be a sum or mean "
+            "over examples (it holds examples, or is a maximum), so the replicas cannot "
+            "agree on one. Assign sums and means over examples, or what is computed from "
+            "tfdist.whole_batch(tensor)"
         )
     if kind is Kind.OTHER and not value.dtype.is_floating:
         # From the sums of all replicas it is the same on each.
