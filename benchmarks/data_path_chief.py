@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from data_path import BATCH, ROUTES, SHAPE, WORKERS
+from data_path import BATCH, ROUTES, SHAPE
 from tensorflow.data.experimental import service
 
 import tfdist
@@ -47,17 +47,13 @@ def pipeline(directory: str, route: str, dispatcher: str, epoch: int) -> Any:
 def through_service(batches: Any, dispatcher: str, job: str) -> Any:
     """Returns batches of an endless dataset as tf.data service gives them to the workers.
 
-    `fit` on parameter servers has each worker keep one element in `WORKERS` of an endless
-    dataset. The batches that a worker gets from the service are no other's, so each
-    of them comes so many times here.
-
     Args:
         batches: The dataset.
         dispatcher: The address of the dispatcher.
         job: The name of the job that the workers share. An iterator that joins the job of
             earlier ones gets what these have left.
     """
-    distributed = batches.apply(
+    return batches.apply(
         service.distribute(
             service.ShardingPolicy.DYNAMIC,
             f"grpc://{dispatcher}",
@@ -66,11 +62,6 @@ def through_service(batches: Any, dispatcher: str, job: str) -> Any:
             compression=None,
         )
     )
-    copies = distributed.flat_map(
-        lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(WORKERS)
-    )
-    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    return copies.apply(endless)
 
 
 def make_model(strategy: tfdist.ParameterServerStrategy, examples: int) -> Any:

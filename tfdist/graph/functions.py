@@ -7,6 +7,9 @@ from typing import Any
 PYTHON_OPS = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 """The operations that call Python functions of the process which made them."""
 
+# The fifth input of `DataServiceDataset`, in each of its versions.
+_JOB_NAME = 4
+
 
 def function_attrs(node: Any) -> Iterator[Any]:
     """Yields the attributes of a node that name a function."""
@@ -47,6 +50,23 @@ def calls_python(definition: Any) -> bool:
     for function in definition.library.function:
         nodes.extend(function.node_def)
     return any(node.op in PYTHON_OPS for node in nodes)
+
+
+def shares_a_job(definition: Any) -> bool:
+    """Whether a `GraphDef` reads from tf.data service by the name of a job.
+
+    All who name a job share its elements: each gets others.
+    """
+    texts = {
+        node.name: b"".join(node.attr["value"].tensor.string_val)
+        for node in definition.node
+        if node.op == "Const"
+    }
+    return any(
+        texts.get(node.input[_JOB_NAME].partition(":")[0])
+        for node in definition.node
+        if node.op.startswith("DataServiceDataset")
+    )
 
 
 def renamed(definition: Any, suffix: str) -> list[Any]:

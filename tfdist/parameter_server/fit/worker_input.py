@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.graph.functions import calls_python
+from tfdist.graph.functions import calls_python, shares_a_job
 
 # The graph contains the arrays of `from_tensor_slices`. If they are larger than this,
 # the chief reads the dataset and sends batches instead of a copy of all arrays per
@@ -21,7 +21,8 @@ class WorkerInput:
     """The dataset on every worker: worker i of W takes every W-th batch from the i-th.
 
     The batches of all workers together are those of the dataset, even if it shuffles
-    with a fixed seed. Each worker runs the whole pipeline to produce its share.
+    with a fixed seed. Each worker runs the whole pipeline to produce its share. Batches that
+    come from a job of tf.data service by its name are each worker's own already.
 
     Args:
         graph: The serialized graph of the dataset, an eager tensor. As a constant in
@@ -29,6 +30,7 @@ class WorkerInput:
         element_spec: The element spec of the dataset.
         coordinator: The coordinator of the workers.
         num_workers: The number of workers.
+        is_shared: Whether the workers share the batches without doing anything for it.
         is_tuned: Whether TensorFlow tunes the pipeline. A worker runs no step while it
             deletes an iterator, which can take as long as the tuner pauses (see
             `tfdist.keras.deletion`). Untuned, `AUTOTUNE` means a fixed number of calls.
@@ -40,12 +42,14 @@ class WorkerInput:
         element_spec: Any,
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
+        is_shared: bool,
         is_tuned: bool,
     ) -> None:
         self._graph = graph
         self._element_spec = element_spec
         self._coordinator = coordinator
         self._num_workers = num_workers
+        self._is_shared = is_shared
         self._options = tf.data.Options()
         self._options.autotune.enabled = is_tuned
         self._iterators: Any = None
@@ -65,14 +69,15 @@ class WorkerInput:
         if dataset.cardinality() != tf.data.INFINITE_CARDINALITY:
             return None
         graph = _tf.dataset_graph(dataset)
-        definition = graph.numpy()
-        if len(definition) > MAX_GRAPH_BYTES or calls_python(
-            tf.compat.v1.GraphDef.FromString(definition)
-        ):
+        definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+        if definition.ByteSize() > MAX_GRAPH_BYTES or calls_python(definition):
             return None
         # Unset means tuned to TensorFlow. Here, the user has to ask for it.
         is_tuned = dataset.options().autotune.enabled is True
-        return cls(graph, dataset.element_spec, coordinator, num_workers, is_tuned)
+        is_shared = shares_a_job(definition)
+        return cls(
+            graph, dataset.element_spec, coordinator, num_workers, is_shared, is_tuned
+        )
 
     @property
     def iterator_spec(self) -> tf.TypeSpec:
@@ -89,8 +94,9 @@ class WorkerInput:
 
     def _make(self) -> tf.data.Dataset:
         dataset = _tf.dataset_from_graph(self._graph, self._element_spec)
-        shard = dataset.shard(
-            self._num_workers,
-            tf.distribute.coordinator.experimental_get_current_worker_index(),
-        )
-        return shard.prefetch(tf.data.AUTOTUNE).with_options(self._options)
+        if not self._is_shared:
+            dataset = dataset.shard(
+                self._num_workers,
+                tf.distribute.coordinator.experimental_get_current_worker_index(),
+            )
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(self._options)

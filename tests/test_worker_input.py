@@ -1,0 +1,50 @@
+"""An endless dataset that the workers read: each takes its share of the batches."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.data.experimental import service
+
+from tfdist.parameter_server.fit.worker_input import WorkerInput
+
+
+def shares(dataset, monkeypatch, batches):
+    """The first batches of each of two workers."""
+    worker_input = WorkerInput.of(dataset, coordinator=None, num_workers=2)
+    found = []
+    for worker in range(2):
+        monkeypatch.setattr(
+            tf.distribute.coordinator,
+            "experimental_get_current_worker_index",
+            lambda index=worker: tf.constant(index, tf.int64),
+        )
+        found.append(iter(worker_input._make()))
+    return [[int(next(each)) for each in found] for _ in range(batches)]
+
+
+def test_workers_take_turns(monkeypatch):
+    numbers = tf.data.Dataset.range(4).repeat()
+    assert shares(numbers, monkeypatch, 3) == [[0, 1], [2, 3], [0, 1]]
+
+
+@pytest.fixture(scope="module")
+def dispatcher():
+    dispatcher = service.DispatchServer()
+    address = dispatcher.target.removeprefix("grpc://")
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
+    yield dispatcher.target
+    del worker
+
+
+@pytest.mark.parametrize(("job_name", "divided"), [("shared", False), (None, True)])
+def test_what_tf_data_service_has_divided_is_not_divided_again(
+    dispatcher, job_name, divided, monkeypatch
+):
+    numbers = tf.data.Dataset.range(1 << 40).apply(
+        service.distribute("distributed_epoch", dispatcher, job_name=job_name)
+    )
+    endless = numbers.apply(
+        tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    )
+    # The iterators of one process share no job: each gets all that the job has.
+    expected = [[2 * i, 2 * i + 1] if divided else [i, i] for i in range(20)]
+    assert shares(endless, monkeypatch, 20) == expected
