@@ -43,6 +43,12 @@ CONFIGS = {
     "diloco_100": ["--local_steps=100", _OUTER],
     "diloco_100_int8": ["--local_steps=100", _OUTER, "--wire_dtype=int8"],
     "diloco_100_overlap": ["--local_steps=100", _OUTER, "--overlap"],
+    "diloco_100_fragments": [
+        "--local_steps=100",
+        _OUTER,
+        "--overlap",
+        "--fragments=4",
+    ],
     "ring_10": ["--local_steps=10", "--mixing=ring"],
     "exponential_10": ["--local_steps=10", "--mixing=exponential"],
 }

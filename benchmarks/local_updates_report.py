@@ -35,6 +35,7 @@ LABELS = {
     DILOCO: "DiLoCo, H=100",
     "diloco_100_int8": "DiLoCo, H=100, int8",
     "diloco_100_overlap": "DiLoCo, H=100, overlap",
+    "diloco_100_fragments": "DiLoCo, H=100, overlap, 4 fragments",
     "ring_10": "gossip on a ring, H=10",
     "exponential_10": "gossip, exponential, H=10",
 }

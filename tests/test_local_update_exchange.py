@@ -15,8 +15,8 @@ from mailboxes_in_memory import Crew, Dies
 
 from tests.deadline import DEADLINE
 from tfdist import mixing
-from tfdist.local_update.exchange import GivenUpError
 from tfdist.local_update.message import Message, bytes_of, header_bytes, unpack
+from tfdist.local_update.post import GivenUpError
 from tfdist.local_update.workers import Workers
 
 

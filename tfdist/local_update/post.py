@@ -1,0 +1,167 @@
+"""A worker's messages to the others, who is lost, and who is back.
+
+It works on any `Transport`, with numpy alone.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tfdist.local_update.in_turn import InTurn
+from tfdist.local_update.members import Members
+from tfdist.local_update.message import LEFT, NOTHING, Message, header_bytes
+from tfdist.local_update.reads import Range, Reads
+from tfdist.local_update.rejoin import Request, pack
+from tfdist.local_update.transport import SilentError, Transport
+
+_log = logging.getLogger("tfdist")
+
+NO_BYTES = np.zeros(0, np.uint8)
+
+
+class GivenUpError(RuntimeError):
+    """The other workers go on without this one."""
+
+
+class Post(InTurn):
+    """What a worker publishes and collects, under keys that all workers count alike.
+
+    Args:
+        transport: The mailboxes.
+        members: Which workers take part.
+        names: What to call each worker, by its index.
+        timeout: How long a worker may be silent, in seconds. For the log alone.
+
+    Attributes:
+        received_bytes: Counted where messages arrive, headers included.
+        is_quiet: Whether a worker that has ended is expected, and not reported.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        members: Members,
+        names: Sequence[str],
+        timeout: float,
+    ) -> None:
+        super().__init__()
+        self._transport = transport
+        self.members = members
+        self._names = names
+        self._timeout = timeout
+        self._next_key = 0
+        self._last_key = NOTHING
+        self.received_bytes = 0
+        self.is_quiet = False
+        self._reader: int | None = None  # Who is to read what was handed over.
+
+    def leave(self) -> None:
+        """Tells the others to go on without this worker."""
+        self.members.lose(self.members.me)
+        versions = list(self.members.versions)
+        # In the place of the next message: another worker may still read the last one.
+        key = LEFT + (self._last_key + 1) % 2
+        self._transport.publish(Message(key, 0, versions, NO_BYTES))
+
+    def _answer(
+        self, request: Request, info: object, arrays: Sequence[np.ndarray]
+    ) -> None:
+        versions = list(self.members.versions)
+        payload = pack(info, arrays)
+        self._transport.publish_aside(
+            Message(request.nonce, request.worker, versions, payload)
+        )
+
+    def _publish_next(self, payload: np.ndarray, begin: int = 0) -> int:
+        key = self._next_key
+        self._next_key += 1
+        self._publish(key, payload, begin)
+        return key
+
+    def _publish(self, key: int, payload: np.ndarray, begin: int = 0) -> None:
+        self._check_not_given_up()
+        versions = list(self.members.versions)
+        self._last_key = key
+        self._transport.publish(Message(key, begin, versions, payload))
+
+    def _collect(
+        self, key: int, wanted: Mapping[int, Range], newer: bool = False
+    ) -> dict[int, Message]:
+        """Waits for a message of each of some workers, unless they are lost."""
+        reads = Reads(self._transport, key, wanted, self._is_old)
+        found: dict[int, Message] = {}
+        for worker, result in reads.results(self._notice):
+            if isinstance(result, Message):
+                self.received_bytes += len(result.payload)
+                self.received_bytes += header_bytes(len(self._names))
+                self._hear(result)
+                if result.key == key or newer:
+                    found[worker] = result
+            else:
+                self._lose(worker, result)
+        if self._reader in found:
+            # As large as a model and its optimizer: nobody needs it any more.
+            self._reader = None
+            versions = list(self.members.versions)
+            self._transport.publish_aside(Message(NOTHING, 0, versions, NO_BYTES))
+        self._check_not_given_up()
+        return dict(sorted(found.items()))
+
+    def _check_not_given_up(self) -> None:
+        if self.members.is_given_up:
+            raise GivenUpError(
+                f"the other workers go on without {self._names[self.members.me]}: its fit "
+                f"failed, it did not answer for {self._timeout:g} s (peer_timeout), or its "
+                "process was started again. Start its process again to have it back: in a "
+                "fit that runs, a worker of tfdist.LocalUpdateStrategy takes part from the "
+                "next mix on. Others need the whole cluster to be started again; with the "
+                "callback keras.callbacks.BackupAndRestore, training resumes from the "
+                "chief's backup"
+            )
+
+    def _hear(self, message: Message) -> None:
+        before = self.members.present
+        self.members.hear(message.versions)
+        for worker in set(before) - set(self.members.present) - {self.members.me}:
+            self._report(worker, "has left")
+        for worker in set(self.members.present) - set(before) - {self.members.me}:
+            self._welcome(worker)
+
+    def _is_old(self, worker: int, message: Message) -> bool:
+        # It says there that it has left. Since then it came back, and has sent nothing yet.
+        return (
+            message.key >= LEFT
+            and message.versions[worker] < self.members.versions[worker]
+        )
+
+    def _welcome(self, worker: int) -> None:
+        # The session was one with the process that has ended.
+        self._transport.forget(worker)
+        self._report(worker, "is back")
+
+    def _lose(self, worker: int, why: Exception) -> None:
+        if worker not in self.members.present:
+            return
+        self.members.lose(worker)
+        silent = f"has not answered for {self._timeout:g} s (peer_timeout)"
+        self._report(worker, silent if isinstance(why, SilentError) else "has ended")
+
+    def _report(self, worker: int, what: str) -> None:
+        if not self.is_quiet:
+            _log.warning(
+                "%s %s: training goes on with %d of %d workers",
+                self._names[worker],
+                what,
+                len(self.members.present),
+                len(self._names),
+            )
+
+    def _notice(self, workers: Sequence[int], seconds: float) -> None:
+        _log.warning(
+            "waiting for %s for %.0f s, to mix models. A worker that does not answer at "
+            "all is given up after %g s (peer_timeout)",
+            ", ".join(self._names[each] for each in workers),
+            seconds,
+            self._timeout,
+        )
