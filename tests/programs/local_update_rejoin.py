@@ -20,7 +20,8 @@ victim, options, directory = (
     json.loads(sys.argv[2]),
     Path(sys.argv[3]),
 )
-index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+config = json.loads(os.environ["TF_CONFIG"])
+index, workers = config["task"]["index"], len(config["cluster"]["worker"])
 pids = directory / f"{index}.pids"
 pids.write_text(f"{pids.read_text() if pids.exists() else ''}{os.getpid()}\n")
 starts = len(pids.read_text().splitlines())
@@ -54,11 +55,11 @@ class KilledOnce(keras.callbacks.Callback):
         self.steps += 1
         if (index, starts, self.epoch, batch) == (victim, 1, 1, 9):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.is_lost |= strategy.num_workers == 2
+        self.is_lost |= strategy.num_workers == workers - 1
         time.sleep(0.01)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.epochs += self.is_lost and strategy.num_workers == 3
+        self.epochs += self.is_lost and strategy.num_workers == workers
         self.model.stop_training = self.epochs == 3
 
 
