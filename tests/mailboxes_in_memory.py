@@ -82,7 +82,7 @@ class InMemory:
                 return None
         end = len(message.payload) if size < 0 else begin + size
         payload = np.array(message.payload[begin:end])
-        return Message(message.key, message.begin, message.versions, payload)
+        return dataclasses.replace(message, payload=payload)
 
     def is_gone(self, worker: int) -> bool:
         return worker in self._gone

@@ -15,8 +15,14 @@ from mailboxes_in_memory import Crew, Dies
 
 from tests.deadline import DEADLINE
 from tfdist import mixing
-from tfdist.local_update.message import Message, bytes_of, header_bytes, unpack
-from tfdist.local_update.post import GivenUpError
+from tfdist.local_update.message import (
+    Call,
+    Message,
+    bytes_of,
+    header_bytes,
+    unpack,
+)
+from tfdist.local_update.post import GivenUpError, OutOfStepError
 from tfdist.local_update.workers import Workers
 
 
@@ -223,7 +229,9 @@ def test_who_leaves_lets_the_others_read_its_last_message():
             has_left.set()
             return sorted(found), None
         if me == 1:
-            exchange._publish_next(bytes_of(np.array([me])))  # What worker 0 waits for.
+            exchange._publish_next(
+                Call.GATHER, bytes_of(np.array([me]))
+            )  # What worker 0 waits for.
             assert has_left.wait(DEADLINE)
             exchange._next_key = 0
         found = exchange.gather(np.array([me]))
@@ -247,3 +255,29 @@ def test_who_ends_because_of_a_text_lets_the_others_read_its_own():
 
     found = crew.run(run, timeout=DEADLINE)
     assert list(found.values()) == [{"a": "", "b": "x", "c": "xx"}] * 3
+
+
+@pytest.mark.parametrize("ends_early", ["part", "fit"])
+@pytest.mark.parametrize("others", ["mean", "average"])
+def test_a_worker_that_does_something_else_mixes_with_nobody(ends_early, others):
+    """One has ended its fit, or has begun another, while the others still mix."""
+
+    def run(me, exchange):
+        exchange.fit = 1
+        vector = np.full(6, float(me))
+        exchange.mean(vector)
+        try:
+            if me == 1 and ends_early == "part":
+                exchange.part()
+            elif me == 1:
+                exchange.fit = 2
+            if others == "mean":
+                return exchange.mean(vector)
+            return exchange.average(vector, {0: 0.25, 1: 0.5, 2: 0.25})
+        except OutOfStepError as error:
+            exchange.leave()
+            return str(error)
+
+    found = Crew(3).run(run)
+    for words in found.values():
+        assert "All workers must take equally many steps" in words

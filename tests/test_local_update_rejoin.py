@@ -14,6 +14,7 @@ from mailboxes_in_memory import Crew, Dies
 from tests.deadline import DEADLINE
 from tfdist.local_update import entry, rejoin
 from tfdist.local_update.door import Door
+from tfdist.local_update.message import Call
 from tfdist.local_update.rejoin import Move, RejoinError, Request
 from tfdist.local_update.sharing import DataPlace, SharedData
 
@@ -239,9 +240,9 @@ def test_a_worker_that_starts_with_the_others_is_not_taken_for_one_that_was_lost
     crew = Crew(3)
     transport = crew.transport(2)
     assert not entry.is_expected(transport, 2, 3)
-    crew.exchanges[0]._publish_next(np.zeros(1, np.uint8))
+    crew.exchanges[0]._publish_next(Call.GATHER, np.zeros(1, np.uint8))
     assert not entry.is_expected(transport, 2, 3)
-    crew.exchanges[0]._publish_next(np.zeros(1, np.uint8))
+    crew.exchanges[0]._publish_next(Call.GATHER, np.zeros(1, np.uint8))
     assert entry.is_expected(transport, 2, 3)
 
 

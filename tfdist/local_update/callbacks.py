@@ -1,6 +1,7 @@
 """What `fit` does at the beginning and at the end of epochs, as callbacks."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -52,14 +53,25 @@ class EpochLogs(keras.callbacks.Callback):
         self._mix().settle()
         if self._is_mean:
             # A log of the user's own train_step may be an array.
-            names = sorted(name for name in logs if np.ndim(logs[name]) == 0)
-            mine = np.array([float(logs[name]) for name in names], np.float64)
-            # Who came back without rows left in this epoch has no logs of it.
-            told = mine if self._mix().has_trained else mine[:0]
-            found = self._exchange.gather(told).values()
-            all_ = [each for each in found if len(each) == len(mine)] or [mine]
-            logs.update(zip(names, np.mean(all_, axis=0).tolist(), strict=True))
+            mine = {n: float(each) for n, each in logs.items() if np.ndim(each) == 0}
+            # Who had no rows in this epoch has no logs of it, and gets those of the others.
+            told = json.dumps(mine if self._mix().has_trained else {}).encode()
+            found = self._exchange.gather(np.frombuffer(told, np.uint8)).values()
+            logs.update(mean_by_name([json.loads(each.tobytes()) for each in found]))
         logs["received_bytes"] = self._exchange.received_bytes - self._before
+
+
+def mean_by_name(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each log over those who have it.
+
+    >>> mean_by_name([{"loss": 1.0}, {}, {"loss": 3.0, "top": 5.0}])
+    {'loss': 2.0, 'top': 5.0}
+    """
+    names = dict.fromkeys(name for each in logs for name in each)
+    return {
+        name: float(np.mean([each[name] for each in logs if name in each]))
+        for name in names
+    }
 
 
 class BeginRounds(keras.callbacks.Callback):

@@ -134,6 +134,7 @@ class LocalUpdateDriver(DefaultDriver):
     def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
         outer_logs, outer_shares = self._logs, self._shares
         self._fits += len(self._calls) == 1
+        self._exchange.fit = self._fits
         try:
             state = self._come_back(arguments)
             record = self._ahead.record if self._ahead else Record()

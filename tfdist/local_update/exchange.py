@@ -12,7 +12,7 @@ import numpy as np
 from tfdist.local_update.door import Door
 from tfdist.local_update.in_turn import in_turn
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import bytes_of
+from tfdist.local_update.message import Call, bytes_of
 from tfdist.local_update.post import NO_BYTES, Post
 from tfdist.local_update.reads import Range
 from tfdist.local_update.rejoin import Request
@@ -60,8 +60,11 @@ class Exchange(Post):
 
         Cost: one message to and from each other worker.
         """
-        key = self._publish_next(bytes_of(array))
-        found = self._collect(key, dict.fromkeys(self.members.peers, _ALL))
+        return self._gather(Call.GATHER, array)
+
+    def _gather(self, call: Call, array: np.ndarray) -> dict[int, np.ndarray]:
+        key = self._publish_next(call, bytes_of(array))
+        found = self._collect(key, call, dict.fromkeys(self.members.peers, _ALL))
         arrays = {i: each.payload.view(array.dtype) for i, each in found.items()}
         arrays[self.members.me] = array.reshape(-1)
         return dict(sorted(arrays.items()))
@@ -117,10 +120,10 @@ class Exchange(Post):
             coder.cut(len(vector) * i // len(present)) for i in (place, place + 1)
         )
         payload, sent = wire.vectors.send(vector)
-        self._publish(key, payload)
+        self._publish(key, Call.MEAN, payload)
         part = (coder.size(0, begin), coder.size(begin, end))
         others = [each for each in present if each != self.members.me]
-        found = self._collect(key, dict.fromkeys(others, part))
+        found = self._collect(key, Call.MEAN, dict.fromkeys(others, part))
         self._heard = tuple(self.members.versions)
         payloads = [each.payload for each in found.values()]
         # A worker that was started again counts from 0: it may have sent something else.
@@ -129,9 +132,9 @@ class Exchange(Post):
         mean = mean.astype(vector.dtype)
         result = vector.copy()
         payload, result[begin:end] = wire.means.send(mean, begin)
-        self._publish(key + 1, payload, begin)
+        self._publish(key + 1, Call.MEAN, payload, begin)
         # Those that take part alone: another may wait for this worker's next message.
-        found = self._collect(key + 1, dict.fromkeys(found, _ALL))
+        found = self._collect(key + 1, Call.MEAN, dict.fromkeys(found, _ALL))
         for each in found.values():
             values = coder.decode(each.payload, each.begin)
             result[each.begin : each.begin + len(values)] = values
@@ -150,10 +153,10 @@ class Exchange(Post):
         Args:
             array: One-dimensional; of any size on each worker, and of the same dtype.
         """
-        key = self._publish_next(bytes_of(array))
+        key = self._publish_next(Call.TO_LEAD, bytes_of(array))
         is_lead = self.members.lead == self.members.me
         senders = self.members.peers if is_lead else []
-        found = self._collect(key, dict.fromkeys(senders, _ALL))
+        found = self._collect(key, Call.TO_LEAD, dict.fromkeys(senders, _ALL))
         arrays = {i: each.payload.view(array.dtype) for i, each in found.items()}
         arrays[self.members.me] = array.reshape(-1)
         return dict(sorted(arrays.items()))
@@ -169,10 +172,10 @@ class Exchange(Post):
         Cost: one message from the lead to each other worker.
         """
         if lead == self.members.me:
-            self._publish_next(bytes_of(array))
+            self._publish_next(Call.FROM_LEAD, bytes_of(array))
             return array.reshape(-1)
-        key = self._publish_next(NO_BYTES)
-        found = self._collect(key, {lead: _ALL})
+        key = self._publish_next(Call.FROM_LEAD, NO_BYTES)
+        found = self._collect(key, Call.FROM_LEAD, {lead: _ALL})
         return found[lead].payload.view(array.dtype) if lead in found else None
 
     @in_turn
@@ -198,11 +201,12 @@ class Exchange(Post):
         wire = wire or _exact(vector)
         self._open_door()
         payload, sent = wire.vectors.send(vector)
-        key = self._publish_next(payload, begin)
+        key = self._publish_next(Call.AVERAGE, payload, begin)
         others = [each for each in weights if each != self.members.me]
         # In a graph, workers far apart may be some rounds apart: a newer vector will do, if
         # it is of the same part of the model. If not, this is as if its worker were lost.
-        found = self._collect(key, dict.fromkeys(others, _ALL), newer=True)
+        wanted = dict.fromkeys(others, _ALL)
+        found = self._collect(key, Call.AVERAGE, wanted, newer=True)
         result = vector.astype(np.float64)
         for worker, message in found.items():
             if message.begin != begin:
@@ -219,7 +223,7 @@ class Exchange(Post):
         """Waits until all have come here: nobody needs a message of another any more."""
         self.is_quiet = True
         try:
-            self.gather(NO_BYTES)
+            self._gather(Call.PART, NO_BYTES)
         finally:
             self.is_quiet = False
 

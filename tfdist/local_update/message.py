@@ -1,10 +1,11 @@
 """What a worker puts into its mailbox: a header, and bytes. Pure.
 
 The header is a row of int64: the key, the offset of the payload in the vector that it is
-part of, and the version of each worker.
+part of, the call that it belongs to, and the version of each worker.
 """
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,17 @@ LEFT = 1 << 62
 """From here on, keys are those of workers that have left."""
 
 
+class Call(enum.IntEnum):
+    """What workers compute together with a message."""
+
+    GATHER = 0
+    MEAN = 1
+    TO_LEAD = 2
+    FROM_LEAD = 3
+    AVERAGE = 4
+    PART = 5
+
+
 @dataclasses.dataclass(frozen=True)
 class Message:
     """A message of one worker.
@@ -25,16 +37,21 @@ class Message:
         begin: Where the payload begins in the vector that it is part of, in elements.
         versions: What the sender knows of each worker: see `members.Members`.
         payload: uint8.
+        fit: The number of the sender's `fit`.
+        call: What it was sent for.
     """
 
     key: int
     begin: int
     versions: Sequence[int]
     payload: np.ndarray
+    fit: int = 0
+    call: Call = Call.GATHER
 
     def pack(self) -> np.ndarray:
         """Returns the message as uint8."""
-        header = np.array([self.key, self.begin, *self.versions], np.int64)
+        whatfor = len(Call) * self.fit + self.call
+        header = np.array([self.key, self.begin, whatfor, *self.versions], np.int64)
         return np.concatenate([header.view(np.uint8), self.payload])
 
 
@@ -42,15 +59,16 @@ def header_bytes(workers: int) -> int:
     """Returns the size of a header, in bytes.
 
     >>> header_bytes(4)
-    48
+    56
     """
-    return 8 * (2 + workers)
+    return 8 * (3 + workers)
 
 
 def unpack(header: np.ndarray, payload: np.ndarray) -> Message:
     """Returns the message that these bytes are."""
-    key, begin, *versions = header.view(np.int64).tolist()
-    return Message(key, begin, versions, payload)
+    key, begin, whatfor, *versions = header.view(np.int64).tolist()
+    fit, call = divmod(whatfor, len(Call))
+    return Message(key, begin, versions, payload, fit, Call(call))
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:

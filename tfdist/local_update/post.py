@@ -10,7 +10,7 @@ import numpy as np
 
 from tfdist.local_update.in_turn import InTurn
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import LEFT, NOTHING, Message, header_bytes
+from tfdist.local_update.message import LEFT, NOTHING, Call, Message, header_bytes
 from tfdist.local_update.reads import Range, Reads
 from tfdist.local_update.rejoin import Request, pack
 from tfdist.local_update.transport import SilentError, Transport
@@ -22,6 +22,10 @@ NO_BYTES = np.zeros(0, np.uint8)
 
 class GivenUpError(RuntimeError):
     """The other workers go on without this one."""
+
+
+class OutOfStepError(RuntimeError):
+    """A worker has sent something else than what the others wait for."""
 
 
 class Post(InTurn):
@@ -36,6 +40,7 @@ class Post(InTurn):
     Attributes:
         received_bytes: Counted where messages arrive, headers included.
         is_quiet: Whether a worker that has ended is expected, and not reported.
+        fit: The number of the `fit` that this worker is in, or was in last.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class Post(InTurn):
         self._last_key = NOTHING
         self.received_bytes = 0
         self.is_quiet = False
+        self.fit = 0
         self._reader: int | None = None  # Who is to read what was handed over.
 
     def leave(self) -> None:
@@ -73,22 +79,30 @@ class Post(InTurn):
             Message(request.nonce, request.worker, versions, payload)
         )
 
-    def _publish_next(self, payload: np.ndarray, begin: int = 0) -> int:
+    def _publish_next(self, call: Call, payload: np.ndarray, begin: int = 0) -> int:
         key = self._next_key
         self._next_key += 1
-        self._publish(key, payload, begin)
+        self._publish(key, call, payload, begin)
         return key
 
-    def _publish(self, key: int, payload: np.ndarray, begin: int = 0) -> None:
+    def _publish(
+        self, key: int, call: Call, payload: np.ndarray, begin: int = 0
+    ) -> None:
         self._check_not_given_up()
         versions = list(self.members.versions)
         self._last_key = key
-        self._transport.publish(Message(key, begin, versions, payload))
+        message = Message(key, begin, versions, payload, self.fit, call)
+        self._transport.publish(message)
 
     def _collect(
-        self, key: int, wanted: Mapping[int, Range], newer: bool = False
+        self, key: int, call: Call, wanted: Mapping[int, Range], newer: bool = False
     ) -> dict[int, Message]:
-        """Waits for a message of each of some workers, unless they are lost."""
+        """Waits for a message of each of some workers, unless they are lost.
+
+        Raises:
+            OutOfStepError: If one is of another call, or of another `fit`.
+        """
+        out_of_step: list[int] = []
         reads = Reads(self._transport, key, wanted, self._is_old)
         found: dict[int, Message] = {}
         for worker, result in reads.results(self._notice):
@@ -96,7 +110,10 @@ class Post(InTurn):
                 self.received_bytes += len(result.payload)
                 self.received_bytes += header_bytes(len(self._names))
                 self._hear(result)
-                if result.key == key or newer:
+                is_same = (result.fit, result.call) == (self.fit, call)
+                if result.key == key and not is_same:
+                    out_of_step.append(worker)
+                elif is_same and (result.key == key or newer):
                     found[worker] = result
             else:
                 self._lose(worker, result)
@@ -106,6 +123,15 @@ class Post(InTurn):
             versions = list(self.members.versions)
             self._transport.publish_aside(Message(NOTHING, 0, versions, NO_BYTES))
         self._check_not_given_up()
+        if out_of_step:
+            raise OutOfStepError(
+                f"{', '.join(self._names[each] for each in sorted(out_of_step))} did not "
+                "do what this worker does next: one has ended its fit, or has called fit "
+                "again, while the other still trains. All workers must take equally many "
+                "steps. A callback that stops training must decide from what is the same "
+                "on all workers: under Mean() the logs of an epoch are, under Gossip() "
+                "each worker has its own"
+            )
         return dict(sorted(found.items()))
 
     def _check_not_given_up(self) -> None:
