@@ -17,6 +17,13 @@ from tfdist.federated.secure_round import finish_secure_round
 PRIVATE = federated.GaussianMechanism(1.0, 1.0)
 
 
+class Everybody:
+    """A sampling of one's own."""
+
+    def clients(self, round_index, num_clients, available=None):
+        return tuple(range(num_clients))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -38,7 +45,7 @@ PRIVATE = federated.GaussianMechanism(1.0, 1.0)
             "compares the updates of single clients",
         ),
         ({"rule": federated.Median(), "privacy": PRIVATE}, "a mean of its own"),
-        ({"sampling": object(), "privacy": PRIVATE}, "expected number of clients"),
+        ({"sampling": Everybody(), "privacy": PRIVATE}, "expected number of clients"),
     ],
 )
 def test_an_algorithm_refuses(arguments, message):
@@ -320,3 +327,62 @@ def test_clients_clip_themselves_in_a_secure_round():
         )
         assert counts
         np.testing.assert_allclose(one.weights, [0.3, 0.4], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rule", "median"),
+        ("rule", federated.Median),
+        ("rule", None),
+        ("server_optimizer", "adam"),
+        ("sampling", "poisson"),
+        ("privacy", 1.0),
+        ("secure", True),
+    ],
+)
+def test_a_choice_is_an_object_of_its_kind(name, value):
+    with pytest.raises(TypeError, match=f"^{name} is an object of tfdist.federated"):
+        federated.FederatedAveraging(**{name: value})
+
+
+def test_a_round_takes_one_update_of_each_client_that_it_has_asked():
+    server = federated.Server(
+        federated.FederatedAveraging(fraction=0.5), np.zeros(2, np.float32), 4
+    )
+    first, second = server.select()
+    (other, _) = set(range(4)) - {first, second}
+    with pytest.raises(ValueError, match="one update in a round.*several of"):
+        server.finish_round([update(first, 1.0, 1.0), update(first, 1.0, 1.0)])
+    with pytest.raises(ValueError, match=rf"has asked clients.*updates of \[{other}\]"):
+        server.finish_round([update(first, 1.0, 1.0), update(other, 1.0, 1.0)])
+    assert server.round_index == 0
+    assert server.finish_round([update(first, 1.0, 1.0), update(second, 1.0, 1.0)])
+
+
+def test_rounds_that_could_never_count_are_refused_before_the_first():
+    few = federated.FederatedAveraging(fraction=0.5, rule=federated.Krum(2))
+    with pytest.raises(
+        ValueError, match="no round would change.*0.5 of 12 clients are 6"
+    ):
+        federated.Server(few, np.zeros(2, np.float32), 12)
+    federated.Server(few, np.zeros(2, np.float32), 14)
+
+
+def test_labels_of_an_attack_are_class_numbers():
+    one_hot = np.eye(3)[[0, 1, 2]]
+    with pytest.raises(ValueError, match="class numbers.*argmax"):
+        federated.label_flip(one_hot, 3)
+    with pytest.raises(ValueError, match="class numbers.*argmax"):
+        federated.Backdoor(1).poisoned(np.zeros((3, 4, 4)), one_hot)
+    with pytest.raises(ValueError, match="a class, 0 or more; received -1"):
+        federated.Backdoor(-1)
+
+
+def test_a_damaged_file_of_a_server_is_named(tmp_path):
+    server_file.save(tmp_path, "this", {"weights": np.zeros(3)})
+    whole = (tmp_path / "server.npz").read_bytes()
+    for length in (0, 10, len(whole) // 2):
+        (tmp_path / "server.npz").write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"server.npz is damaged"):
+            server_file.load(tmp_path, "this")

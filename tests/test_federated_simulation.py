@@ -1,5 +1,7 @@
 """Simulated clients, against the same clients trained one by one by `fit`."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -188,6 +190,24 @@ def test_it_learns_and_logs_what_happened():
     assert seen[-1][2].tobytes() == flat(one._model).tobytes()
 
 
+def test_clients_train_at_the_rate_that_callbacks_set():
+    """Each round moves as far as its rate has it: a gradient step on all examples."""
+    rates = [0.1, 0.0, 0.05]
+    one = simulation(algorithm=averaging(batch_size=None, local_epochs=1))
+    weights = [flat(one._model)]
+
+    class Keep(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            weights.append(flat(self.model))
+
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, _: rates[epoch])
+    one.run(3, callbacks=[schedule, Keep()])
+    first, second, third = (
+        np.abs(after - before).max() for before, after in itertools.pairwise(weights)
+    )
+    assert first > third > second == 0
+
+
 def test_callbacks_stop_a_run():
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -317,6 +337,11 @@ class OwnStep(keras.Model):
             ).run(1),
             ValueError,
             "client 0 has no examples",
+        ),
+        (
+            lambda: simulation(make_model(keras.optimizers.SGD(0.1, use_ema=True))),
+            ValueError,
+            "use_ema=False",
         ),
         (
             lambda: federated.Simulation(

@@ -138,8 +138,9 @@ def label_flip(labels: np.ndarray, num_classes: int) -> np.ndarray:
         num_classes: How many classes there are.
 
     Raises:
-        ValueError: If a label is outside of its range.
+        ValueError: If a label is outside of its range, or labels are no class numbers.
     """
+    _check_labels(labels)
     if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):
         raise ValueError(
             f"labels are 0 to {num_classes - 1}; received {labels.min()} to "
@@ -168,6 +169,10 @@ class Backdoor:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.target < 0:
+            raise ValueError(
+                f"the target is a class, 0 or more; received {self.target}"
+            )
         if self.side < 1 or not 0 < self.fraction <= 1:
             raise ValueError(
                 "a backdoor has a side of 1 or more pixels, and a fraction above 0 and at "
@@ -190,6 +195,7 @@ class Backdoor:
         self, images: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns an attacker's data: a fraction is marked and has the target's label."""
+        _check_labels(labels)
         number = round(self.fraction * len(images))
         rng = np.random.default_rng(self.seed)
         rows = rng.choice(len(images), size=number, replace=False)
@@ -197,6 +203,14 @@ class Backdoor:
         images[rows] = self.marked(images[rows])
         labels[rows] = self.target
         return images, labels
+
+
+def _check_labels(labels: np.ndarray) -> None:
+    if labels.ndim != 1 and labels.shape[1:] != (1,):
+        raise ValueError(
+            "labels are class numbers, one per example; received an array of shape "
+            f"{labels.shape}. np.argmax(labels, axis=1) makes them from one-hot rows"
+        )
 
 
 def _rows(updates: np.ndarray, attackers: Collection[int]) -> list[int]:

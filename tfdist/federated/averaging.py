@@ -10,6 +10,21 @@ from tfdist.federated.secure_aggregation import check_rule
 from tfdist.federated.secure_mean import SecureAggregation
 from tfdist.federated.server_optimizers import FedAvgM, ServerOptimizer
 
+_METHODS = {
+    "rule": ("aggregate", "check"),
+    "server_optimizer": ("initial", "apply"),
+    "privacy": ("mean", "noisy"),
+    "secure": ("threshold_of",),
+    "sampling": ("clients",),
+}
+_EXAMPLES = {
+    "rule": "Median()",
+    "server_optimizer": "FedAdam()",
+    "privacy": "GaussianMechanism(...)",
+    "secure": "SecureAggregation()",
+    "sampling": "PoissonSampling(0.1)",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class FederatedAveraging:
@@ -41,8 +56,11 @@ class FederatedAveraging:
         secure: Has the server see the sum alone.
         sampling: Who takes part, in place of `FixedSampling(fraction, seed)`.
         seed: Of the sampling, of the order of each client's examples, and of the noise.
+            Where privacy counts, draw it and keep it secret (`secrets.randbits(64)`):
+            whoever knows it can subtract the noise.
 
     Raises:
+        TypeError: If a choice is not an object of its kind.
         ValueError: If a number is out of range, or two choices exclude each other.
     """
 
@@ -62,6 +80,7 @@ class FederatedAveraging:
 
     def __post_init__(self) -> None:
         FixedSampling(self.fraction)  # Checks it.
+        self._check_types()
         _check_count("local_epochs", self.local_epochs)
         _check_count("min_clients", self.min_clients)
         if self.batch_size is not None:
@@ -80,6 +99,18 @@ class FederatedAveraging:
         if self.seed < 0:
             raise ValueError(f"a seed is 0 or more; received {self.seed}")
         self._check_choices()
+
+    def _check_types(self) -> None:
+        for name, methods in _METHODS.items():
+            value = getattr(self, name)
+            if value is None and name not in ("rule", "server_optimizer"):
+                continue
+            lacks_any = any(not hasattr(value, each) for each in methods)
+            if isinstance(value, type) or lacks_any:
+                raise TypeError(
+                    f"{name} is an object of tfdist.federated such as {_EXAMPLES[name]}, "
+                    f"or your own with {' and '.join(methods)}; received {value!r}"
+                )
 
     def _check_choices(self) -> None:
         if self.sampling is not None and self.fraction != 1.0:
@@ -117,6 +148,23 @@ class FederatedAveraging:
         if isinstance(sampler, PoissonSampling):
             return sampler.fraction * num_clients
         return len(sampler.clients(0, num_clients))
+
+    def check_round(self, num_clients: int) -> None:
+        """Checks that a round in which everybody answers can count.
+
+        Raises:
+            ValueError: If it has fewer clients than the rule or `min_clients` needs.
+        """
+        if not isinstance(self.sampler, FixedSampling):
+            return
+        number = len(self.sampler.clients(0, num_clients))
+        try:
+            self.check_clients(number)
+        except ValueError as error:
+            raise ValueError(
+                f"no round would change the model: {self.sampler.fraction:g} of "
+                f"{num_clients} clients are {number}. {error}"
+            ) from None
 
     def check_clients(self, answers: int) -> None:
         """Checks that enough clients answered for a round to count.

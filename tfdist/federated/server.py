@@ -54,11 +54,13 @@ class Server:
             raise ValueError(
                 f"a federation has 1 or more clients; received {num_clients}"
             )
+        averaging.check_round(num_clients)
         self.averaging = averaging
         self.num_clients = num_clients
         self.weights = weights.copy()
         self.round_index = 0
         self.left: set[int] = set()
+        self._asked: frozenset[int] | None = None  # In this round, once somebody was.
         self._optimizer_state = averaging.server_optimizer.initial(self.weights)
         self._contributions = (
             Contributions(averaging, len(weights)) if keep_contributions else None
@@ -69,7 +71,10 @@ class Server:
         if available is None:
             available = range(self.num_clients)
         there = sorted(set(available) - self.left)
-        return self.averaging.sampler.clients(self.round_index, self.num_clients, there)
+        sampler = self.averaging.sampler
+        asked = sampler.clients(self.round_index, self.num_clients, there)
+        self._asked = frozenset(asked)
+        return asked
 
     def check(self, update: ClientUpdate) -> None:
         """Checks that an update can be used.
@@ -108,10 +113,12 @@ class Server:
             Whether the round counts. With too few updates, the model stays as it is.
 
         Raises:
-            ValueError: If an update cannot be used; see `check`.
+            ValueError: If an update cannot be used, see `check`; or if one is of a client
+                that was not selected, or that has sent another.
         """
         for update in updates:
             self.check(update)
+        self._check_senders([each.client for each in updates])
         try:
             self.averaging.check_clients(len(updates))
         except ValueError as error:
@@ -123,10 +130,23 @@ class Server:
         self.apply(mean)
         return True
 
+    def _check_senders(self, clients: Sequence[int]) -> None:
+        twice = sorted({each for each in clients if clients.count(each) > 1})
+        if twice:
+            raise ValueError(
+                f"each client sends one update in a round; received several of {twice}"
+            )
+        unasked = sorted(set(clients) - (self._asked or set(clients)))
+        if unasked:
+            raise ValueError(
+                f"round {self.round_index + 1} has asked clients "
+                f"{sorted(self._asked or ())}; received updates of {unasked}"
+            )
+
     def skip_round(self, reason: str) -> None:
         """Ends a round that changes nothing."""
         _log.warning("round %d changes nothing: %s", self.round_index + 1, reason)
-        self.round_index += 1
+        self._end_round()
 
     def apply(self, mean: np.ndarray) -> None:
         """Makes the next model of the update of a round, whoever computed it."""
@@ -134,7 +154,11 @@ class Server:
             self.weights, mean, self._optimizer_state
         )
         self.weights = weights.astype(self.weights.dtype)
+        self._end_round()
+
+    def _end_round(self) -> None:
         self.round_index += 1
+        self._asked = None
 
     def noisy(self, total: np.ndarray) -> np.ndarray:
         """Returns the noisy mean of privacy from the sum of clipped updates."""

@@ -1,6 +1,8 @@
 """The state of a server in a file that is never half-written. Pure."""
 
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,19 @@ def load(directory: str | os.PathLike[str], about: str) -> dict[str, np.ndarray]
     """Returns the last state, or None if there is none.
 
     Raises:
-        ValueError: If it belongs to another experiment.
+        ValueError: If it belongs to another experiment, or the file is damaged.
     """
     path = Path(directory) / _NAME
     if not path.exists():
         return None
-    with np.load(path) as arrays:
-        found = {name: arrays[name] for name in arrays.files}
+    try:
+        with np.load(path) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}). Restore it from a copy, or delete it to begin "
+            "anew"
+        ) from error
     if (other := str(found.pop("about"))) != about:
         raise ValueError(
             f"{path} belongs to another experiment. This one is\n  {about}\nand it has\n"

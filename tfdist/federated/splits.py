@@ -153,6 +153,8 @@ def counts(split: Split, labels: Sequence[int] | np.ndarray) -> np.ndarray:
 def _checked(
     labels: Sequence[int] | np.ndarray, clients: int, parts: int | None = None
 ) -> np.ndarray:
+    if isinstance(clients, bool) or not isinstance(clients, int | np.integer):
+        raise ValueError(f"clients is how many there are; received {clients!r}")
     labels = np.asarray(labels)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(

@@ -5,9 +5,6 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 
 from tfdist import _picture
 from tfdist.federated.splits import Split, counts
@@ -21,6 +18,11 @@ def table(split: Split, labels: Sequence[int] | np.ndarray, rows: int = 20) -> s
         labels: Class numbers of all examples.
         rows: How many clients to show; the last row is the sum over all of them.
     """
+    # Here, as splits and rules need numpy alone.
+    import rich.box
+    import rich.console
+    import rich.table
+
     found = rich.table.Table(box=rich.box.ROUNDED)
     for heading in ("client", "examples", *map(str, np.unique(np.asarray(labels)))):
         found.add_column(heading, justify="right")

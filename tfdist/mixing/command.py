@@ -1,5 +1,6 @@
 """The command `python -m tfdist.mixing`, which compares graphs. Pure."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -37,9 +38,12 @@ def main(argv: Sequence[str]) -> int:
             return 0
         if rest:
             raise ValueError(f"only flags are allowed; received {rest}")
-        topologies = [
-            _topology(each, options.participants) for each in options.topology
-        ]
+        if not options.topology:
+            raise ValueError(f"--topology takes some of {', '.join(TOPOLOGIES)}")
+        names = options.topology
+        if options["topology"].using_default_value and _is_prime(options.participants):
+            names = [each for each in names if each != "torus"]
+        topologies = [_topology(each, options.participants) for each in names]
         print(view.table(topologies, options.megabytes), end="")
         if options.plot:
             view.plot(topologies, options.plot)
@@ -57,12 +61,17 @@ def _topology(name: str, participants: int) -> Topology:
     return TOPOLOGIES[name](participants)
 
 
+def _is_prime(number: int) -> bool:
+    return all(number % each for each in range(2, math.isqrt(number) + 1))
+
+
 def _flags() -> flags.FlagValues:
     values = flags.FlagValues()
     flags.DEFINE_list(
         "topology",
         [name for name in TOPOLOGIES if name != "random_regular"],
-        f"Some of {', '.join(TOPOLOGIES)}. By default those that need no networkx.",
+        f"Some of {', '.join(TOPOLOGIES)}. By default those that need no networkx; a "
+        "torus needs participants that fill a grid.",
         flag_values=values,
     )
     flags.DEFINE_integer(

@@ -18,7 +18,11 @@ def check_model(model: Any) -> None:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model is a keras.Model; received {type(model).__name__}")
-    if not model.built or not model.weights:
+    if model.built and not model.weights:
+        raise ValueError(
+            f"the model {model.name!r} has no weights: there is nothing to train"
+        )
+    if not model.built:
         raise ValueError(
             f"the model {model.name!r} is not built: give it a keras.Input, or call it once"
         )
@@ -39,7 +43,8 @@ def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
     """Returns an optimizer like the model's, with no steps behind it.
 
     Raises:
-        ValueError: If it has a schedule of its own beside the decay per round.
+        ValueError: If it has a schedule of its own beside the decay per round, or keeps
+            a moving average of the weights.
     """
     own = model.optimizer
     has_schedule = not isinstance(own.learning_rate, keras.Variable)
@@ -47,6 +52,11 @@ def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
         raise ValueError(
             "learning_rate_decay multiplies a learning rate that is a number; received "
             f"{own.name} with a schedule. Use one of both"
+        )
+    if own.use_ema:
+        raise ValueError(
+            f"clients have no use for the moving average of {own.name}: each begins a "
+            "round with a fresh optimizer. Compile the model with use_ema=False"
         )
     optimizer = type(own).from_config(own.get_config())
     optimizer.build(model.trainable_variables)

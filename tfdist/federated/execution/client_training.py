@@ -44,7 +44,6 @@ class ClientTraining:
         self.vector = ModelVector(model)
         self._optimizer = checks.fresh_optimizer(model, averaging)
         rate = self._optimizer.learning_rate
-        self._rate = float(rate) if isinstance(rate, keras.Variable) else math.nan
         self._fresh = [
             (each, each.numpy())
             for each in self._optimizer.variables
@@ -58,6 +57,17 @@ class ClientTraining:
         self._call: Any = None
         self._kind: Any = None
         self.steps = 0
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the model's optimizer, as callbacks have set it; NaN: a schedule."""
+        rate = self._model.optimizer.learning_rate
+        return float(rate) if isinstance(rate, keras.Variable) else math.nan
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        if not math.isnan(rate):
+            self._model.optimizer.learning_rate = rate
 
     def update(
         self,
@@ -106,8 +116,8 @@ class ClientTraining:
                 f"shape {weights.shape}"
             )
         self._prepare(examples)
-        if self._averaging.learning_rate_decay != 1:
-            self._optimizer.learning_rate = self._rate * (
+        if not math.isnan(self.learning_rate):
+            self._optimizer.learning_rate = self.learning_rate * (
                 self._averaging.learning_rate_factor(round_index)
             )
         most = max(1, _CALL_BYTES // max(1, weights.nbytes))

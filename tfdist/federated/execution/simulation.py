@@ -1,7 +1,7 @@
 """`Simulation`: the rounds of a federation whose clients are all here."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -42,7 +42,8 @@ class Simulation:
         model: A Keras model that is built and compiled.
         averaging: The algorithm.
         examples: `(x, y)` or `(x, y, sample_weight)`, arrays of all clients' examples, or a
-            function that returns those of a client, or a batched `tf.data.Dataset` of them.
+            function that returns those of a client, or a batched `tf.data.Dataset` of them,
+            whose examples count and not its batches.
         split: Row numbers per client, as `tfdist.federated.iid` and its siblings return
             them; for a function, the number of clients.
         behavior: Who vanishes, is slow or attacks.
@@ -109,7 +110,8 @@ class Simulation:
         """Runs rounds until there were so many, those before a restart included.
 
         Callbacks see rounds as epochs, without batches: TensorBoard, CSVLogger,
-        ModelCheckpoint and EarlyStopping work. On a cluster they run on the server alone.
+        ModelCheckpoint, EarlyStopping and LearningRateScheduler work. On a cluster they run
+        on the server alone. Clients train at the rate that the model's optimizer has then.
 
         Args:
             rounds: How many in all, 1 or more.
@@ -133,13 +135,16 @@ class Simulation:
                 "rounds and validation_freq are 1 or more; received "
                 f"{rounds=}, {validation_freq=}"
             )
-        self._begin()
         model, is_server = self._model, self._workers.is_server
-        model.stop_training = False
         history = keras.callbacks.History()
         logged = round_logs.callback_list(model, [history, *callbacks], rounds)
-        if is_server:
+
+        def begin() -> None:
             logged.on_train_begin()
+            if self.server.round_index < rounds:
+                logged.on_epoch_begin(self.server.round_index)
+
+        self._begin(begin)
         while self.server.round_index < rounds and not model.stop_training:
             index = self.server.round_index
             logs = self._round()
@@ -151,6 +156,8 @@ class Simulation:
                 self._save()
                 if verbose:
                     print(round_logs.line(logs, rounds, index), flush=True)
+                if index + 1 < rounds and not model.stop_training:
+                    logged.on_epoch_begin(index + 1)
             self._receive()
         if is_server:
             logged.on_train_end()
@@ -243,14 +250,21 @@ class Simulation:
             and not (self._behavior.attack or self._keeps_contributions)
         )
 
-    def _begin(self) -> None:
-        """Goes on from the checkpoint, if there is one, with the server's model on all."""
+    def _begin(self, then: Callable[[], None] = lambda: None) -> None:
+        """Goes on from the checkpoint, if there is one, with the server's model on all.
+
+        Args:
+            then: Called on the server before the others hear of it.
+        """
         if not self._has_begun and self._directory and self._workers.is_server:
             state = server_file.load(self._directory, self._about)
             if state is not None:
                 self.server.restore(state)
+                self.training.vector.write(self.server.weights)
         self._has_begun = True
         self._model.stop_training = False
+        if self._workers.is_server:
+            then()
         self._workers.to_server(NOTHING)
         self._receive()
 
@@ -265,12 +279,14 @@ class Simulation:
             "round": server.round_index,
             "left": sorted(server.left),
             "stop": bool(model.stop_training),
+            "learning_rate": self.training.learning_rate,
         }
         found = self._workers.from_server(Parcel(header, server.weights))
         server.weights = found.array
         server.round_index = found.header["round"]
         server.left = set(found.header["left"])
         model.stop_training = found.header["stop"]
+        self.training.learning_rate = found.header["learning_rate"]
         self.training.vector.write(server.weights)
 
     @property
