@@ -53,7 +53,11 @@ flags.DEFINE_enum(
     "How the updates of a round become one.",
 )
 flags.DEFINE_float(
-    "attackers", 0.0, "The part of clients that attack.", lower_bound=0.0
+    "attackers",
+    0.0,
+    "The part of clients that attack.",
+    lower_bound=0.0,
+    upper_bound=1.0,
 )
 flags.DEFINE_enum(
     "attack",

@@ -11,7 +11,7 @@ import pytest
 
 import tf_config
 from tfdist import mixing
-from tfdist.local_update import arguments
+from tfdist.local_update import arguments, join
 
 from .addresses import free_addresses
 from .deadline import PROGRAM_DEADLINE
@@ -134,6 +134,21 @@ def test_the_outer_optimizer_cannot_be_the_inner_one():
     arguments.check_not_inner(keras.optimizers.SGD(), model)
     with pytest.raises(ValueError, match="make two, such as"):
         arguments.check_not_inner(model.optimizer, model)
+
+
+def test_a_moving_average_of_one_workers_own_weights_is_refused():
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(use_ema=True), "mse")
+    with pytest.raises(ValueError, match="use_ema=False"):
+        arguments.check_no_own_average(model)
+    model.compile(keras.optimizers.SGD(), "mse")
+    arguments.check_no_own_average(model)
+
+
+@pytest.mark.parametrize("timeouts", [(0.0, 30.0), (60.0, -1.0), (60.0, float("nan"))])
+def test_timeouts_are_above_0(timeouts):
+    with pytest.raises(ValueError, match="seconds above 0; received"):
+        join.join(None, *timeouts, "LocalUpdateStrategy")
 
 
 @pytest.mark.parametrize(

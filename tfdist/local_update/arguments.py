@@ -128,6 +128,20 @@ def check_not_inner(outer_optimizer: Any, model: Any) -> None:
         )
 
 
+def check_no_own_average(model: Any) -> None:
+    """Checks that no worker ends with an average of its own weights.
+
+    Raises:
+        ValueError: If the optimizer keeps one.
+    """
+    if model.optimizer is not None and model.optimizer.use_ema:
+        raise ValueError(
+            f"{model.name!r} is compiled with use_ema=True: at the end of fit, each worker "
+            "would put the moving average of its own weights in place of the mean of all "
+            "models. Compile it with use_ema=False"
+        )
+
+
 def _integer(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what}, an integer of 1 or more; received {value!r}")

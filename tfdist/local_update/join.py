@@ -51,15 +51,27 @@ def join(
 
     Raises:
         StartupTimeoutError: If another task does not answer in time.
-        RuntimeError: If the port of this worker is taken.
+        RuntimeError: If the port of this worker is taken, or the others go on without it
+            and take nobody back.
+        ValueError: If a timeout is not above 0.
     """
+    if not (startup_timeout > 0 and peer_timeout > 0):
+        raise ValueError(
+            "startup_timeout and peer_timeout are seconds above 0; received "
+            f"{startup_timeout} and {peer_timeout}"
+        )
     tasks = addresses(config)
     me = list(tasks).index(config.task)
     mailboxes = Mailboxes(tasks, me, peer_timeout)
     names = [str(task) for task in tasks]
     exchange = Exchange(mailboxes, Members(me, len(tasks)), names, peer_timeout)
     # Before the wait: another worker may be lost, too.
-    if may_come_back and is_expected(mailboxes, me, len(tasks)):
+    if is_expected(mailboxes, me, len(tasks)):
+        if not may_come_back:
+            raise RuntimeError(
+                f"{config.task} was started again, and {who} takes nobody back: the "
+                "others go on without it. Let them end, and start the whole cluster again"
+            )
         entry = Entry(exchange, mailboxes, names)
         return Joined(exchange, names, mailboxes, entry)
     wait_for(

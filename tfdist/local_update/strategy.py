@@ -81,8 +81,9 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
         ValueError: If `local_steps` is below 1, if `mixing` does not fit the number of
             workers, if `outer_optimizer` does not fit `mixing`, if `wire_dtype` is
             another one, or if `fragments` is not from 1 to `local_steps`, or is above 1
-            without `overlap`. By `fit`, if there are more than variables, or if the outer
-            optimizer cannot be copied.
+            without `overlap`, or if a timeout is not above 0. By `fit`, if there are more
+            than variables, if the outer optimizer cannot be copied, or if the model's own
+            keeps a moving average under `Mean`.
         RuntimeError: If this process already has such a strategy, or is in graph mode. By
             `fit`, if it was started again and cannot take part, or the others have given
             it up.
@@ -153,6 +154,8 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
 
     def _mix_of(self, model: Any) -> Mix:
         arguments.check_not_inner(self._outer_optimizer, model)
+        if isinstance(self._mixing, Mean):
+            arguments.check_no_own_average(model)
         return Mix(
             model,
             self._exchange,

@@ -50,7 +50,9 @@ class Workers(JoinsOnce):
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is no worker
             of a cluster without ps.
         StartupTimeoutError: If another worker does not answer in time.
-        RuntimeError: If this process already belongs to a cluster.
+        RuntimeError: If this process already belongs to a cluster, or was started again
+            while the others go on without it.
+        ValueError: If a timeout is not above 0.
     """
 
     def __init__(
