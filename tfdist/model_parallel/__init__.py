@@ -1,0 +1,1 @@
+"""Models in pieces: schedules of stages, and which device computes which layer."""

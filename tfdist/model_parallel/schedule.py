@@ -1,0 +1,160 @@
+"""In which order each stage of a pipeline computes its microbatches: plain data. Pure.
+
+A model is cut into stages, and a batch into microbatches. Each stage computes a forward
+and a backward task for every microbatch, one at a time, in the order of its list. When a
+task may start is a decision of its own: `tfdist.model_parallel.may_start`. What a schedule
+costs is in `tfdist.model_parallel.cost`.
+
+>>> print(one_forward_one_backward(2, 3))
+stage 0: F0 F1 B0 F2 B1 B2
+stage 1: F0 B0 F1 B1 F2 B2
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not exist: the message says which do."""
+
+
+class Task(NamedTuple):
+    """What one stage computes for one microbatch.
+
+    Attributes:
+        kind: `"forward"` or `"backward"`.
+        microbatch: The number of the microbatch, counted from 0.
+    """
+
+    kind: str
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.kind[0].upper()}{self.microbatch}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tasks of one step, in the order in which each stage computes them.
+
+    Attributes:
+        name: The name in `SCHEDULES`.
+        stages: The tasks of each stage, in their order: for each microbatch one forward
+            and one backward task.
+    """
+
+    name: str
+    stages: tuple[tuple[Task, ...], ...]
+
+    @property
+    def num_stages(self) -> int:
+        """The number of stages."""
+        return len(self.stages)
+
+    @property
+    def num_microbatches(self) -> int:
+        """The number of microbatches of a batch."""
+        return len(self.stages[0]) // 2
+
+    def kept(self, stage: int) -> int:
+        """Returns for how many microbatches a stage keeps activations at its peak.
+
+        A stage keeps the activations of a microbatch from its forward task until its
+        backward task has ended.
+        """
+        now = peak = 0
+        for task in self.stages[stage]:
+            now += 1 if task.kind == FORWARD else -1
+            peak = max(peak, now)
+        return peak
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"stage {stage}: {' '.join(map(str, tasks))}"
+            for stage, tasks in enumerate(self.stages)
+        )
+
+
+def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
+    """All forward tasks, then all backward tasks, the last microbatch first.
+
+    Each stage keeps the activations of all microbatches.
+
+    Source: Huang et al., "GPipe: efficient training of giant neural networks using
+    pipeline parallelism", NeurIPS 2019, section 2.
+
+    Raises:
+        ScheduleError: If there is no stage or no microbatch.
+    """
+    _check(num_stages, num_microbatches)
+    forward = tuple(Task(FORWARD, each) for each in range(num_microbatches))
+    backward = tuple(Task(BACKWARD, task.microbatch) for task in reversed(forward))
+    return Schedule("gpipe", (forward + backward,) * num_stages)
+
+
+def one_forward_one_backward(num_stages: int, num_microbatches: int) -> Schedule:
+    """A few forward tasks, then one backward and one forward task in turn (1F1B).
+
+    Stage k of K begins with K - k forward tasks, and from then on it keeps the
+    activations of at most K - k microbatches. It takes as long as `gpipe`.
+
+    Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN
+    training", SOSP 2019, section 3.2, here with a flush at the end of each batch, so that
+    all its microbatches are computed with the same weights.
+
+    Raises:
+        ScheduleError: If there is no stage or no microbatch.
+    """
+    _check(num_stages, num_microbatches)
+    return Schedule(
+        "1f1b",
+        tuple(
+            _in_turn(min(num_stages - stage, num_microbatches), num_microbatches)
+            for stage in range(num_stages)
+        ),
+    )
+
+
+def _in_turn(ahead: int, num_microbatches: int) -> tuple[Task, ...]:
+    tasks = [Task(FORWARD, each) for each in range(ahead)]
+    for each in range(num_microbatches):
+        tasks.append(Task(BACKWARD, each))
+        if each + ahead < num_microbatches:
+            tasks.append(Task(FORWARD, each + ahead))
+    return tuple(tasks)
+
+
+SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
+    {"gpipe": gpipe, "1f1b": one_forward_one_backward}
+)
+"""The schedules by their names."""
+
+
+def make_schedule(name: str, num_stages: int, num_microbatches: int) -> Schedule:
+    """Returns the schedule of this name.
+
+    Args:
+        name: A name in `SCHEDULES`.
+        num_stages: The number of stages, K.
+        num_microbatches: The number of microbatches of a batch, M.
+
+    Raises:
+        ScheduleError: If there is no such schedule, no stage or no microbatch.
+    """
+    if name not in SCHEDULES:
+        raise ScheduleError(
+            f"there is no schedule {name!r}: choose one of {', '.join(SCHEDULES)}"
+        )
+    return SCHEDULES[name](num_stages, num_microbatches)
+
+
+def _check(num_stages: int, num_microbatches: int) -> None:
+    for what, number in (("stage", num_stages), ("microbatch", num_microbatches)):
+        if number < 1:
+            raise ScheduleError(
+                f"a pipeline needs at least one {what}; received {number}"
+            )
