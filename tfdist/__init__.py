@@ -25,6 +25,16 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.low_level.ending import report_done, serve_until_done
     from tfdist.low_level.startup import session_config, wait_until_ready
     from tfdist.low_level.sync_replicas import SyncReplicasOptimizer
+    from tfdist.model_parallel.devices import Device, Link, Links
+    from tfdist.model_parallel.errors import (
+        DoesNotFitError,
+        GraphError,
+        UnknownGraphError,
+    )
+    from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+    from tfdist.model_parallel.measured import measure_layers
+    from tfdist.model_parallel.place import place_layers
+    from tfdist.model_parallel.plan import LayerPlan
     from tfdist.parameter_server.consistency.asynchronous import Asynchronous
     from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
     from tfdist.parameter_server.consistency.staleness import StalenessReport
@@ -78,6 +88,23 @@ _PURE = {
     "tfdist.cluster.startup": ("StartupTimeoutError",),
     "tfdist.embedding.cost": ("LookupBytes",),
     "tfdist.liveness.watchdog": ("StalledError",),
+    "tfdist.model_parallel.devices": (
+        "Device",
+        "Link",
+        "Links",
+    ),
+    "tfdist.model_parallel.errors": (
+        "DoesNotFitError",
+        "GraphError",
+        "UnknownGraphError",
+    ),
+    "tfdist.model_parallel.graph": (
+        "LayerEdge",
+        "LayerGraph",
+        "LayerNode",
+    ),
+    "tfdist.model_parallel.place": ("place_layers",),
+    "tfdist.model_parallel.plan": ("LayerPlan",),
     "tfdist.parameter_server.consistency.asynchronous": ("Asynchronous",),
     "tfdist.parameter_server.consistency.bounded_staleness": ("BoundedStaleness",),
     "tfdist.parameter_server.consistency.synchronous": ("Synchronous",),
@@ -151,6 +178,7 @@ _ON_TENSORFLOW = {
         "wait_until_ready",
     ),
     "tfdist.low_level.sync_replicas": ("SyncReplicasOptimizer",),
+    "tfdist.model_parallel.measured": ("measure_layers",),
     "tfdist.parameter_server.consistency_schedule": ("ConsistencySchedule",),
     "tfdist.parameter_server.fit.refusals": ("AsynchronousTrainingError",),
     "tfdist.parameter_server.fit.resume": ("CheckpointMismatchError",),
@@ -190,13 +218,22 @@ __all__ = [
     "CheckpointMismatchError",
     "ClusterSuggestion",
     "ConsistencySchedule",
+    "Device",
+    "DoesNotFitError",
     "Embedding",
     "EmbeddingBag",
     "Every",
     "ExchangeReport",
     "FixedShardsPartitioner",
+    "GraphError",
     "GreedyLoadBalancing",
     "IndivisibleLossError",
+    "LayerEdge",
+    "LayerGraph",
+    "LayerNode",
+    "LayerPlan",
+    "Link",
+    "Links",
     "LocalUpdateStrategy",
     "LookupBytes",
     "LookupBytesCounter",
@@ -233,6 +270,7 @@ __all__ = [
     "UnequalDataError",
     "UnequalDevicesError",
     "UnequalModelError",
+    "UnknownGraphError",
     "UnknownSizesError",
     "VariableSpec",
     "Weight",
@@ -240,8 +278,10 @@ __all__ = [
     "byte_size_load_fn",
     "embedding_lookup_sparse_with_distributed_aggregation",
     "fixed_size_partitioner",
+    "measure_layers",
     "measure_network",
     "partition_variables",
+    "place_layers",
     "plan",
     "plan_variables",
     "report_done",
@@ -261,6 +301,7 @@ _PACKAGES = (
     "federated",
     "low_level",
     "mixing",
+    "model_parallel",
     "placement",
     "planning",
 )

@@ -157,7 +157,9 @@ class _Pipeline:
                 place = Place(step, stage, task)
                 yield all_of(
                     [
-                        (self._ended if needed.stage == stage else self._arrived)[needed]
+                        (self._ended if needed.stage == stage else self._arrived)[
+                            needed
+                        ]
                         for needed in self._rule.waits_for(self._schedule, place)
                         # What came before the first step is there.
                         if needed.step >= 0

@@ -1,0 +1,72 @@
+"""What each layer of a Keras model costs, estimated from shapes: nothing runs."""
+
+import math
+from typing import Any
+
+import keras
+
+from tfdist.model_parallel.graph import LayerGraph
+from tfdist.model_parallel.keras_graph import Call, bytes_of, graph_of
+
+# The gradients of the inputs and of the weights take as much as the outputs did, each.
+_BACKWARD = 2
+
+
+def estimate_layers(
+    model: keras.Model,
+    *,
+    batch_size: int = 32,
+    flops: float,
+    bandwidth: float = math.inf,
+) -> LayerGraph:
+    """Estimates a model's layers from shapes, for models that cannot run here.
+
+    A layer multiplies each of its weights of two or more axes once for each position of
+    its output (not an embedding, which only reads rows), and reads and writes memory:
+    whichever takes longer. So matrices and convolutions are counted; what a layer
+    multiplies besides, as attention does, is not.
+
+    Args:
+        model: Built from `keras.Input`, or Sequential.
+        batch_size: The number of examples of a step.
+        flops: Floating point operations per second of a device of speed 1.
+        bandwidth: Bytes per second of its memory.
+
+    Raises:
+        UnknownGraphError: If the graph of the model's layers is not known: the model is a
+            subclass with a `call` of its own, or not built.
+        ValueError: If a number is not positive.
+        TypeError: If it is no Keras model.
+    """
+    for name, number in (
+        ("batch_size", batch_size),
+        ("flops", flops),
+        ("bandwidth", bandwidth),
+    ):
+        if not number > 0:
+            raise ValueError(f"{name} must be positive; received {number!r}")
+
+    def call(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        found = operation.compute_output_spec(*args, **kwargs)
+        # An operation may return its input; each output has to be a tensor of its own.
+        outputs = keras.tree.map_structure(
+            lambda each: keras.KerasTensor(each.shape, each.dtype), found
+        )
+        moved = bytes_of((args, kwargs)) + bytes_of(outputs)
+        seconds = max(_operations(operation, outputs) / flops, moved / bandwidth)
+        return Call(outputs, seconds, _BACKWARD * seconds)
+
+    def input_of(shape: tuple[int, ...], dtype: str) -> Any:
+        return keras.KerasTensor(shape, dtype)
+
+    return graph_of(model, call, input_of, batch_size)
+
+
+def _operations(operation: Any, outputs: Any) -> int:
+    """Returns the floating point operations of a layer's weights."""
+    if isinstance(operation, keras.layers.Embedding):
+        return 0
+    first = keras.tree.flatten(outputs)[0]
+    positions = math.prod(length or 1 for length in first.shape[:-1])
+    weights = [w for w in getattr(operation, "weights", []) if len(w.shape) > 1]
+    return 2 * positions * sum(math.prod(weight.shape) for weight in weights)

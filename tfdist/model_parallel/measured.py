@@ -1,0 +1,150 @@
+"""What each layer of a Keras model costs, measured here and now."""
+
+import inspect
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.model_parallel.graph import LayerGraph
+from tfdist.model_parallel.keras_graph import Call, graph_of
+
+REPEATS = 5
+
+
+def measure_layers(
+    model: keras.Model, *, batch_size: int = 32, repeats: int = REPEATS
+) -> LayerGraph:
+    """Measures a model's layers: one step, each layer forward and backward by itself.
+
+    Each layer is compiled and called a few times in training mode, on random numbers;
+    medians count, less what calling an empty function takes. The backward time is what a
+    call with its gradients takes longer. Layers of the same configuration with inputs of
+    the same shapes are measured once. Weights do not change, and layers' states are put
+    back.
+
+    Bytes of weights include the slots of the optimizer that the model is compiled with;
+    activations are a layer's outputs.
+
+    Cost: time for `2 (repeats + 1)` calls of each different layer and for compiling it.
+
+    Args:
+        model: Built from `keras.Input`, or Sequential.
+        batch_size: The number of examples of a step.
+        repeats: How often each layer is called, at least 1.
+
+    Raises:
+        UnknownGraphError: If the graph of the model's layers is not known: the model is a
+            subclass with a `call` of its own, or not built.
+        ValueError: If a number is below 1.
+        TypeError: If it is no Keras model.
+    """
+    for name, number in (("batch_size", batch_size), ("repeats", repeats)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1; received {number!r}")
+    return graph_of(model, _Measuring(repeats), _input_of, batch_size)
+
+
+def _input_of(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    if "float" in dtype:
+        return tf.cast(tf.random.uniform(shape), dtype)
+    return tf.fill(shape, "") if dtype == "string" else tf.zeros(shape, dtype)
+
+
+class _Measuring:
+    """Calls layers, and says what it took."""
+
+    def __init__(self, repeats: int) -> None:
+        self._repeats = repeats
+        self._known: dict[str, tuple[float, float]] = {}
+        self._empty: dict[int, float] = {}
+
+    def __call__(
+        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
+        kwargs = dict(kwargs)
+        if "training" in inspect.signature(operation.call).parameters:
+            kwargs["training"] = True
+        states = [v for v in getattr(operation, "variables", []) if not v.trainable]
+        before = [keras.ops.copy(state.value) for state in states]
+        try:
+            # A layer may return its input; each output has to be a tensor of its own.
+            outputs = keras.tree.map_structure(tf.identity, operation(*args, **kwargs))
+            key = _key(operation, args, kwargs)
+            if key is None or key not in self._known:
+                seconds = self._measure(operation, args, kwargs)
+                self._known[key or f"{len(self._known)}"] = seconds
+            else:
+                seconds = self._known[key]
+        finally:
+            for state, value in zip(states, before, strict=True):
+                state.assign(value)
+        return Call(outputs, *seconds)
+
+    def _measure(
+        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[float, float]:
+        flat = keras.tree.flatten((args, kwargs))
+        at = [i for i, each in enumerate(flat) if tf.is_tensor(each)]
+
+        def forward(*tensors: tf.Tensor) -> Any:
+            filled = list(flat)
+            for place, tensor in zip(at, tensors, strict=True):
+                filled[place] = tensor
+            now_args, now_kwargs = keras.tree.pack_sequence_as((args, kwargs), filled)
+            return operation(*now_args, **now_kwargs)
+
+        def with_gradients(*tensors: tf.Tensor) -> Any:
+            watched = [each for each in tensors if each.dtype.is_floating]
+            weights = [v.value for v in getattr(operation, "trainable_weights", [])]
+            with tf.GradientTape() as tape:
+                tape.watch(watched)
+                outputs = [
+                    each
+                    for each in keras.tree.flatten(forward(*tensors))
+                    if each.dtype.is_floating
+                ]
+            found = tape.gradient(outputs, watched + weights) if outputs else []
+            return outputs, [each for each in found if each is not None]
+
+        tensors = [flat[place] for place in at]
+        empty = self._seconds_of_nothing(len(tensors))
+        ahead = self._median(forward, tensors)
+        both = self._median(with_gradients, tensors)
+        return max(ahead - empty, 0.0), max(both - max(ahead, empty), 0.0)
+
+    def _seconds_of_nothing(self, num_tensors: int) -> float:
+        """Returns the seconds of a call that computes nothing."""
+        if num_tensors not in self._empty:
+            tensors = [tf.zeros(())] * num_tensors
+            self._empty[num_tensors] = self._median(lambda *each: each, tensors)
+        return self._empty[num_tensors]
+
+    def _median(self, function: Callable[..., Any], tensors: list[tf.Tensor]) -> float:
+        compiled = tf.function(function, autograph=False)
+        compiled(*tensors)  # Traces it.
+        seconds = []
+        for _ in range(self._repeats):
+            start = time.perf_counter()
+            compiled(*tensors)
+            seconds.append(time.perf_counter() - start)
+        return statistics.median(seconds)
+
+
+def _key(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Returns the same text for calls that cost the same; None if that is not known."""
+    try:
+        config = operation.get_config()
+    except NotImplementedError:
+        return None
+    config = {k: v for k, v in config.items() if k not in ("name", "seed")}
+    described = keras.tree.map_structure(
+        lambda each: (
+            (tuple(each.shape), each.dtype.name) if tf.is_tensor(each) else repr(each)
+        ),
+        (args, kwargs),
+    )
+    return f"{type(operation)} {config} {described}"

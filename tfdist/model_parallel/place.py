@@ -1,0 +1,143 @@
+"""`tfdist.place_layers`: which device computes which layer. Pure, for a graph of layers.
+
+Of a Keras model, the graph is measured first, which needs TensorFlow.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from tfdist.all_reduce.network import Network
+from tfdist.model_parallel.devices import Device, Links, check_devices
+from tfdist.model_parallel.fit import place_by_memory
+from tfdist.model_parallel.graph import LayerGraph
+from tfdist.model_parallel.heft import place_by_finish_time
+from tfdist.model_parallel.plan import BY_HAND, EQUAL_STAGES, LayerPlan
+from tfdist.model_parallel.search import EFFORT, improve
+from tfdist.model_parallel.stages import place_in_stages
+from tfdist.model_parallel.step import simulate
+from tfdist.model_parallel.work import Assignment, Work
+
+if TYPE_CHECKING:
+    import keras
+
+
+def place_layers(
+    model: "LayerGraph | keras.Model",
+    devices: Sequence[Device],
+    network: Links | Network | None = None,
+    *,
+    microbatches: int = 1,
+    by_hand: Mapping[str, str] | None = None,
+    batch_size: int = 32,
+    effort: int = EFFORT,
+    seed: int = 0,
+) -> LayerPlan:
+    """Decides which device computes which layer, so that a step takes least time.
+
+    A step is simulated: each device computes one layer at a time, forward and backward,
+    while tensors travel. A first placement gives each layer to the device that would
+    finish it first (HEFT); local search improves it, and every other start that it knows,
+    within the memory of the devices. So no placement that the plan compares with, and
+    that fits, is faster.
+
+    Calls of one layer stay together. Without microbatches, only branches of a model are
+    computed at the same time: a chain is fastest on one device, if it fits there.
+
+        devices = [tfdist.Device("fast"), tfdist.Device("slow", speed=0.5)]
+        plan = tfdist.place_layers(model, devices, tfdist.Links(1e9, 1e-4))
+        print(plan)
+
+    Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task
+    scheduling for heterogeneous computing", IEEE Transactions on Parallel and
+    Distributed Systems 13(3), 2002.
+
+    Cost: simulated steps with as many tasks as `effort` says, a few microseconds each.
+
+    Args:
+        model: The layers and their costs; or a Keras model, built from `keras.Input` or
+            Sequential, whose costs `tfdist.measure_layers` measures here and now.
+        devices: The devices, with their speed relative to the measured one.
+        network: The links between them; None for links that cost nothing.
+        microbatches: How many parts of a batch follow each other; each is assumed to
+            take its share of the batch's time.
+        by_hand: A placement to compare with: the name of a device by the name of a
+            layer, or by a pattern such as `"block1_*"`; the first that matches counts.
+        batch_size: The number of examples, where costs are measured.
+        effort: How many tasks the search simulates, at most about.
+        seed: Of the search.
+
+    Raises:
+        DoesNotFitError: If the devices do not have the memory; it says how much is
+            missing.
+        UnknownGraphError: If the graph of the model's layers is not known.
+        ValueError: If devices, links, `by_hand` or numbers are not as described.
+        TypeError: If an argument has the wrong type.
+    """
+    if microbatches < 1:
+        raise ValueError(f"microbatches must be at least 1; received {microbatches!r}")
+    links = Links.of_network(network)
+    devices = check_devices(devices, links)
+    if not isinstance(model, LayerGraph):
+        # Imported late: a graph is placed without TensorFlow.
+        from tfdist.model_parallel.measured import measure_layers
+
+        model = measure_layers(model, batch_size=batch_size)
+    work = Work(model, devices, links, microbatches)
+    others = dict(_others(work))
+    if by_hand is not None:
+        others[BY_HAND] = _by_hand(work, by_hand)
+    starts = [each for each in others.values() if each and work.fits(each)]
+    by_finish_time = place_by_finish_time(work)
+    if work.fits(by_finish_time):
+        starts.insert(0, by_finish_time)
+    if not starts:
+        starts = [place_by_memory(work)]
+    best = improve(work, starts, effort=effort, seed=seed)
+    return LayerPlan(
+        model,
+        devices,
+        links,
+        {u: devices[d].name for u, d in zip(model.units, best, strict=True)},
+        microbatches,
+        {
+            name: simulate(work, each).seconds if each and work.fits(each) else None
+            for name, each in others.items()
+        },
+    )
+
+
+def _others(work: Work) -> Iterator[tuple[str, Assignment | None]]:
+    """Yields the placements that every plan is compared with."""
+    units = len(work.graph.units)
+    for number, device in enumerate(work.devices):
+        yield f"all on {device.name}", (number,) * units
+    yield EQUAL_STAGES, place_in_stages(work)
+
+
+def _by_hand(work: Work, by_hand: Mapping[str, str]) -> Assignment:
+    numbers = {device.name: at for at, device in enumerate(work.devices)}
+    unknown = [name for name in by_hand.values() if name not in numbers]
+    if unknown:
+        raise ValueError(
+            f"by_hand names the device {unknown[0]!r}; the devices are {list(numbers)}"
+        )
+    found, used = [], set()
+    for unit in work.graph.units:
+        pattern = unit if unit in by_hand else None
+        pattern = pattern or next((p for p in by_hand if fnmatchcase(unit, p)), None)
+        if pattern is None:
+            raise ValueError(
+                f"by_hand has no device for layer {unit!r}: name every layer, or end "
+                'with a pattern for the rest, as {"*": device}'
+            )
+        used.add(pattern)
+        found.append(numbers[by_hand[pattern]])
+    if idle := [
+        pattern for pattern in by_hand if pattern not in used and pattern != "*"
+    ]:
+        raise ValueError(
+            f"by_hand has {idle[0]!r}, which no layer matches that is not matched before; "
+            f"the first layers are {list(work.graph.units[:5])}"
+        )
+    return tuple(found)
