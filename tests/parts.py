@@ -66,7 +66,15 @@ PARTS = {
         "test_not_followed",
     ),
     "features": ("features/test_*",),
-    "planning": ("test_forecast", "test_plan*", "test_suggest_*", "test_placement*"),
+    "planning": (
+        "test_forecast",
+        "test_measure_layers",
+        "test_pipeline_*",
+        "test_place_layers",
+        "test_placement*",
+        "test_plan*",
+        "test_suggest_*",
+    ),
     "examples": ("test_examples", "test_mnist_*", "test_docs", "test_*benchmark*"),
     "launch": (
         "test_connect",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tfdist import (
     Device,
     DoesNotFitError,
-    GraphError,
+    LayerGraphError,
     LayerEdge,
     LayerGraph,
     LayerNode,
@@ -235,6 +235,17 @@ def test_both_starts_place_every_layer_on_a_device(work):
         assert set(found) <= set(range(len(work.devices)))
 
 
+@given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=12), st.integers(1, 4))
+def test_what_needs_nothing_is_placed_as_well_as_lists_can(seconds, num_devices):
+    nodes = tuple(LayerNode(f"n{at}", each) for at, each in enumerate(seconds))
+    devices = tuple(Device(f"d{at}") for at in range(num_devices))
+    work = Work(LayerGraph(nodes), devices, Links())
+    found = simulate(work, place_by_finish_time(work)).seconds
+    # Longest first: Graham, "Bounds on multiprocessing timing anomalies", 1969.
+    at_best = max(sum(seconds) / num_devices, max(seconds))
+    assert found <= (2 - 1 / num_devices) * at_best * (1 + 1e-9)
+
+
 @settings(deadline=None)
 @given(works(fewest_devices=2))
 def test_stages_are_in_order_and_none_could_be_less(work):
@@ -399,7 +410,7 @@ def node(name="a", **values):
     ],
 )
 def test_a_graph_that_is_none_is_refused(make, message):
-    with pytest.raises(GraphError, match=message):
+    with pytest.raises(LayerGraphError, match=message):
         make()
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.model_parallel.devices import Device, Link, Links
     from tfdist.model_parallel.errors import (
         DoesNotFitError,
-        GraphError,
+        LayerGraphError,
         UnknownGraphError,
     )
     from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
@@ -95,7 +95,7 @@ _PURE = {
     ),
     "tfdist.model_parallel.errors": (
         "DoesNotFitError",
-        "GraphError",
+        "LayerGraphError",
         "UnknownGraphError",
     ),
     "tfdist.model_parallel.graph": (
@@ -225,11 +225,11 @@ __all__ = [
     "Every",
     "ExchangeReport",
     "FixedShardsPartitioner",
-    "GraphError",
     "GreedyLoadBalancing",
     "IndivisibleLossError",
     "LayerEdge",
     "LayerGraph",
+    "LayerGraphError",
     "LayerNode",
     "LayerPlan",
     "Link",

@@ -1,7 +1,7 @@
 """What can be wrong with a graph of layers, its devices, or a placement. Pure."""
 
 
-class GraphError(ValueError):
+class LayerGraphError(ValueError):
     """A graph of layers that is none: the message says what to change."""
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from tfdist.model_parallel.errors import GraphError
+from tfdist.model_parallel.errors import LayerGraphError
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LayerNode:
             one device, and its weights count once.
 
     Raises:
-        GraphError: If a number is negative or not finite.
+        LayerGraphError: If a number is negative or not finite.
     """
 
     name: str
@@ -57,7 +57,7 @@ class LayerEdge:
         output: Which of the source's outputs it is, counted from 0.
 
     Raises:
-        GraphError: If a number is negative or not finite.
+        LayerGraphError: If a number is negative or not finite.
     """
 
     source: str
@@ -88,7 +88,7 @@ class LayerGraph:
         edges: What one needs of another.
 
     Raises:
-        GraphError: If there is no node, two have the same name, an edge has no node or
+        LayerGraphError: If there is no node, two have the same name, an edge has no node or
             occurs twice, edges of one tensor differ in its size, calls of one layer
             differ in its weights, or nodes need each other in a circle.
     """
@@ -98,19 +98,19 @@ class LayerGraph:
 
     def __post_init__(self) -> None:
         if not self.nodes:
-            raise GraphError("a graph needs at least one node")
+            raise LayerGraphError("a graph needs at least one node")
         _check_names(self)
         _check_tensors(self)
         weights: dict[str, int] = {}
         for node in self.nodes:
             if weights.setdefault(node.unit, node.weights) != node.weights:
-                raise GraphError(
+                raise LayerGraphError(
                     f"the calls of layer {node.unit!r} must state the same weights; "
                     f"received {weights[node.unit]} and {node.weights} bytes"
                 )
         if len(self.order) < len(self.nodes):
             circle = next(n.name for n in self.nodes if n.name not in set(self.order))
-            raise GraphError(
+            raise LayerGraphError(
                 f"node {circle!r} needs, through others, what it computes itself: a "
                 "graph of layers has no circles; make one node of what repeats"
             )
@@ -152,21 +152,23 @@ class LayerGraph:
 
 def _check_number(what: str, number: float) -> None:
     if not 0 <= number < float("inf"):
-        raise GraphError(f"{what} must be a finite number >= 0; received {number!r}")
+        raise LayerGraphError(
+            f"{what} must be a finite number >= 0; received {number!r}"
+        )
 
 
 def _check_names(graph: LayerGraph) -> None:
     counts = Counter(node.name for node in graph.nodes)
     for name, count in counts.items():
         if count > 1:
-            raise GraphError(
+            raise LayerGraphError(
                 f"{count} nodes have the name {name!r}: name each call of a layer, and "
                 "say with layer= which of them are calls of the same one"
             )
     for edge in graph.edges:
         for name in (edge.source, edge.target):
             if name not in counts:
-                raise GraphError(
+                raise LayerGraphError(
                     f"the edge from {edge.source!r} to {edge.target!r} has no node "
                     f"{name!r}: add the node"
                 )
@@ -178,14 +180,14 @@ def _check_tensors(graph: LayerGraph) -> None:
     for edge in graph.edges:
         first = tensors.setdefault((edge.source, edge.output), edge)
         if first.size != edge.size:
-            raise GraphError(
+            raise LayerGraphError(
                 f"output {edge.output} of {edge.source!r} has {first.size} bytes for "
                 f"{first.target!r}, and {edge.size} for {edge.target!r}: it is one "
                 "tensor; give another tensor another output="
             )
         key = (edge.source, edge.output, edge.target)
         if key in seen:
-            raise GraphError(
+            raise LayerGraphError(
                 f"the edge from {edge.source!r} to {edge.target!r} is there twice: state "
                 "a tensor once for each node that needs it"
             )
