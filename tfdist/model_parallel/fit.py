@@ -8,6 +8,8 @@ from tfdist.model_parallel.work import Assignment, Work
 
 # How many times the exact search may put a unit on a device.
 _TRIES = 50_000
+# And each time for the message of an error, which searches often.
+_FEW_TRIES = 5_000
 
 
 def place_by_memory(work: Work) -> Assignment:
@@ -19,32 +21,32 @@ def place_by_memory(work: Work) -> Assignment:
     Raises:
         DoesNotFitError: If none was found; the message says what is missing.
     """
-    order = sorted(range(len(work.unit_bytes)), key=lambda u: -work.unit_bytes[u])
-    found = _most_room(work, order)
-    if not work.fits(found):
-        searched = _search(work, order)
-        if searched is None:
-            raise _error(work, found)
-        found = searched
+    found = _fitting(work.unit_bytes, work.memories, _TRIES)
+    if found is None:
+        raise _error(work)
     return tuple(found)
 
 
-def _most_room(work: Work, order: Sequence[int]) -> list[int]:
-    room, found = list(work.memories), [0] * len(order)
+def _fitting(
+    sizes: Sequence[int], memories: Sequence[float], tries: int
+) -> list[int] | None:
+    order = sorted(range(len(sizes)), key=lambda unit: -sizes[unit])
+    room, found = list(memories), [0] * len(sizes)
     for unit in order:
         device = max(range(len(room)), key=room.__getitem__)
         found[unit] = device
-        room[device] -= work.unit_bytes[unit]
-    return found
+        room[device] -= sizes[unit]
+    return found if min(room) >= 0 else _search(sizes, memories, order, tries)
 
 
-def _search(work: Work, order: Sequence[int]) -> list[int] | None:
+def _search(
+    sizes: Sequence[int], memories: Sequence[float], order: Sequence[int], tries: int
+) -> list[int] | None:
     """Tries the devices of each unit in turn, the fullest that has room first."""
-    room, found = list(work.memories), [0] * len(order)
+    room, found = list(memories), [0] * len(order)
     choices: list[list[int]] = []
-    tries = 0
-    while len(choices) < len(order) and tries < _TRIES:
-        size = work.unit_bytes[order[len(choices)]]
+    while len(choices) < len(order) and tries:
+        size = sizes[order[len(choices)]]
         # Of devices with equal room one will do.
         with_room = {left: d for d, left in enumerate(room) if size <= left}
         choices.append([with_room[left] for left in sorted(with_room, reverse=True)])
@@ -52,23 +54,21 @@ def _search(work: Work, order: Sequence[int]) -> list[int] | None:
             choices.pop()
             if choices:
                 unit = order[len(choices) - 1]
-                room[found[unit]] += work.unit_bytes[unit]
+                room[found[unit]] += sizes[unit]
         if not choices:
             return None
-        tries += 1
+        tries -= 1
         unit = order[len(choices) - 1]
         found[unit] = choices[-1].pop()
-        room[found[unit]] -= work.unit_bytes[unit]
+        room[found[unit]] -= sizes[unit]
     return found if len(choices) == len(order) else None
 
 
-def _error(work: Work, nearest: Sequence[int]) -> DoesNotFitError:
+def _error(work: Work) -> DoesNotFitError:
     largest = max(range(len(work.unit_bytes)), key=work.unit_bytes.__getitem__)
     name, size = work.graph.units[largest], work.unit_bytes[largest]
     most, all_rooms = max(work.memories), math.fsum(work.memories)
     total = sum(work.unit_bytes)
-    rooms = zip(work.used(nearest), work.memories, strict=True)
-    over = sum(max(0, used - room) for used, room in rooms)
     if size > most:
         missing = int(size - most)
         why = (
@@ -82,13 +82,27 @@ def _error(work: Work, nearest: Sequence[int]) -> DoesNotFitError:
             f"{int(all_rooms):,}: {missing:,} bytes are missing"
         )
     else:
-        missing = int(over)
+        missing = _missing_on_each(work)
         why = (
             f"the layers take {total:,} bytes of {int(all_rooms):,}, but no assignment "
-            f"of whole layers was found; in the nearest, {missing:,} bytes have no room"
+            f"of whole layers was found; with {missing:,} bytes more on each device "
+            "there is one"
         )
     return DoesNotFitError(
         f"the model does not fit: {why}. Add a device or memory, make the batch smaller "
         "(activations), or take an optimizer with fewer slots",
         missing,
     )
+
+
+def _missing_on_each(work: Work) -> int:
+    """Returns how many bytes more each device would have to have."""
+    low, high = 0, sum(work.unit_bytes)
+    while high - low > 1:
+        middle = (low + high) // 2
+        memories = [memory + middle for memory in work.memories]
+        if _fitting(work.unit_bytes, memories, _FEW_TRIES) is None:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -138,10 +138,16 @@ class _Walk:
         self._unit_of: dict[int, str] = {}
 
     def add_input(self, name: str, value: Any) -> None:
-        self._names[name] += 1
+        name = self._own_name(name)
         self._nodes.append(LayerNode(name, 0.0))
         self._made[id(value)] = (name, 0)
         self._kept.append(value)
+
+    def _own_name(self, name: str) -> str:
+        """Returns a name that no other node has."""
+        self._names[name] += 1
+        count = self._names[name]
+        return name if count == 1 else f"{name}#{count}"
 
     def run(self, inputs: Any, outputs: Any, values: Any, prefix: str) -> list[Any]:
         def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -166,9 +172,7 @@ class _Walk:
         return called.outputs
 
     def _add(self, operation: Any, name: str, arguments: Any, called: Call) -> None:
-        self._names[name] += 1
-        if self._names[name] > 1:
-            name = f"{name}#{self._names[name]}"
+        name = self._own_name(name)
         unit = self._unit_of.setdefault(id(operation), name)
         trainable = getattr(operation, "trainable_weights", [])
         is_trained = bool(trainable)
