@@ -131,6 +131,17 @@ def test_another_rule_takes_the_same_schedules(name, k, m):
     assert outcome.bubble == 0
 
 
+def test_a_task_waits_for_the_results_of_its_own_step():
+    def needed(stage, kind):
+        place = Place(7, stage, Task(kind, 1))
+        return Synchronous().waits_for(gpipe(3, 2), place)
+
+    assert needed(0, FORWARD) == ()
+    assert needed(2, FORWARD) == (Place(7, 1, Task(FORWARD, 1)),)
+    assert needed(0, BACKWARD) == (Place(7, 1, Task(BACKWARD, 1)),)
+    assert needed(2, BACKWARD) == (Place(7, 2, Task(FORWARD, 1)),)
+
+
 def test_a_rule_that_waits_for_itself_is_refused():
     class Circular:
         def waits_for(self, schedule, place):

@@ -286,6 +286,12 @@ def chain(length, seconds=1.0, size=0):
     )
 
 
+def test_rounding_leaves_no_layer_without_a_stage():
+    nodes = [LayerNode(f"n{at}", each) for at, each in enumerate([5.0, 0.3, 0.1, 1e-9])]
+    work = Work(LayerGraph(tuple(nodes)), (Device("a"),), Links())
+    assert place_in_stages(work) == (0, 0, 0, 0)
+
+
 def test_a_chain_stays_on_the_fastest_device():
     devices = [Device("slow", 0.5), Device("fast", 2.0), Device("other", 1.0)]
     plan = place_layers(chain(12, size=10), devices, Links(1000.0, 0.01))

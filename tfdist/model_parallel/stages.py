@@ -3,6 +3,7 @@
 from tfdist.model_parallel.work import Assignment, Work
 
 _HALVINGS = 40
+_ROUNDING = 1e-12
 
 
 def place_in_stages(work: Work) -> Assignment | None:
@@ -31,17 +32,18 @@ def place_in_stages(work: Work) -> Assignment | None:
 
 def _fill(work: Work, seconds: float) -> Assignment | None:
     """Fills one device after another up to so many seconds."""
-    assignment = []
-    device, left = 0, work.memories[0]
-    free = seconds * work.devices[0].speed
+    assignment: list[int] = []
+    device, spent, left = 0, 0.0, work.memories[0]
     for cost, size in zip(work.unit_seconds, work.unit_bytes, strict=True):
-        while cost > free * (1 + 1e-12) or size > left:
+        # Relative to the whole: what is left of it is no more exact than that.
+        while size > left or (
+            spent + cost > seconds * work.devices[device].speed * (1 + _ROUNDING)
+        ):
             device += 1
             if device == len(work.devices):
                 return None
-            left = work.memories[device]
-            free = seconds * work.devices[device].speed
-        free -= cost
+            spent, left = 0.0, work.memories[device]
+        spent += cost
         left -= size
         assignment.append(device)
     return tuple(assignment)
