@@ -1,5 +1,6 @@
 """The models of place.py, small enough to measure in a minute, and a step of each."""
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 
@@ -102,13 +103,13 @@ class StepTime:
         step()
 
     def seconds(self) -> float:
-        """Returns the fastest of a few steps, as layers are measured."""
+        """Returns the median of a few steps."""
         found = []
         for _ in range(REPEATS):
             start = time.perf_counter()
             self._step()
             found.append(time.perf_counter() - start)
-        return min(found)
+        return statistics.median(found)
 
 
 def _values(shape: tuple[int, ...], dtype: str) -> tf.Tensor:

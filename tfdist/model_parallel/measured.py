@@ -1,6 +1,7 @@
 """What each layer of a Keras model costs, measured here and now."""
 
 import inspect
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +23,10 @@ def measure_layers(
     """Measures a model's layers: one step, each layer forward and backward by itself.
 
     Each layer is compiled and called in training mode, on random numbers, once and four
-    times in a row; the difference of the fastest repeats is three calls within a larger
-    function. The backward time is what a call with its gradients takes longer. Layers of
-    the same configuration with inputs of the same shapes are measured once. Weights do
-    not change, and layers' states are put back.
+    times in a row; the difference of the medians is three calls within a larger function.
+    The backward time is what a call with its gradients takes longer. Layers of the same
+    configuration with inputs of the same shapes are measured once. Weights do not change,
+    and layers' states are put back.
 
     Bytes of weights include the slots of the optimizer that the model is compiled with;
     activations are a layer's outputs.
@@ -125,8 +126,7 @@ class _Measuring:
                 start = time.perf_counter()
                 compiled(*tensors)
                 taken.append(time.perf_counter() - start)
-        # Other programs on the machine only make it slower.
-        first, all_of_them = map(min, seconds)
+        first, all_of_them = map(statistics.median, seconds)
         return max(all_of_them - first, 0.0) / (_IN_A_ROW - 1)
 
 

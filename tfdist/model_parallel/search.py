@@ -7,7 +7,7 @@ from itertools import groupby
 from tfdist.model_parallel.step import Run, simulate
 from tfdist.model_parallel.work import Assignment, Work
 
-EFFORT = 400_000
+EFFORT = 600_000
 """How many simulated tasks a search may take: a few seconds."""
 
 Move = dict[int, int]
