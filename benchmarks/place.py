@@ -26,6 +26,7 @@ from absl import app, flags
 from tfdist import Device, LayerEdge, LayerGraph, LayerNode, Links, place_layers
 from tfdist.model_parallel.heft import place_by_finish_time
 from tfdist.model_parallel.plan import EQUAL_STAGES
+from tfdist.model_parallel.search import EFFORT
 from tfdist.model_parallel.step import simulate
 from tfdist.model_parallel.work import Work
 
@@ -211,11 +212,13 @@ def small(seed: int) -> Small:
     )
 
 
-def scale(nodes: int = SCALE_NODES, num_devices: int = SCALE_DEVICES) -> Scale:
+def scale(
+    nodes: int = SCALE_NODES, num_devices: int = SCALE_DEVICES, effort: int = EFFORT
+) -> Scale:
     graph = random_graph(1, nodes, reach=20)
     devices = [Device(f"d{at}") for at in range(num_devices)]
     start = time.perf_counter()
-    plan = place_layers(graph, devices, Links(1000.0, 0.01))
+    plan = place_layers(graph, devices, Links(1000.0, 0.01), effort=effort)
     seconds = time.perf_counter() - start
     stages = plan.compared[EQUAL_STAGES] or 0.0
     return Scale(

@@ -23,6 +23,7 @@ from tfdist import (
     place_layers,
 )
 from tfdist.model_parallel import cost, search
+from tfdist.model_parallel.fit import place_by_memory
 from tfdist.model_parallel.heft import place_by_finish_time
 from tfdist.model_parallel.stages import place_in_stages
 from tfdist.model_parallel.step import simulate
@@ -504,9 +505,29 @@ def test_what_does_not_fit_says_by_how_much(sizes, rooms, missing, message):
 
 
 def test_what_only_just_fits_is_found():
-    # The largest first, to the most room, leaves 3 without a place.
-    plan = tight([5, 4, 4, 3, 3, 3], [11, 11])
-    assert sorted(plan.bytes_per_device.values()) == [11, 11]
+    # The largest first, each to the most room, leaves one of 2 without a place.
+    nodes = tuple(
+        LayerNode(f"n{i}", 1.0, weights=w) for i, w in enumerate([3, 2, 3, 2, 2])
+    )
+    devices = (Device("a", memory=6), Device("b", memory=6))
+    work = Work(LayerGraph(nodes), devices, Links())
+    assert work.used(place_by_memory(work)) == [6, 6]
+
+
+def test_the_search_keeps_to_the_memory():
+    # One device would be faster.
+    nodes = [LayerNode(f"n{at}", 1.0, weights=10) for at in range(6)]
+    edges = [LayerEdge(f"n{at}", f"n{at + 1}", 10) for at in range(5)]
+    devices = [Device("a", memory=40), Device("b", memory=40)]
+    plan = place_layers(LayerGraph(tuple(nodes), tuple(edges)), devices, Links(10.0))
+    assert max(plan.bytes_per_device.values()) <= 40
+
+
+def test_the_search_descends_before_it_tries_at_random(monkeypatch):
+    monkeypatch.setattr(search, "_FRUITLESS", 0)
+    work = Work(diamond(), (Device("a"), Device("b")), Links(1e4, 0.001))
+    found = search.improve(work, [(0, 0, 0, 0)])
+    assert simulate(work, found).seconds < 6.1
 
 
 def a_plan(**values):
