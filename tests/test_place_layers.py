@@ -333,6 +333,8 @@ def test_branches_are_computed_at_the_same_time_if_the_links_are_fast_enough():
 def test_a_link_of_its_own_counts():
     three = [Device("a"), Device("b"), Device("c")]
     links = Links(1e4, 0.001, between={("a", "b"): (1.0, 5.0)})
+    assert links.of("b", "a") == links.of("a", "b") == (1.0, 5.0)
+    assert links.of("b", "c") == (1e4, 0.001)
     plan = place_layers(diamond(), three, links)
     assert plan.seconds < 6.1
     assert {plan.placed["left"], plan.placed["right"]} != {"a", "b"}
@@ -512,6 +514,13 @@ def test_what_only_just_fits_is_found():
     devices = (Device("a", memory=6), Device("b", memory=6))
     work = Work(LayerGraph(nodes), devices, Links())
     assert work.used(place_by_memory(work)) == [6, 6]
+
+
+def test_a_device_without_room_is_left_out_from_the_start():
+    nodes = tuple(LayerNode(f"n{at}", 1.0, weights=10) for at in range(4))
+    devices = (Device("none", memory=9), Device("half", memory=20), Device("slow", 0.1))
+    work = Work(LayerGraph(nodes), devices, Links())
+    assert work.used(place_by_finish_time(work)) == [0, 20, 20]
 
 
 def test_the_search_keeps_to_the_memory():
