@@ -25,7 +25,8 @@ STEPS = 40  # An epoch of the program.
 class Tasks:
     """The tasks of a cluster, which a test starts and ends one by one."""
 
-    def __init__(self, directory, num_workers):
+    def __init__(self, directory, num_workers, server=("-m", contract.SERVER_MODULE)):
+        self.server = server
         addresses = free_addresses(num_workers + 2)
         self.cluster = Cluster(
             chief=addresses[:1], ps=addresses[1:2], worker=addresses[2:]
@@ -37,7 +38,7 @@ class Tasks:
 
     def start(self, *names):
         for name in names:
-            self._start(name, "-m", contract.SERVER_MODULE)
+            self._start(name, *self.server)
 
     def _start(self, name, *argv):
         task = Task.parse(name)
@@ -57,8 +58,8 @@ class Tasks:
         )
         log.close()
 
-    def train(self, data):
-        self._start("chief:0", PROGRAM, data, STEPS, self.marker)
+    def train(self, data, *kind):
+        self._start("chief:0", PROGRAM, data, STEPS, self.marker, *kind)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
@@ -161,6 +162,26 @@ def test_workers_that_go_away_are_not_waited_for_and_others_still_join(tmp_path)
         said = tasks.log("chief-0")
     assert "no answer from a task" not in said
     # What a killed worker had under way runs again: one message each, of an epoch at most.
+    again = 2 * STEPS
+    for name in ("iterations", "weight"):
+        assert counted["asked for"] <= counted[name] <= counted["asked for"] + again
+
+
+@pytest.mark.cluster
+def test_workers_with_several_devices_come_and_go_with_all_of_them(tmp_path):
+    server = PROGRAM.with_name("server_with_devices.py"), "2"
+    with Tasks(tmp_path, 2, server) as tasks:
+        tasks.start("ps:0", "worker:1")
+        tasks.train("endless", "CPU")
+        tasks.wait_for_steps(1)
+        tasks.start("worker:0")
+        tasks.wait_for_steps(0, 1)
+        tasks.kill("worker:1")
+        tasks.wait_for_steps(0)
+        tasks.start("worker:1")
+        tasks.wait_for_steps(0, 1)
+        counted = tasks.end()
+    # Each of its two devices had a message under way, of an epoch at most.
     again = 2 * STEPS
     for name in ("iterations", "weight"):
         assert counted["asked for"] <= counted[name] <= counted["asked for"] + again

@@ -88,6 +88,7 @@ PURE = {
         "work",
     ],
     "parameter_server": ["exchange", "exchange_report"],
+    "parameter_server": ["exchange", "exchange_report", "replicas"],
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],

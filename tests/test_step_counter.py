@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_config import Task
 from tfdist import _tf
+from tfdist.parameter_server.replicas import Replica
 from tfdist.parameter_server.step_counter import StepCounter
 
 
@@ -26,11 +27,13 @@ class Value:
 GONE = tf.errors.UnavailableError(None, None, "recvmsg: Connection reset by peer")
 
 
-def report(monkeypatch, *values, away=(), is_elastic=True):
+def report(monkeypatch, *values, away=(), is_elastic=True, of=()):
     monkeypatch.setattr(_tf, "values_per_worker", lambda variable: values)
     presence = SimpleNamespace(away=frozenset(away), is_elastic=is_elastic)
     counter = StepCounter.__new__(StepCounter)
     counter._presence, counter._steps, counter._has_counted = presence, None, True
+    counter._replicas = [Replica(worker, "") for worker in of or range(len(values))]
+    counter._num_workers = counter._replicas[-1].worker + 1
     return counter.report().steps
 
 
@@ -47,3 +50,8 @@ def test_a_worker_that_has_just_gone_counts_as_0(monkeypatch):
 def test_where_all_workers_are_needed_a_lost_one_is_an_error(monkeypatch):
     with pytest.raises(tf.errors.UnavailableError, match="reset by peer"):
         report(monkeypatch, Value(error=GONE), Value(5), is_elastic=False)
+
+
+def test_the_devices_of_a_worker_count_together(monkeypatch):
+    values = [Value(steps) for steps in (1, 20, 300, 4000)]
+    assert report(monkeypatch, *values, of=[0, 0, 1, 1]) == (21, 4300)

@@ -81,6 +81,11 @@ SYMBOLS: tuple[Symbol, ...] = (
         "`tf.distribute.StrategyExtended` is the base class only.",
     ),
     Symbol(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator.Worker",
+        "Sends functions to one more device of a worker, one at a time.",
+        "None: `ClusterCoordinator` sends one function at a time to each task.",
+    ),
+    Symbol(
         "tensorflow.python.distribute.coordinator.cluster_coordinator."
         "WorkerPreemptionHandler",
         "The base of what takes back each worker by itself, and workers that come while "
@@ -332,7 +337,7 @@ MEMBERS: tuple[Member, ...] = (
         "ClusterCoordinator",
         "_cluster",
         "read",
-        "Has the coordinator's workers.",
+        "Has the coordinator's workers, and gets more where a worker has several devices.",
         "None.",
     ),
     Member(
@@ -692,6 +697,13 @@ MEMBERS: tuple[Member, ...] = (
         "overridden",
         "Warns of a step on the chief, but not while the step is traced.",
         "A log filter would hide the warning of user code too.",
+    ),
+    Member(
+        "tensorflow.python.distribute.parameter_server_strategy_v2.ParameterServerStrategyV2Extended",
+        "_num_replicas_in_sync",
+        "overridden",
+        "Is 1: the devices of a worker do not wait for each other.",
+        "None: TensorFlow counts the GPUs of a worker.",
     ),
     Member(
         "tensorflow.python.distribute.parameter_server_strategy_v2.ParameterServerStrategyV2Extended",

@@ -19,7 +19,8 @@ from tfdist.cluster import spinning, status
 from tfdist.cluster.startup import check_no_proxy
 
 # A worker that waits for a variable of another task blocks a thread. On a machine with
-# two cores, TensorFlow's default leaves too few threads to answer that task.
+# two cores, TensorFlow's default leaves too few threads to answer that task. Each GPU may
+# run a step.
 MIN_INTER_OP_THREADS = 4
 
 
@@ -58,9 +59,10 @@ def start_server(
             environment names a proxy for a task.
     """
     check_no_proxy(address for job in cluster.values() for address in job)
+    devices = len(tf.config.list_physical_devices("GPU")) or 1
     options = tf.compat.v1.ConfigProto(
         inter_op_parallelism_threads=max(
-            MIN_INTER_OP_THREADS,
+            MIN_INTER_OP_THREADS * devices,
             tf.config.threading.get_inter_op_parallelism_threads()
             or (os.cpu_count() or 1),
         )

@@ -1,4 +1,4 @@
-"""Train until every worker has run a step: DATA, STEPS per epoch, and a FILE that ends it."""
+"""Train until a file ends it: DATA, STEPS per epoch, the FILE, and the KIND of replicas."""
 
 import os
 import sys
@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist.parameter_server import replicas
 
 data, steps, marker = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+replicas.KIND = sys.argv[4] if sys.argv[4:] else replicas.KIND
 strategy = tfdist.ParameterServerStrategy(startup_timeout=200, stall_timeout=20)
 
 

@@ -96,6 +96,7 @@ from tfdist._tf.workers import (
     observe_workers,
     of_this_worker,
     recover_workers_one_by_one,
+    run_on_devices,
     values_per_worker,
 )
 
@@ -155,6 +156,7 @@ __all__ = [
     "operations_of",
     "random_seeds",
     "recover_workers_one_by_one",
+    "run_on_devices",
     "resource_type",
     "restore_iterator",
     "retrace_where_differs",

@@ -2,17 +2,37 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.cluster_coordinator import (
+    Worker,
     WorkerPreemptionHandler,
 )
 from tensorflow.python.eager import context
 
 NOT_HERE_YET = "has not joined yet"
 """Ends what the coordinator logs about a worker that is absent at the start."""
+
+
+def run_on_devices(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator, devices: Sequence[str]
+) -> None:
+    """Has it send functions to each of these devices, one at a time.
+
+    To the coordinator each device is a worker, with a thread and per-worker values of its
+    own. Call it before anything else uses the coordinator.
+
+    Args:
+        coordinator: Of the workers.
+        devices: Of all workers, at least as many as there are workers.
+    """
+    cluster = coordinator._cluster
+    for worker, device in zip(cluster.workers, devices, strict=False):
+        worker.device_name = device
+    for index in range(len(cluster.workers), len(devices)):
+        cluster.workers.append(Worker(index, devices[index], cluster))
 
 
 def observe_workers(
@@ -106,13 +126,15 @@ class _WorkerRecoveries:
 
 def recover_workers_one_by_one(
     coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    worker_of: Sequence[int],
     rejoin: Callable[[int, Callable[[], bool]], None],
-    absent: Sequence[int],
+    absent: Collection[int],
 ) -> None:
     """Takes each worker back by itself, and absent ones when they come.
 
     Args:
         coordinator: Of the workers.
+        worker_of: The index of the worker that is meant by each of the coordinator's.
         rejoin: Waits for the worker with an index, and connects to it; or until the
             function that it is given returns True.
         absent: The indices of the workers that TensorFlow is not connected to.
@@ -123,17 +145,16 @@ def recover_workers_one_by_one(
 
     cluster = coordinator._cluster
     cluster.failure_handler.stop()
-    for worker in cluster.workers:
-        worker.failure_handler = _WorkerRecovery(
-            coordinator, worker.worker_index, rejoin
-        )
-    cluster.failure_handler = _WorkerRecoveries(
-        [worker.failure_handler for worker in cluster.workers]
-    )
-    for index in absent:
-        # The first thing that its thread does fails, so that from the beginning it is
-        # in the state of one whose worker was lost.
-        cluster.workers[index].create_resource(not_here)
+    recoveries = {
+        index: _WorkerRecovery(coordinator, index, rejoin) for index in set(worker_of)
+    }
+    cluster.failure_handler = _WorkerRecoveries(list(recoveries.values()))
+    for worker, index in zip(cluster.workers, worker_of, strict=True):
+        worker.failure_handler = recoveries[index]
+        if index in absent:
+            # The first thing that its thread does fails, so that from the beginning it
+            # is in the state of one whose worker was lost.
+            worker.create_resource(not_here)
 
 
 def connect_to_workers(addresses: Mapping[int, str]) -> None:

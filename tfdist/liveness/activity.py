@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 STEPS, DATA = "steps", "data"
 """What the main thread can wait for."""
@@ -14,10 +14,14 @@ class Activity:
 
     Args:
         num_workers: The number of workers.
+
+    Attributes:
+        worker_of: The worker of each replica; a worker has one, unless this says so.
     """
 
     def __init__(self, num_workers: int) -> None:
         self._lock = threading.Lock()
+        self.worker_of: Sequence[int] = range(num_workers)
         self._since: dict[int, float] = {}
         self._finished = dict.fromkeys(range(num_workers), 0)
         self._lost: set[int] = set()
@@ -44,23 +48,23 @@ class Activity:
         """Whether the cluster is needed."""
         return self._calls > 0 or self.under_way
 
-    def begun(self, worker: int) -> None:
-        """Records that a function was sent to a worker."""
+    def begun(self, replica: int) -> None:
+        """Records that a function was sent to a replica."""
         with self._lock:
-            self._since[worker] = time.monotonic()
-            self._lost.discard(worker)
+            self._since[replica] = time.monotonic()
+            self._lost.discard(replica)
 
-    def ended(self, worker: int, well: bool) -> None:
-        """Records that a worker's function has finished, or was taken back from it."""
+    def ended(self, replica: int, well: bool) -> None:
+        """Records that a replica's function has finished, or was taken back from it."""
         with self._lock:
-            self._since.pop(worker, None)
-            self._finished[worker] += well
+            self._since.pop(replica, None)
+            self._finished[self.worker_of[replica]] += well
             if not well:
-                self._lost.add(worker)
+                self._lost.add(replica)
 
     @property
     def lost(self) -> frozenset[int]:
-        """The workers that have lost a function, and have got none since."""
+        """The replicas that have lost a function, and have got none since."""
         with self._lock:
             return frozenset(self._lost)
 
@@ -88,7 +92,11 @@ class Activity:
 
     @property
     def busy(self) -> dict[str, float]:
-        """How long each worker has run its function; idle workers are absent."""
+        """How long each worker has run a function; idle workers are absent."""
         now = time.monotonic()
+        busy: dict[str, float] = {}
         with self._lock:
-            return {f"worker:{i}": now - since for i, since in self._since.items()}
+            for replica, since in self._since.items():
+                name = f"worker:{self.worker_of[replica]}"
+                busy[name] = max(busy.get(name, 0.0), now - since)
+        return busy

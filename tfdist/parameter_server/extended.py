@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
+from tfdist.parameter_server import replicas
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import (
@@ -50,14 +51,36 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         super().__init__(strategy, resolver, partitioner)
         # `tf.distribute.Strategy.__init__` sets this, but on the `extended` that it
         # made, which this object replaces afterwards.
-        self._retrace_functions_for_each_device = len(self.worker_devices) > 1
+        self._retrace_functions_for_each_device = False
         self._placement = placement
         self._partitioner = partitioner
         self.num_workers = len(cluster.worker)
+        self.replicas = replicas.replicas_of(
+            self.num_workers,
+            [each.name for each in tf.config.list_logical_devices()],
+            replicas.KIND,
+        )
         self.num_ps = len(cluster.ps)
         # Weak references: the report must not keep the variables of a deleted model
         # alive on the ps.
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The device of a step, which has one replica.
+
+        A step is traced once for all devices of a worker. Which of them runs it is said
+        when it is sent, so the trace must not name one.
+        """
+        if len(self.replicas) > self.num_workers:
+            return ("",)
+        devices: tuple[str, ...] = super().worker_devices
+        return devices
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        # Replicas do not wait for each other, on whichever worker they are.
+        return 1
 
     def placed_variables(self) -> tuple[PlacedVariable, ...]:
         """Returns the variables that still exist, in creation order."""
@@ -94,7 +117,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             with tf.device(beside.device) if beside is not None else nullcontext():
                 created = next_creator(**kwargs)
             variable = ParameterServerVariable(
-                created, self.num_workers, is_weight=is_weight, beside=beside
+                created, len(self.replicas), is_weight=is_weight, beside=beside
             )
             self._record(variable)
             return variable
@@ -190,7 +213,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             value.assign_pieces(created)
             shards.append(created)
         whole = PartitionedVariable(
-            shards, layout, spec.name, trainable, self.num_workers
+            shards, layout, spec.name, trainable, len(self.replicas)
         )
         # A plan matches weights here; `check_slot` has already checked slots.
         if not beside:

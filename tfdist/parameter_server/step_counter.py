@@ -20,6 +20,7 @@ class StepCounter:
 
     def __init__(self, strategy: Any, presence: Presence) -> None:
         self._presence = presence
+        self._replicas = strategy.replicas
         self._num_workers = strategy.num_workers
         with strategy.scope():
             # A per-worker variable lives on the worker itself: only steps that run
@@ -42,8 +43,16 @@ class StepCounter:
         """
         if not self._has_counted:
             return WorkerReport((0,) * self._num_workers)
+        steps = [0] * self._num_workers
+        for replica, count in zip(self._replicas, self.counts(), strict=True):
+            steps[replica.worker] += count
+        return WorkerReport(tuple(steps))
+
+    def counts(self) -> tuple[int, ...]:
+        """Asks every replica for its count; see `report`."""
         values = _tf.values_per_worker(self._steps)
-        return WorkerReport(tuple(map(self._count, range(len(values)), values)))
+        workers = [each.worker for each in self._replicas]
+        return tuple(map(self._count, workers, values))
 
     def _count(self, index: int, value: Any) -> int:
         if tf_config.Task("worker", index) in self._presence.away:

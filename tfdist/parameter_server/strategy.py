@@ -49,6 +49,7 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.gates import Gates
+from tfdist.parameter_server.replicas import Replica
 from tfdist.parameter_server.step_counter import StepCounter
 from tfdist.placement.best_fit import BestFit
 from tfdist.placement.placement import (
@@ -71,6 +72,9 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     on whichever worker is free, and updates the variables without waiting for the
     other workers. A custom loop with `tf.distribute.coordinator.ClusterCoordinator`
     works as it does with TensorFlow's own strategy, the base class of this one.
+
+    A worker with several GPUs has a replica on each: it computes as many steps at the same
+    time, as so many workers would. A step's batch is that of one replica.
 
     Cost: a step sends every variable that it reads from the ps to its worker, and
     every gradient from the worker to the ps; optimizer slots stay on the ps.
@@ -116,14 +120,13 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or
             `consistency` needs more workers or another `exchange`, or there are fewer
-            than `min_workers` workers.
+            than `min_workers` workers, or workers have different numbers of GPUs.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not respond in time.
         TypeError: If `placement` has no method `place`, `exchange` is not an `Every`, or
             `consistency` is not a policy.
-        RuntimeError: If this process already has such a strategy, a worker has more
-            than one GPU, or the process is in graph mode.
+        RuntimeError: If this process already has such a strategy, or is in graph mode.
     """
 
     def __init__(
@@ -164,7 +167,8 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         stall_timeout = _stall_timeout(stall_timeout)
         check_on_stall(on_stall)
         config = _chief_of(cluster)
-        consistency = for_workers(consistency, len(config.cluster.worker))
+        # How many devices the workers have is known once they are connected.
+        for_workers(consistency, len(config.cluster.worker))
         min_workers = min_workers_of(min_workers, len(config.cluster.worker))
         MEMBERSHIP.check_none()
         # Before TensorFlow connects: this wait has a deadline and names missing
@@ -195,10 +199,13 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             }
             have_workers_reach_ps(here, len(config.cluster.ps), startup_timeout)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
+        if self.num_replicas > self.num_workers:
+            devices = [each.device for each in self.replicas]
+            _tf.run_on_devices(self._coordinator, devices)
         self._step_counter = StepCounter(self, presence)
         self._in_flight = InFlight(
             self._coordinator,
-            MESSAGES_PER_WORKER * self.num_workers,
+            MESSAGES_PER_WORKER * self.num_replicas,
             Patience(self._coordinator, self.activity, self.watchdog.check),
         )
         # On TensorFlow's shared executor, each worker's thread would wait after every
@@ -210,28 +217,31 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         )
         self.checkpoints = checkpoints
         self.exchange = exchange
-        self.exchanges = Exchanges(self.num_workers)
-        self._consistency = consistency
+        self.exchanges = Exchanges(self.num_replicas)
+        self._consistency = for_workers(consistency, self.num_replicas)
         self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
         shorten_the_coordinators_log()
         print_records_once()
         if presence.is_elastic:
-            late = sorted(task.index for task in presence.away)
-            _tf.recover_workers_one_by_one(self._coordinator, presence.rejoin, late)
+            late = {task.index for task in presence.away}
+            _tf.recover_workers_one_by_one(
+                self._coordinator, self.activity.worker_of, presence.rejoin, late
+            )
         if presence.away:
             _log.warning("%s", presence.describe())
 
     @property
-    def workers_here(self) -> frozenset[int]:
-        """The indices of the workers that take part now."""
+    def replicas_here(self) -> frozenset[int]:
+        """The indices of the replicas that take part now."""
         away = {task.index for task in self.presence.away}
-        return frozenset(range(self.num_workers)) - away - self.activity.lost
+        here = (i for i, each in enumerate(self.replicas) if each.worker not in away)
+        return frozenset(here) - self.activity.lost
 
-    def _ended(self, worker: int, is_over: bool) -> None:
-        self.activity.ended(worker, is_over)
+    def _ended(self, replica: int, is_over: bool) -> None:
+        self.activity.ended(replica, is_over)
         if not is_over:
-            self._gates.leave(worker)
-            self._in_flight.worker_lost(worker)
+            self._gates.leave(replica)
+            self._in_flight.worker_lost(replica)
 
     def _connect(
         self,
@@ -249,12 +259,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         self._extended = ParameterServerExtended(
             self, self._resolver, config.cluster, partitioner, placement
         )
-        if self.num_replicas_in_sync > 1:
-            raise RuntimeError(
-                f"each worker has {self.num_replicas_in_sync} GPUs, but a worker runs "
-                "one step at a time. Start one worker task per GPU, each with its own "
-                "CUDA_VISIBLE_DEVICES"
-            )
+        self.activity.worker_of = [each.worker for each in self.replicas]
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -286,7 +291,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     def consistency(self, policy: Consistency) -> None:
         check_consistency(policy)
         check_combination(policy, self.exchange.steps)
-        policy = for_workers(policy, self.num_workers)
+        policy = for_workers(policy, self.num_replicas)
         if self.fit_driver.is_within_epoch:
             raise RuntimeError(
                 "consistency was set within an epoch, where steps are under way. Set it "
@@ -335,12 +340,22 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     @property
     def consistency_setting(self) -> str:
         """The policy as `launch.speedup --consistency` names it."""
-        return setting_of(self._consistency, self.num_workers)
+        return setting_of(self._consistency, self.num_replicas)
 
     @property
     def num_workers(self) -> int:
         """The number of workers in the cluster."""
         return self._extended.num_workers
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """What computes steps: the worker, or each of several devices of a worker."""
+        return self._extended.replicas
+
+    @property
+    def num_replicas(self) -> int:
+        """How many steps can be computed at the same time."""
+        return len(self.replicas)
 
     @property
     def num_ps(self) -> int:
@@ -395,9 +410,9 @@ def _weakly(method: Callable[[int, bool], None]) -> Callable[[int, bool], None]:
     # The threads of the workers hold on to what they call, and must not to a strategy.
     reference = weakref.WeakMethod(method)
 
-    def call(worker: int, is_over: bool) -> None:
+    def call(replica: int, is_over: bool) -> None:
         if (there := reference()) is not None:
-            there(worker, is_over)
+            there(replica, is_over)
 
     return call
 

@@ -29,11 +29,14 @@ class StalenessReport:
             in all. An array of shape `[num_workers, 2]`.
         dropped: How many gradients of each worker came after their round was full, and
             are not among the counts. An integer array of shape `[num_workers]`.
+        names: What each row is called; by default its number. If workers have several
+            devices, each device has a row.
     """
 
     counts: np.ndarray
     seconds: np.ndarray
     dropped: np.ndarray
+    names: tuple[str, ...] = ()
 
     def since(self, earlier: "StalenessReport") -> "StalenessReport":
         """Returns what has been counted since an earlier report."""
@@ -41,7 +44,12 @@ class StalenessReport:
             self.counts - earlier.counts,
             self.seconds - earlier.seconds,
             self.dropped - earlier.dropped,
+            self.names,
         )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.names or tuple(map(str, range(len(self.counts))))
 
     @property
     def steps(self) -> int:
@@ -74,12 +82,9 @@ class StalenessReport:
         first = ("steps", "dropped") if has_dropped else ("steps",)
         for heading in (*first, "mean", "max", "waited", *names):
             table.add_column(heading, justify="right")
-        rows = [
-            (str(worker), *each)
-            for worker, each in enumerate(
-                zip(self.counts, self.seconds, self.dropped, strict=True)
-            )
-        ]
+        rows = list(
+            zip(self._names, self.counts, self.seconds, self.dropped, strict=True)
+        )
         everybody = [
             each.sum(axis=0) for each in (self.counts, self.seconds, self.dropped)
         ]
@@ -112,15 +117,18 @@ class StalenessReport:
         num_workers = len(self.counts)
         columns = np.arange(self.maximum + 1)
         width = 0.8 / num_workers
-        for worker, counts in enumerate(self.counts):
-            place = columns + (worker - (num_workers - 1) / 2) * width
-            left.bar(place, counts[: len(columns)], width, label=f"worker {worker}")
+        for i, (name, counts) in enumerate(zip(self._names, self.counts, strict=True)):
+            place = columns + (i - (num_workers - 1) / 2) * width
+            left.bar(place, counts[: len(columns)], width, label=f"worker {name}")
         left.set(xlabel="staleness in steps", ylabel="steps")
         left.legend()
         waited = [100 * _share(each) for each in self.seconds]
         right.bar(range(num_workers), waited)
         right.set(
-            xlabel="worker", ylabel="% of its time waited", xticks=range(num_workers)
+            xlabel="worker",
+            ylabel="% of its time waited",
+            xticks=range(num_workers),
+            xticklabels=self._names,
         )
         _picture.save(figure, path)
 

@@ -38,14 +38,14 @@ PARTS = ("wait to start", "pull", "compute", "push", "wait to write", "write")
 
 
 def events_of(
-    rows: Iterable[Sequence[float]], num_workers: int
+    rows: Iterable[Sequence[float]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns the events of steps, in microseconds, one process per worker.
+    """Returns the events of steps, in microseconds, one process per replica.
 
     A part that has not taken any time, such as a wait of an asynchronous step, has no
     event.
 
-    >>> [step, pull] = events_of([(1, 0, 0, 2e-3, 2e-3, 2e-3, 2e-3, 2e-3)], 2)[2:]
+    >>> [step, pull] = events_of([(1, 0, 0, 2e-3, 2e-3, 2e-3, 2e-3, 2e-3)], "01")[2:]
     >>> pull["name"], pull["pid"], pull["ts"], pull["dur"]
     ('pull', 1, 0.0, 2000.0)
     """
@@ -53,10 +53,10 @@ def events_of(
         {
             "name": "process_name",
             "ph": "M",
-            "pid": worker,
-            "args": {"name": f"worker:{worker}"},
+            "pid": number,
+            "args": {"name": f"worker:{name}"},
         }
-        for worker in range(num_workers)
+        for number, name in enumerate(names)
     ]
     for row in map(StepTimes._make, rows):
         events.append(_event("step", row.worker, row.asked, row.written))

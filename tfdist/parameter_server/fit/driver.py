@@ -98,7 +98,7 @@ class ParameterServerDriver(DefaultDriver):
         return FedDataset(
             dataset,
             self.strategy.coordinator,
-            self.strategy.num_workers,
+            self.strategy.num_replicas,
             self._lease_readers,
         )
 
@@ -152,7 +152,7 @@ class ParameterServerDriver(DefaultDriver):
             paces = self._paces.setdefault(model, {})
             exchange = self.strategy.exchange.steps
             pace = (
-                paces.setdefault(stage, Pace(self.strategy.num_workers, exchange)),
+                paces.setdefault(stage, Pace(self.strategy.num_replicas, exchange)),
                 shows_progress(given, arguments.get("verbose", "auto")),
             )
         token = _pace.set(pace)

@@ -1,6 +1,7 @@
 """The gate of each policy, made when it is first needed."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 from typing import Any
@@ -59,10 +60,10 @@ class Gates:
             return RoundGate(self._meter)
         if is_free(policy):
             return OpenGate(self._meter)
-        num_workers = self._strategy.num_workers
+        number = self._strategy.num_replicas
         if isinstance(policy, BoundedStaleness):
-            return BoundedGate(self._meter, num_workers, int(policy.max_staleness))
-        return PolicyGate(self._meter, num_workers, policy)
+            return BoundedGate(self._meter, number, int(policy.max_staleness))
+        return PolicyGate(self._meter, number, policy)
 
     @property
     def error(self) -> BaseException | None:
@@ -76,18 +77,24 @@ class Gates:
         sizes = self._strategy.placement_report().bytes_per_ps
         device = device_of(f"ps:{sizes.index(max(sizes))}")
         return Meter(
-            device, self._strategy.num_workers, records=self._timeline is not None
+            device, self._strategy.num_replicas, records=self._timeline is not None
         )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self._strategy.replicas)
 
     def report(self) -> StalenessReport | None:
         """Returns what all gates have counted, or None if there is none."""
-        return self._meter.report() if self._gates else None
+        if not self._gates:
+            return None
+        return dataclasses.replace(self._meter.report(), names=self._names)
 
     def write_timeline(self) -> None:
         """Adds to the file what was recorded since it was written last."""
         if self._timeline is not None and self._gates:
             times = self._meter.take_times()
-            self._timeline.add(events_of(times, self._strategy.num_workers))
+            self._timeline.add(events_of(times, self._names))
 
     def reset(self) -> None:
         """Forgets all steps. Call it while none is in flight."""

@@ -35,11 +35,11 @@ class BackupRounds(Rounds):
     ) -> None:
         self._started = started
         super().__init__(model, enough)
-        workers = self._strategy.num_workers
+        workers = self._strategy.num_replicas
         self.durations = Durations(self.gate.device, workers) if is_timed else None
 
     def _turnstile(self, device: str) -> Turnstile:
-        workers = self._strategy.num_workers
+        workers = self._strategy.num_replicas
         if device == self.gate.device:
             return LeadTurnstile(device, workers, self.enough, self._started)
         return FollowingTurnstile(device, workers, self.enough)

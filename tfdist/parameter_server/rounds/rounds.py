@@ -48,7 +48,7 @@ class Rounds:
         self._complete: dict[str, str] = {}
 
     def _turnstile(self, device: str) -> Turnstile:
-        return Turnstile(device, self._strategy.num_workers, self.enough)
+        return Turnstile(device, self._strategy.num_replicas, self.enough)
 
     def let_all_pass(self, passing: bool, lost: int = -1) -> None:
         """Ends all waits of steps for their rounds, until it is called again.

@@ -225,7 +225,7 @@ class RoundSteps(WorkerSteps):
         A message with batches of several rounds waits until all other batches of the
         first are computed, so each of them needs a worker.
         """
-        if self._dealt or len(self._strategy.workers_here) < self._batches:
+        if self._dealt or len(self._strategy.replicas_here) < self._batches:
             return 0
         if self._worker_function(structure).step.not_copied:
             return min(1, batches // self._batches)
