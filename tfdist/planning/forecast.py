@@ -10,7 +10,7 @@ from tfdist.simulation.parameter_server import simulate
 from tfdist.simulation.step_cost import Hosts, StepCost
 
 CHIEF_CPU = 2e-3
-"""The chief's CPU seconds for one step: 2.0 s per 1,000 trivial steps (docs/scale.md)."""
+"""The chief's CPU seconds for one step that travels alone (docs/scale.md)."""
 
 PS_CPU_PER_BYTE = 1e-9
 """CPU seconds of a ps for each byte that it sends or receives: an assumption, of 1 GB/s."""
