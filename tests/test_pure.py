@@ -87,7 +87,6 @@ PURE = {
         "view",
         "work",
     ],
-    "parameter_server": ["exchange", "exchange_report"],
     "parameter_server": ["exchange", "exchange_report", "replicas"],
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
