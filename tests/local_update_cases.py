@@ -132,6 +132,19 @@ def unequal_model(strategy):
 unequal_model.is_last = True
 
 
+@case
+def unequal_strategy(strategy):
+    model = synchronous.compiled(strategy)
+    try:
+        model.fit(*synchronous.data(40), batch_size=8, verbose=0)
+    except ValueError as error:
+        return {"message": f"{type(error).__name__}: {error}"}
+    return {}
+
+
+unequal_strategy.is_last = True
+
+
 class StartApart(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 0:
@@ -166,6 +179,9 @@ def main(directory, *names):
     if "ring" in options:
         del options["ring"]
         options["mixing"] = tfdist.mixing.Gossip(tfdist.mixing.ring)
+    if options.pop("differ", False):
+        options["local_steps"] += INDEX
+        options["outer"] = [0.1 * (1 + INDEX)]
     if "outer" in options:
         options["outer_optimizer"] = keras.optimizers.SGD(*options.pop("outer"))
     strategy = tfdist.LocalUpdateStrategy(**options, startup_timeout=200)

@@ -367,6 +367,9 @@ def test_rounds_that_could_never_count_are_refused_before_the_first():
     ):
         federated.Server(few, np.zeros(2, np.float32), 12)
     federated.Server(few, np.zeros(2, np.float32), 14)
+    half = federated.FederatedAveraging(rule=federated.Krum(1.5))
+    with pytest.raises(ValueError, match="0 or more attackers; received 1.5"):
+        federated.Server(half, np.zeros(2, np.float32), 14)
 
 
 def test_labels_of_an_attack_are_class_numbers():

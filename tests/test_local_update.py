@@ -223,9 +223,9 @@ def test_callbacks_decide_alike_and_the_chief_alone_writes(every_step):
 def test_bytes_are_counted(every_step):
     """49 weights; a mean costs as many bytes as the model with two workers."""
     for worker in check(every_step["sgd"]):
-        # Headers of 32 bytes: two messages per mean, and one of four logs.
-        mixes, logs = 5 * (49 * 4 + 2 * 32), 4 * 8 + 32
-        assert abs(worker["received_bytes"][1] - mixes - logs) <= 5 * 4
+        # Headers of 40 bytes: two messages per mean, and one of four logs in JSON.
+        mixes, logs = 5 * (49 * 4 + 2 * 40), 40
+        assert 4 * 10 < worker["received_bytes"][1] - mixes - logs < 4 * 40
 
 
 def test_workers_with_different_models_are_told_before_the_first_mix(every_step):
@@ -233,6 +233,17 @@ def test_workers_with_different_models_are_told_before_the_first_mix(every_step)
         message = worker["message"]
         assert message.startswith("UnequalModelError: the workers differ in layer")
         assert "on worker:1, against worker:0" in message
+
+
+def test_workers_with_different_strategies_are_told_before_the_first_mix(
+    tmp_path_factory,
+):
+    with job(tmp_path_factory, local_steps=3, differ=True) as found:
+        for worker in found["unequal_strategy"]:
+            message = worker["message"]
+            assert message.startswith("UnequalModelError: the workers have strategies")
+            assert "local_steps (on worker:1, against worker:0)" in message
+            assert "outer_optimizer (on worker:1" in message
 
 
 def test_diloco_is_what_its_paper_says(diloco):

@@ -135,8 +135,9 @@ def check_clients(
     Raises:
         ValueError: If there are fewer clients than needed, or attackers below 0.
     """
-    if attackers < 0:
-        raise ValueError(f"{rule} takes 0 or more attackers; received {attackers}")
+    is_number = isinstance(attackers, int | np.integer)
+    if isinstance(attackers, bool) or not is_number or attackers < 0:
+        raise ValueError(f"{rule} takes 0 or more attackers; received {attackers!r}")
     if clients < needed:
         raise ValueError(
             f"{rule} with f = {attackers} attackers needs n = {needed} or more clients "

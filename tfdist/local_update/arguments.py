@@ -1,5 +1,7 @@
 """Checks the arguments of `LocalUpdateStrategy`."""
 
+import zlib
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -111,6 +113,17 @@ def checked_fragments(fragments: Any, overlap: bool, local_steps: int) -> int:
             f"fragments={count}, or leave fragments out to wait for the whole model"
         )
     return count
+
+
+def described(mixing: Mixing, present: Sequence[int]) -> str:
+    """Says which policy it is, and in which two rounds' weights it may differ."""
+    weights = [
+        sorted(mixing.weights(each, round_index, present).items())
+        for round_index in range(2)
+        for each in present
+    ]
+    digest = zlib.crc32(repr(weights).encode())
+    return f"{type(mixing).__name__} with weights {digest:08x}"
 
 
 def check_not_inner(outer_optimizer: Any, model: Any) -> None:

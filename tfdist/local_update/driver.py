@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfdist.keras import building
@@ -51,7 +51,7 @@ class LocalUpdateDriver(DefaultDriver):
         is_mean: Whether all workers have the same model after a mix.
         door: Where workers that were lost ask this one to come back.
         entry: By which this worker comes back itself, if it was started again.
-        settings: How models are mixed, in words that are compared.
+        settings: How models are mixed, by the names of arguments.
     """
 
     def __init__(
@@ -63,14 +63,15 @@ class LocalUpdateDriver(DefaultDriver):
         is_mean: bool,
         door: Callable[[Callable[[Request], str]], Door],
         entry: Entry | None,
-        settings: str,
+        settings: Mapping[str, Any],
     ) -> None:
         super().__init__(strategy)
         self._exchange = exchange
         self._workers = workers
         self._make_mix = mix_of
         self._is_mean = is_mean
-        self._door = door(lambda r: rejoin.refusal(r, self._fits, settings))
+        words = self._words = ", ".join(f"{k}={v!r}" for k, v in settings.items())
+        self._door = door(lambda r: rejoin.refusal(r, self._fits, words))
         self._entry = entry
         self._settings = settings
         self._fits = 0
@@ -139,6 +140,7 @@ class LocalUpdateDriver(DefaultDriver):
             state = self._come_back(arguments)
             record = self._ahead.record if self._ahead else Record()
             with self._workers.starting(record, replays=state is not None):
+                agreement.check_settings(self._settings, self._workers)
                 agreement.check_arguments(arguments, self._workers)
                 self._logs = EpochLogs(
                     self._exchange, self._is_mean, lambda: self._mix(model)
@@ -168,7 +170,7 @@ class LocalUpdateDriver(DefaultDriver):
         if entry is None:
             return None
         check_data(arguments.get("x"))
-        state = entry.enter(self._fits, self._settings)
+        state = entry.enter(self._fits, self._words)
         self._ahead = FitPlace.of(state[0])
         return state
 

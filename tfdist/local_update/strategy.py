@@ -140,17 +140,16 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
         status.publish(config, joined.mailboxes.server)
 
     @property
-    def _settings(self) -> str:
+    def _settings(self) -> dict[str, Any]:
         outer = self._outer_optimizer
-        settings = {
+        return {
             "local_steps": self._local_steps,
-            "mixing": type(self._mixing).__name__,
-            "outer_optimizer": None if outer is None else type(outer).__name__,
+            "mixing": arguments.described(self._mixing, self._workers.present),
+            "outer_optimizer": outer and [type(outer).__name__, outer.get_config()],
             "wire_dtype": self._wire_dtype,
             "overlap": self._overlap,
             "fragments": self._fragments,
         }
-        return ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
     def _mix_of(self, model: Any) -> Mix:
         arguments.check_not_inner(self._outer_optimizer, model)

@@ -75,7 +75,12 @@ def _flags() -> flags.FlagValues:
         flag_values=values,
     )
     flags.DEFINE_integer(
-        "participants", 16, "How many mix.", lower_bound=2, flag_values=values
+        "participants",
+        16,
+        "How many mix.",
+        lower_bound=2,
+        upper_bound=1000,
+        flag_values=values,
     )
     flags.DEFINE_float(
         "megabytes",

@@ -61,6 +61,20 @@ def check_model(model: Any, strategy: Any) -> None:
         raise UnequalModelError(f"the workers differ in {differing}. {_ADVICE}")
 
 
+def check_settings(settings: Mapping[str, Any], strategy: Any) -> None:
+    """Checks that all workers have made their strategy with the same arguments.
+
+    Raises:
+        UnequalModelError: If they have not.
+    """
+    mine = {name: checksums.of_values(name, each) for name, each in settings.items()}
+    if differing := _differing(mine, strategy):
+        raise UnequalModelError(
+            f"the workers have strategies with different {differing}. Make them with the "
+            "same arguments on every worker"
+        )
+
+
 def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
     """Checks the arguments of `fit`: numbers, arrays, and first batches of datasets.
 
