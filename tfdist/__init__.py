@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
     from tfdist.parameter_server.fit.resume import CheckpointMismatchError
     from tfdist.parameter_server.strategy import ParameterServerStrategy
+    from tfdist.pipeline.errors import PipelineError
+    from tfdist.pipeline.strategy import PipelineStrategy
     from tfdist.placement.best_fit import BestFit
     from tfdist.placement.greedy import GreedyLoadBalancing, byte_size_load_fn
     from tfdist.placement.partition import Partition, PartitionError, Shard
@@ -111,6 +113,7 @@ _PURE = {
     "tfdist.parameter_server.consistency.staleness": ("StalenessReport",),
     "tfdist.parameter_server.exchange": ("Every",),
     "tfdist.parameter_server.exchange_report": ("ExchangeReport",),
+    "tfdist.pipeline.errors": ("PipelineError",),
     "tfdist.placement.partition": (
         "Partition",
         "PartitionError",
@@ -183,6 +186,7 @@ _ON_TENSORFLOW = {
     "tfdist.parameter_server.fit.refusals": ("AsynchronousTrainingError",),
     "tfdist.parameter_server.fit.resume": ("CheckpointMismatchError",),
     "tfdist.parameter_server.strategy": ("ParameterServerStrategy",),
+    "tfdist.pipeline.strategy": ("PipelineStrategy",),
     "tfdist.planning.model": ("plan",),
     "tfdist.synchronous.extended": (
         "UnequalDevicesError",
@@ -246,6 +250,8 @@ __all__ = [
     "Partition",
     "PartitionError",
     "PeerLostError",
+    "PipelineError",
+    "PipelineStrategy",
     "PlacedVariable",
     "Placement",
     "PlacementReport",

@@ -58,6 +58,16 @@ SYMBOLS: tuple[Symbol, ...] = (
         "The functions belong to no class that could be extended.",
     ),
     Symbol(
+        "keras.src.models.functional.Functional",
+        "Recognizes a model that calls its graph of layers, which can be in stages.",
+        "`keras.Model` makes one of inputs and outputs, and does not export its class.",
+    ),
+    Symbol(
+        "keras.src.models.functional.operation_fn",
+        "Calls a layer as the model does that has it, with `training` if it asks for it.",
+        "`Layer.__call__` refuses `training` if the layer does not have it.",
+    ),
+    Symbol(
         "keras.src.saving.saving_lib",
         "Writes `.keras` and `.weights.h5` files; every public way to do so ends here.",
         "As for `legacy_h5_format`.",
@@ -102,6 +112,11 @@ SYMBOLS: tuple[Symbol, ...] = (
     Symbol(
         "tensorflow.python.distribute.mirrored_strategy.MirroredExtended",
         "The base class of `RingStrategy`'s devices and collectives.",
+        "`tf.distribute.StrategyExtended` is the base class only.",
+    ),
+    Symbol(
+        "tensorflow.python.distribute.one_device_strategy.OneDeviceExtended",
+        "The base class of `PipelineStrategy`'s variables, updates and single replica.",
         "`tf.distribute.StrategyExtended` is the base class only.",
     ),
     Symbol(
@@ -227,6 +242,62 @@ MEMBERS: tuple[Member, ...] = (
         "`get_config` has its name only.",
     ),
     Member(
+        "keras.Sequential",
+        "_functional",
+        "read",
+        "The graph of layers of a Sequential model.",
+        "`Sequential.layers` are none before it is built, and say nothing of the inputs.",
+    ),
+    Member(
+        "keras.src.models.functional.Functional",
+        "_nodes_by_depth",
+        "read",
+        "The calls of a model's layers, which are cut into stages.",
+        "`Model.operations` has each layer once, without its inputs.",
+    ),
+    Member(
+        "keras.src.models.functional.Functional",
+        "_standardize_inputs",
+        "called",
+        "Matches a batch with the model's inputs, by name or position, and their dtypes.",
+        "`Model.__call__` does it, and computes all layers.",
+    ),
+    Member(
+        "tensorflow.Tensor",
+        "_keras_mask",
+        "set",
+        "The mask of a tensor, which goes with it to another device.",
+        "`Layer.compute_mask` computes the mask of one layer's outputs.",
+    ),
+    Member(
+        "keras.Model",
+        "_loss_tracker",
+        "read",
+        "Counts the loss of a step that is no `train_step`.",
+        "`Model.metrics` has it under its name, which a user's metric may have too.",
+    ),
+    Member(
+        "tensorflow.python.distribute.one_device_strategy.OneDeviceExtended",
+        "_device",
+        "set",
+        "A step has no device of its own: each operation says where it belongs.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.one_device_strategy.OneDeviceExtended",
+        "_experimental_distribute_dataset",
+        "overridden",
+        "There is one replica, and the dataset stays as it is.",
+        "None.",
+    ),
+    Member(
+        "tensorflow.python.distribute.one_device_strategy.OneDeviceExtended",
+        "_container_strategy",
+        "called",
+        "Enters the scope of the strategy to move a variable.",
+        "None.",
+    ),
+    Member(
         "keras.Model",
         "_flatten_layers",
         "called",
@@ -265,8 +336,9 @@ MEMBERS: tuple[Member, ...] = (
     Member(
         "keras.src.backend.tensorflow.core.Variable",
         "_value",
-        "read",
-        "What holds the value: a variable on a ps, or a partitioned one.",
+        "set",
+        "What holds the value: a variable on a ps, or a partitioned one. A pipeline moves "
+        "it to another device.",
         "`Variable.value` casts to the compute dtype inside a layer's call.",
     ),
     Member(

@@ -37,6 +37,18 @@ from tfdist._tf.execution import (
     new_executor,
     wait_for_result,
 )
+from tfdist._tf.functional import (
+    call_node,
+    compiled_loss,
+    count_loss,
+    flat_inputs,
+    functional_of,
+    losses_of_call,
+    mask_of,
+    nodes_of,
+    set_mask,
+    set_value,
+)
 from tfdist._tf.graphs import (
     add_control_inputs,
     add_functions,
@@ -78,6 +90,7 @@ from tfdist._tf.symbols import (
     CompileLoss,
     MetricsList,
     MirroredExtended,
+    OneDeviceExtended,
     ParameterServerStrategyV2Extended,
     SaveableObject,
     SaveSpec,
@@ -101,11 +114,22 @@ from tfdist._tf.workers import (
 )
 
 __all__ = [
+    "compiled_loss",
+    "count_loss",
+    "set_value",
+    "set_mask",
+    "nodes_of",
+    "mask_of",
+    "losses_of_call",
+    "functional_of",
+    "flat_inputs",
+    "call_node",
     "CachingVariable",
     "CollectiveAllReduceExtended",
     "CompileLoss",
     "MetricsList",
     "MirroredExtended",
+    "OneDeviceExtended",
     "NOT_HERE_YET",
     "ParameterServerStrategyV2Extended",
     "SameDataset",

@@ -9,6 +9,7 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
 )
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "CompileLoss",
     "MetricsList",
     "MirroredExtended",
+    "OneDeviceExtended",
     "ParameterServerStrategyV2Extended",
     "SaveSpec",
     "SaveableObject",

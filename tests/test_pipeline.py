@@ -1,0 +1,220 @@
+"""A pipeline trains as one process does, on the logical devices of one process."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+
+pytestmark = pytest.mark.own_process
+
+DEVICES = 4
+ROWS = 22
+"""Of which no number of microbatches here is a divisor: the batches are of 16 and 6."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logical_devices():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(DEVICES)]
+    )
+
+
+def chain():
+    """A Sequential MLP whose weights are regularized."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(12, "relu", kernel_regularizer="l2"),
+            layers.Dense(12, "tanh", activity_regularizer="l2"),
+            layers.Dense(12, "relu"),
+            layers.Dense(3, bias_regularizer="l1"),
+        ]
+    )
+
+
+def with_skips():
+    """A CNN, one of whose skips passes over a whole stage."""
+    layers = keras.layers
+    image = keras.Input((6, 6, 1))
+    x = first = layers.Conv2D(4, 3, padding="same", activation="relu")(image)
+    x = layers.Conv2D(4, 3, padding="same", activation="relu")(x)
+    x = second = layers.add([x, first])
+    x = layers.Conv2D(4, 3, padding="same", activation="relu")(x)
+    x = layers.Conv2D(4, 3, padding="same", activation="relu")(x + second)
+    x = layers.concatenate([x, first])
+    return keras.Model(image, layers.Dense(3)(layers.GlobalAveragePooling2D()(x)))
+
+
+def transformer():
+    """Two blocks of attention on embedded words."""
+    layers = keras.layers
+    words = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(11, 8)(words)
+    for _ in range(2):
+        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
+        x = layers.LayerNormalization()(
+            x + layers.Dense(8)(layers.Dense(16, "gelu")(x))
+        )
+    return keras.Model(words, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+
+
+def batch_of(model):
+    generator = np.random.default_rng(3)
+    shape = (ROWS, *model.input_shape[1:])
+    if model.inputs[0].dtype == "int32":
+        x = generator.integers(0, 11, shape).astype("int32")
+    else:
+        x = generator.normal(size=shape).astype("float32")
+    return x, generator.normal(size=(ROWS, 3)).astype("float32")
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5),
+    "adam": lambda: keras.optimizers.Adam(0.01, weight_decay=0.01, use_ema=True),
+}
+
+
+def train(make, strategy=None, optimizer="sgd", loss="mse", **options):
+    """Trains a model for some epochs; with a strategy, in its scope."""
+    keras.utils.set_random_seed(7)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = make()
+        metrics = ["mae"] if isinstance(loss, str) else None
+        model.compile(OPTIMIZERS[optimizer](), loss, metrics=metrics)
+    x, y = batch_of(model)
+    history = model.fit(
+        x, y, batch_size=16, epochs=3, shuffle=False, verbose=0, **options
+    )
+    return model, history.history
+
+
+def assert_alike(ours, theirs, tolerance=1e-4):
+    (model, history), (plain, expected) = ours, theirs
+    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=tolerance)
+    slots = zip(model.optimizer.variables, plain.optimizer.variables, strict=True)
+    for one, other in slots:
+        np.testing.assert_allclose(
+            one.numpy(), other.numpy(), rtol=1e-3, atol=tolerance
+        )
+    assert history.keys() == expected.keys()
+    for name in history:
+        np.testing.assert_allclose(history[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "stages", "microbatches", "schedule", "optimizer", "recompute"),
+    [
+        (chain, 2, 1, "gpipe", "sgd", False),
+        (chain, 2, 4, "gpipe", "adam", False),
+        (chain, 2, 8, "1f1b", "momentum", False),
+        (chain, 4, 4, "1f1b", "adam", False),
+        (chain, 4, 8, "gpipe", "momentum", True),
+        (with_skips, 2, 1, "1f1b", "sgd", True),
+        (with_skips, 2, 8, "gpipe", "momentum", False),
+        (with_skips, 4, 4, "1f1b", "adam", False),
+        (with_skips, 4, 8, "gpipe", "sgd", True),
+        (transformer, 2, 4, "gpipe", "momentum", False),
+        (transformer, 4, 4, "1f1b", "adam", True),
+        pytest.param(transformer, 4, 8, "1f1b", "sgd", False, marks=pytest.mark.slow),
+    ],
+)
+def test_equals_one_process(make, stages, microbatches, schedule, optimizer, recompute):
+    strategy = tfdist.PipelineStrategy(stages, microbatches, schedule, recompute)
+    ours = train(make, strategy, optimizer)
+    assert_alike(ours, train(make, None, optimizer))
+    model = ours[0]
+    assert len(strategy.stages_of(model)) == stages
+    x, _ = batch_of(model)
+    np.testing.assert_allclose(
+        model.predict(x, batch_size=5, verbose=0),
+        np.concatenate([model(x[i : i + 5]) for i in range(0, ROWS, 5)]),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_variables_and_slots_are_on_the_devices_of_their_stages():
+    strategy = tfdist.PipelineStrategy("auto", 2)
+    model, _ = train(chain, strategy, "adam")
+    assert len(strategy.devices) == DEVICES
+    for names, device in zip(strategy.stages_of(model), strategy.devices, strict=True):
+        for name in names:
+            for weight in model.get_layer(name).weights:
+                assert weight.value.device == device
+    places = {weight.path.replace("/", "_"): weight for weight in model.weights}
+    slots = [
+        (slot, weight)
+        for slot in model.optimizer.variables
+        for path, weight in places.items()
+        if slot.path.rpartition("/")[2].startswith(path)
+    ]
+    # Of each weight two moments and an average.
+    assert len(slots) == 3 * len(model.weights)
+    for slot, weight in slots:
+        assert slot.value.device == weight.value.device, slot.path
+
+
+class Noting(keras.layers.Layer):
+    """Notes when a stage computes which microbatch, each way, and where."""
+
+    def __init__(self, stage, seen, **options):
+        super().__init__(**options)
+        self.stage, self.seen = stage, seen
+
+    def call(self, x):
+        @tf.custom_gradient
+        def noted(x):
+            def backward(gradient):
+                return self.note("B", gradient, x)
+
+            return self.note("F", x, x), backward
+
+        return noted(x)
+
+    def note(self, kind, value, x):
+        def write(value, rows):
+            self.seen.append((self.stage, f"{kind}{int(rows[0, 0])}"))
+            return value
+
+        noted = tf.numpy_function(write, [value, x], value.dtype)
+        noted.set_shape(value.shape)
+        return noted
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_stages_compute_in_the_order_of_the_schedule(schedule):
+    from tfdist.model_parallel.schedule import make_schedule
+
+    strategy = tfdist.PipelineStrategy(
+        [["a", "first"], ["b", "second"], ["c", "last"]], 4, schedule
+    )
+    seen = []
+    with strategy.scope():
+        # The value of each row is the number of its microbatch.
+        model = keras.Sequential(
+            [
+                keras.Input((1,)),
+                keras.layers.Dense(1, kernel_initializer="ones", name="a"),
+                Noting(0, seen, name="first"),
+                keras.layers.Dense(1, kernel_initializer="ones", name="b"),
+                Noting(1, seen, name="second"),
+                keras.layers.Dense(1, kernel_initializer="ones", name="c"),
+                Noting(2, seen, name="last"),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    x = np.repeat(np.arange(4.0), 2)[:, None].astype("float32")
+    seen.clear()
+    model.train_on_batch(x, x)
+    for number, tasks in enumerate(make_schedule(schedule, 3, 4).stages):
+        assert [what for stage, what in seen if stage == number] == list(
+            map(str, tasks)
+        )

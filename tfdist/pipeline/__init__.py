@@ -1,0 +1,1 @@
+"""Pipelines: a Keras model whose layers are on several devices, trained in microbatches."""

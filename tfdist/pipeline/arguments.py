@@ -1,0 +1,95 @@
+"""The arguments of `PipelineStrategy`, checked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfdist.model_parallel.schedule import SCHEDULES
+from tfdist.pipeline.errors import PipelineError
+
+AUTO = "auto"
+
+
+def checked_stages(stages: Any) -> int | str | list[list[str]]:
+    """Returns "auto", a number, or a list of lists of names.
+
+    Raises:
+        PipelineError: If it is none of these.
+    """
+    if stages == AUTO:
+        return AUTO
+    if isinstance(stages, int) and not isinstance(stages, bool) and stages >= 1:
+        return stages
+    is_lists = isinstance(stages, Sequence) and not isinstance(stages, str) and stages
+    if not is_lists or any(
+        isinstance(each, str) or not isinstance(each, Sequence) for each in stages
+    ):
+        raise PipelineError(
+            f"stages must be {AUTO!r}, a number of stages of at least 1, or a list with a "
+            f"list of layer names for each stage; received {stages!r}"
+        )
+    lists = [[getattr(each, "name", each) for each in stage] for stage in stages]
+    if [] in lists:
+        raise PipelineError(
+            f"stage {lists.index([])} of {len(lists)} has no layer. Give it one, or leave "
+            "the stage out"
+        )
+    names = [name for stage in lists for name in stage]
+    for name in names:
+        if not isinstance(name, str):
+            raise PipelineError(f"stages names layers; received {name!r} among them")
+        if names.count(name) > 1:
+            raise PipelineError(
+                f"stages has the layer {name!r} twice. A layer is in one stage, also one "
+                "that is called several times"
+            )
+    return lists
+
+
+def checked_microbatches(microbatches: Any) -> int:
+    """Returns the number of microbatches.
+
+    Raises:
+        PipelineError: If it is no positive integer.
+    """
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
+        raise PipelineError(f"microbatches must be an int; received {microbatches!r}")
+    if microbatches < 1:
+        raise PipelineError(
+            f"microbatches must be at least 1; received {microbatches}. With 1 the stages "
+            "compute one after the other; take 4 times as many as stages or more"
+        )
+    return microbatches
+
+
+def checked_schedule(schedule: Any) -> str:
+    """Returns the name of a schedule.
+
+    Raises:
+        PipelineError: If there is none of this name.
+    """
+    if schedule not in SCHEDULES:
+        raise PipelineError(
+            f"schedule must be one of {', '.join(map(repr, SCHEDULES))}; received "
+            f"{schedule!r}"
+        )
+    return str(schedule)
+
+
+def number_of_stages(
+    stages: int | str | list[list[str]], devices: Sequence[str]
+) -> int:
+    """Returns the number of stages.
+
+    Raises:
+        PipelineError: If there are more than devices.
+    """
+    if isinstance(stages, str):
+        return len(devices)
+    count = stages if isinstance(stages, int) else len(stages)
+    if count > len(devices):
+        raise PipelineError(
+            f"{count} stages need as many devices; there are {len(devices)}: "
+            f"{', '.join(devices)}. Start more workers (--num_workers={count}), pass "
+            "more devices, or ask for fewer stages"
+        )
+    return count

@@ -1,0 +1,124 @@
+"""Which stage each call of a layer belongs to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfdist.pipeline.cost import cost_of
+from tfdist.pipeline.cut import cut
+from tfdist.pipeline.errors import PipelineError
+
+
+def assign(
+    functional: Any,
+    nodes: Sequence[Any],
+    stages: int | str | list[list[str]],
+    count: int,
+) -> list[int]:
+    """Returns the stage of each call of a layer.
+
+    Args:
+        functional: The functional model.
+        nodes: The calls, each after those whose results it takes.
+        stages: "auto", a number of stages, or the layers of each.
+        count: The number of stages.
+
+    Raises:
+        PipelineError: If the stages are none of this model.
+    """
+    if not isinstance(stages, list):
+        return cut([cost_of(each) for each in nodes], count, _joined(nodes))
+    numbers = _as_listed(functional, nodes, stages)
+    _check_shared(nodes, numbers)
+    for number in range(count):
+        if number not in numbers:
+            raise PipelineError(
+                f"stage {number} of {count} computes nothing: {stages[number]} are inputs. "
+                "Give it a layer, or leave the stage out"
+            )
+    return numbers
+
+
+def _joined(nodes: Sequence[Any]) -> list[tuple[int, int]]:
+    """Returns the first and last use of each layer or variable that is used again."""
+    uses: dict[int, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for each in (node.operation, *getattr(node.operation, "variables", ())):
+            uses.setdefault(id(each), []).append(at)
+    return [(each[0], each[-1]) for each in uses.values() if len(each) > 1]
+
+
+def _as_listed(
+    functional: Any, nodes: Sequence[Any], stages: list[list[str]]
+) -> list[int]:
+    listed = {name: number for number, each in enumerate(stages) for name in each}
+    _check_names(functional, listed)
+    made: dict[int, tuple[int, str]] = {}
+    numbers = []
+    for node in nodes:
+        name = node.operation.name
+        sources = [made[id(each)] for each in node.input_tensors if id(each) in made]
+        latest, source = max(sources, default=(0, ""))
+        # Operations such as `x + y` have no name of the user's.
+        number = listed.get(name, latest)
+        if number < latest:
+            raise PipelineError(_backward(nodes, node, number, source, latest))
+        numbers.append(number)
+        made |= {id(each): (number, name) for each in node.outputs}
+    return numbers
+
+
+def _backward(
+    nodes: Sequence[Any], node: Any, number: int, source: str, latest: int
+) -> str:
+    name = node.operation.name
+    is_shared = sum(each.operation is node.operation for each in nodes) > 1
+    what = "is called several times (a shared layer), and " if is_shared else ""
+    way_out = (
+        "Put all calls of a shared layer, and what is between them, into one stage"
+        if is_shared
+        else f"Put {name!r} into stage {latest} or a later one, or {source!r} into an "
+        "earlier one"
+    )
+    return (
+        f"the layer {name!r} of stage {number} {what}takes what {source!r} of stage "
+        f"{latest} computes, but data goes from each stage to later ones. {way_out}"
+    )
+
+
+def _check_names(functional: Any, listed: dict[str, int]) -> None:
+    inputs = [each for each in functional.layers if _is_input(each)]
+    names = [each.name for each in functional.layers if not _is_input(each)]
+    unknown = [each for each in listed if each not in names + [i.name for i in inputs]]
+    if unknown:
+        raise PipelineError(
+            f"stages names {', '.join(map(repr, unknown))}, and the model "
+            f"{functional.name!r} has no such layer. Its layers are {', '.join(names)}; a "
+            "model within the model counts as one"
+        )
+    missing = [each for each in names if each not in listed]
+    if missing:
+        raise PipelineError(
+            f"stages lacks the layers {', '.join(missing)}. Each layer of the model is in "
+            'one stage: add them, or pass a number of stages, or "auto"'
+        )
+
+
+def _is_input(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.InputLayer)
+
+
+def _check_shared(nodes: Sequence[Any], numbers: list[int]) -> None:
+    """Checks that layers of different stages have no variable in common."""
+    owner: dict[int, tuple[int, str]] = {}
+    for node, number in zip(nodes, numbers, strict=True):
+        for variable in getattr(node.operation, "variables", ()):
+            name = node.operation.name
+            first, other = owner.setdefault(id(variable), (number, name))
+            if first != number:
+                raise PipelineError(
+                    f"the layers {other!r} of stage {first} and {name!r} of stage "
+                    f"{number} share the variable {variable.path}, which is on one device. "
+                    "Put both into one stage"
+                )

@@ -1,0 +1,7 @@
+"""What a pipeline refuses."""
+
+from tfdist._refusal import RefusalError
+
+
+class PipelineError(RefusalError):
+    """A pipeline cannot train this model in this way: the message says what to change."""

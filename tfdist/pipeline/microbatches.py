@@ -1,0 +1,83 @@
+"""A batch in microbatches, and their results put together again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.pipeline.errors import PipelineError
+
+
+def bounds(rows: int, microbatches: int) -> list[tuple[int, int]]:
+    """Returns the first row and the end of each microbatch.
+
+    A batch of fewer rows than microbatches has as many microbatches as rows. Where rows
+    are left over, the first microbatches have one more.
+    """
+    count = min(rows, microbatches)
+    size, left = divmod(rows, count)
+    starts = [each * size + min(each, left) for each in range(count + 1)]
+    return list(zip(starts[:-1], starts[1:], strict=True))
+
+
+def rows_of(values: Any) -> int:
+    """Returns the number of rows of a batch.
+
+    Raises:
+        PipelineError: If its values have no rows, or unequally many.
+    """
+    counts = []
+    for each in keras.tree.flatten(values):
+        if each is None:
+            continue
+        if isinstance(each, tf.SparseTensor | tf.RaggedTensor):
+            raise PipelineError(
+                f"a batch has a {type(each).__name__}, which a pipeline cannot split into "
+                "microbatches. Make it dense (tf.sparse.to_dense, or "
+                "ragged_tensor.to_tensor) in the dataset"
+            )
+        counts.append(each.shape[0] if each.shape.rank else None)
+    if None in counts or len(set(counts)) != 1 or not counts[0]:
+        raise PipelineError(
+            "a pipeline splits a batch by its first axis, which all of x, y and "
+            f"sample_weight must have with the same length; received {counts}"
+        )
+    return int(counts[0])
+
+
+def part_of(values: Any, start: int, end: int) -> Any:
+    """Returns some rows of each value in a structure."""
+    return keras.tree.map_structure(
+        lambda each: None if each is None else each[start:end], values
+    )
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Returns one tensor of the rows of several, with their mask if they have one.
+
+    Raises:
+        PipelineError: If they have no rows.
+    """
+    if parts[0].shape.rank == 0:
+        raise PipelineError(
+            "an output of the model has no axis of examples: a number of the whole batch "
+            "does not follow from those of its microbatches. Return one per example, and "
+            "compute its mean in a loss"
+        )
+    whole = tf.concat(parts, 0) if len(parts) > 1 else tf.identity(parts[0])
+    masks = [_tf.mask_of(each) for each in parts]
+    if masks[0] is not None:
+        _tf.set_mask(whole, tf.concat(masks, 0))
+    return whole
+
+
+def carried(value: Any) -> Any:
+    """Returns a copy of a tensor and its mask on the device of the current scope."""
+    if value is None:
+        return None
+    copy = tf.identity(value)
+    if (mask := _tf.mask_of(value)) is not None:
+        _tf.set_mask(copy, tf.identity(mask))
+    return copy

@@ -1,0 +1,84 @@
+"""What a pipeline cannot train, said before the first step."""
+
+from typing import Any
+
+import keras
+
+from tfdist import _tf
+from tfdist.pipeline.errors import PipelineError
+from tfdist.synchronous.fit.refusals import check_optimizer
+
+_OWN = ("train_step", "test_step", "predict_step", "compute_loss")
+
+
+def check(model: Any, *needed: str) -> None:
+    """Checks a model before it is trained, evaluated or predicts.
+
+    Args:
+        model: The Keras model.
+        needed: The methods of the model that would be replaced by steps in stages; all of
+            them by default.
+
+    Raises:
+        PipelineError: If a pipeline would compute something else than the model.
+    """
+    if _tf.functional_of(model) is None and not isinstance(model, keras.Sequential):
+        raise unknown_graph(model)
+    for name in needed or _OWN:
+        if _is_overridden(model, name):
+            raise PipelineError(
+                f"the model {model.name!r} has its own {name}, which a pipeline cannot "
+                "divide into stages: it trains the graph of layers with the compiled loss "
+                "and optimizer. Remove it, or use another strategy, such as RingStrategy"
+            )
+    if getattr(model, "compiled", False):
+        _check_compiled(model)
+    for layer in _tf.flatten_layers(model):
+        if getattr(layer, "stateful", False):
+            raise PipelineError(
+                f"layer {layer.name!r} has stateful=True: its state has one row per "
+                "example of a batch, but each microbatch has only some of the examples. "
+                "Use stateful=False and longer sequences"
+            )
+        if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
+            raise PipelineError(
+                f"layer {layer.name!r} computes in float8, whose scales depend on all "
+                "examples. Use the dtype policy mixed_bfloat16"
+            )
+
+
+def unknown_graph(model: Any) -> PipelineError:
+    """Returns the error for a model whose graph of layers is not known."""
+    if (
+        isinstance(model, keras.Sequential)
+        and type(model).call is keras.Sequential.call
+    ):
+        return PipelineError(
+            f"the model {model.name!r} cannot be cut into stages, since its graph of "
+            "layers is not known. Begin it with keras.Input(shape)"
+        )
+    return PipelineError(
+        f"the model {model.name!r}, a {type(model).__name__}, has a call method of its "
+        "own, so that its graph of layers is not known and cannot be cut into stages. "
+        "Build it from keras.Input(shape) to keras.Model(inputs, outputs); layers of your "
+        "own count as one each"
+    )
+
+
+def _check_compiled(model: Any) -> None:
+    if model.run_eagerly:
+        raise PipelineError(
+            "run_eagerly=True would compute one stage after the other, in Python. Compile "
+            "the model with run_eagerly=False, or debug it without the strategy first"
+        )
+    if model.jit_compile:
+        raise PipelineError(
+            "jit_compile=True compiles a step for one device, but a pipeline's step spans "
+            "several. Compile the model with jit_compile=False"
+        )
+    check_optimizer(model)
+
+
+def _is_overridden(model: Any, name: str) -> bool:
+    plain = getattr(keras.Model, name)
+    return name in vars(model) or getattr(type(model), name) is not plain

@@ -1,0 +1,95 @@
+"""`PipelineStrategy`: one model whose layers are on several devices or workers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster.membership import JoinsOnce
+from tfdist.pipeline import arguments
+from tfdist.pipeline.devices import devices_here
+from tfdist.pipeline.driver import PipelineDriver
+from tfdist.pipeline.extended import PipelineExtended
+from tfdist.pipeline.workers import Workers, has_cluster
+
+
+class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
+    """Trains a model whose layers are on several devices, a batch in microbatches.
+
+    A functional or Sequential model, created and compiled in `scope()`, is cut into
+    stages. Each stage has the variables of its layers, and their optimizer slots, on a
+    device of its own. A batch is split into microbatches that pass through the stages
+    forward and backward in the order of a schedule, so that stages compute at the same
+    time; then the optimizer runs once, with the gradients of the whole batch.
+
+    A step equals one process's step on the same batch, to rounding, except for what
+    depends on how a batch is divided: BatchNormalization takes the statistics of each
+    microbatch, and dropout draws for each.
+
+    Under TF_CONFIG the script runs on the chief, and the stages are on the workers
+    (`python -m launch.local --num_ps=0 --num_workers=2 --program=coordinator`).
+    Otherwise they are on the logical devices of this process.
+
+    Cost: with K stages and M microbatches stages idle for `(K - 1) / (M + K - 1)` of the
+    time, if they take equally long. Of each tensor that crosses a cut its bytes go
+    forward, and as many backward.
+
+    Args:
+        stages: "auto" for as many stages as devices, of about equal cost; their number;
+            or a list with a list of layer names for each stage.
+        microbatches: The number of microbatches, M. A batch of fewer rows has a
+            microbatch per row; of rows that M does not divide, the first microbatches
+            have one more, and each counts by its rows.
+        schedule: "gpipe": all microbatches forward, then all backward. "1f1b": a stage
+            goes backward as soon as it can, which bounds the activations that it keeps;
+            the loss must then be one that separates over examples.
+        recompute: Whether to compute activations again on the way back, and to keep only
+            what crosses a cut: a third more work for less memory.
+        devices: The names of logical devices of this process. By default, the workers of
+            the cluster, or all devices of this process.
+        startup_timeout: How long to wait for the workers, in seconds.
+        peer_timeout: How long a worker may fail to respond afterwards, in seconds.
+
+    Raises:
+        PipelineError: If an argument is not as described.
+        tf_config.ClusterError: If TF_CONFIG is not that of a chief with workers.
+        StartupTimeoutError: If a worker does not respond in time.
+
+    References:
+        Huang et al., "GPipe: efficient training of giant neural networks using pipeline
+        parallelism", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B.
+    """
+
+    def __init__(
+        self,
+        stages: int | str | Sequence[Sequence[str]] = "auto",
+        microbatches: int = 4,
+        schedule: str = "gpipe",
+        recompute: bool = False,
+        devices: Sequence[str] | None = None,
+        *,
+        startup_timeout: float = 60.0,
+        peer_timeout: float = 30.0,
+    ) -> None:
+        self.given_stages = arguments.checked_stages(stages)
+        self.microbatches = arguments.checked_microbatches(microbatches)
+        self.schedule = arguments.checked_schedule(schedule)
+        self.recompute = recompute
+        self.workers: Any = None
+        if devices is None and has_cluster():
+            self.workers = Workers(self, startup_timeout, peer_timeout)
+            available = self.workers.devices
+        else:
+            available = devices_here(devices)
+        count = arguments.number_of_stages(self.given_stages, available)
+        super().__init__(PipelineExtended(self, available[:count]))
+        self.fit_driver = PipelineDriver(self)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device of each stage."""
+        return tuple(self.extended.worker_devices)
+
+    def stages_of(self, model: Any) -> list[list[str]]:
+        """Returns the names of the layers in each stage of a model that is built."""
+        return self.fit_driver.pipeline(model).layer_names
