@@ -167,7 +167,8 @@ class Noting(keras.layers.Layer):
 
     def __init__(self, stage, seen, **options):
         super().__init__(**options)
-        self.stage, self.seen = stage, seen
+        # Not the list itself: Keras would keep a copy of it.
+        self.stage, self.see = stage, seen.append
 
     def call(self, x):
         @tf.custom_gradient
@@ -181,7 +182,7 @@ class Noting(keras.layers.Layer):
 
     def note(self, kind, value, x):
         def write(value, rows):
-            self.seen.append((self.stage, f"{kind}{int(rows[0, 0])}"))
+            self.see((self.stage, f"{kind}{int(rows[0, 0])}"))
             return value
 
         noted = tf.numpy_function(write, [value, x], value.dtype)

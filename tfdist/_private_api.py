@@ -270,6 +270,20 @@ MEMBERS: tuple[Member, ...] = (
         "`Layer.compute_mask` computes the mask of one layer's outputs.",
     ),
     Member(
+        "keras.optimizers.Optimizer",
+        "_trainable_variables_indices",
+        "set",
+        "Knows weights by the TensorFlow variable that they were; a pipeline moves them.",
+        "None.",
+    ),
+    Member(
+        "keras.optimizers.Optimizer",
+        "_var_key",
+        "called",
+        "As for `_trainable_variables_indices`.",
+        "None.",
+    ),
+    Member(
         "keras.Model",
         "_loss_tracker",
         "read",

@@ -46,6 +46,7 @@ from tfdist._tf.functional import (
     losses_of_call,
     mask_of,
     nodes_of,
+    renew_index,
     set_mask,
     set_value,
 )
@@ -114,6 +115,7 @@ from tfdist._tf.workers import (
 )
 
 __all__ = [
+    "renew_index",
     "compiled_loss",
     "count_loss",
     "set_value",

@@ -76,3 +76,10 @@ def compiled_loss(model: keras.Model) -> Any:
 def count_loss(model: keras.Model, loss: Any, rows: int) -> None:
     """Counts the loss of a batch in the model's mean of losses."""
     model._loss_tracker.update_state(loss, sample_weight=rows)
+
+
+def renew_index(optimizer: keras.optimizers.Optimizer) -> None:
+    """Has an optimizer know its weights again after `set_value` of one of them."""
+    weights = optimizer._trainable_variables
+    index = {optimizer._var_key(each): at for at, each in enumerate(weights)}
+    optimizer._trainable_variables_indices = index

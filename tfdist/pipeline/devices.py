@@ -55,7 +55,7 @@ def devices_of_workers(workers: Sequence[str]) -> tuple[str, ...]:
     for worker in workers:
         gpus = [name for name in names if name.startswith(f"{worker}/")]
         found += gpus or [f"{worker}/device:CPU:0"]
-    return tuple(found)
+    return tuple(full_name(each) for each in found)
 
 
 def on(device: str) -> contextlib.AbstractContextManager[Any]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.pipeline import refusals
+from tfdist.pipeline.microbatches import rows_of
 from tfdist.pipeline.moves import move
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.steps import Steps
@@ -78,7 +79,10 @@ class PipelineDriver(DefaultDriver):
             self._pipelines[model] = found
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())
-        move(self.strategy.extended, found.placed, variables)
+        if move(self.strategy.extended, found.placed, variables) and optimizer:
+            for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+                if each is not None and each.built:
+                    _tf.renew_index(each)
         return found
 
     def running(
@@ -105,18 +109,15 @@ class PipelineDriver(DefaultDriver):
                 model.build(x.shape)
 
     def _traced(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @_as_written
-        def run(batch: Any) -> Any:
-            return self.strategy.run(step, args=(batch,))
-
-        # A trace for each shape: how many microbatches there are follows from the rows.
+        # A trace for each number of rows, from which that of microbatches follows.
         traced: dict[str, Callable[..., Any]] = {}
 
         def call(batch: Any) -> Any:
             leaves = keras.tree.flatten(batch)
             present = [_as_tensor(each) for each in leaves if _is_present(each)]
-            specs = [tf.type_spec_from_value(each) for each in present]
-            key = repr((specs, [_is_present(each) for each in leaves]))
+            rows = rows_of(present)
+            specs = [_of_any_rows(each) for each in present]
+            key = repr((rows, specs, [_is_present(each) for each in leaves]))
             if key not in traced:
 
                 @_as_written
@@ -125,7 +126,8 @@ class PipelineDriver(DefaultDriver):
                     values = [
                         next(rest) if _is_present(each) else None for each in leaves
                     ]
-                    return run(keras.tree.pack_sequence_as(batch, values))
+                    whole = keras.tree.pack_sequence_as(batch, values)
+                    return self.strategy.run(step, args=(whole, rows))
 
                 traced[key] = _tf.function(on_present, specs)
             workers = self.strategy.workers
@@ -137,6 +139,12 @@ class PipelineDriver(DefaultDriver):
 
 def _is_present(value: Any) -> bool:
     return value is not None and not isinstance(value, tf.experimental.Optional)
+
+
+def _of_any_rows(value: Any) -> Any:
+    # As in one process, where Keras does not know the size of a batch: what it reports of
+    # several losses depends on that.
+    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
 
 
 def _as_tensor(value: Any) -> Any:

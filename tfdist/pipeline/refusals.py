@@ -24,6 +24,7 @@ def check(model: Any, *needed: str) -> None:
     """
     if _tf.functional_of(model) is None and not isinstance(model, keras.Sequential):
         raise unknown_graph(model)
+    _check_inputs(model)
     for name in needed or _OWN:
         if _is_overridden(model, name):
             raise PipelineError(
@@ -44,6 +45,16 @@ def check(model: Any, *needed: str) -> None:
             raise PipelineError(
                 f"layer {layer.name!r} computes in float8, whose scales depend on all "
                 "examples. Use the dtype policy mixed_bfloat16"
+            )
+
+
+def _check_inputs(model: Any) -> None:
+    for each in getattr(_tf.functional_of(model), "inputs", ()):
+        if each.shape[0] is not None:
+            raise PipelineError(
+                f"the input {each.name!r} of model {model.name!r} has a fixed number of "
+                f"rows, {each.shape[0]}, but a microbatch has fewer. Leave batch_size out "
+                "of keras.Input"
             )
 
 

@@ -10,7 +10,7 @@ from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import beside_inputs, on
-from tfdist.pipeline.microbatches import bounds, carried, joined, rows_of
+from tfdist.pipeline.microbatches import bounds, carried, joined
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.order import in_order
 from tfdist.pipeline.pipeline import Pipeline
@@ -41,10 +41,10 @@ class Steps:
         self._recompute = recompute
         self._last = pipeline.stages[-1].device
 
-    def train(self, batch: Any) -> Any:
+    def train(self, batch: Any, rows: int) -> Any:
         """Trains on a batch, and returns the logs."""
         x, y, weight = _unpacked(batch)
-        parts = bounds(rows_of((x, y, weight)), self._microbatches)
+        parts = bounds(rows, self._microbatches)
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, True)
             objective = Objective(self._model, self._packed, y, weight, parts)
@@ -53,12 +53,12 @@ class Steps:
                 tasks, objective, len(parts), scale
             )
         self._apply(of_tasks)
-        return self._results(loss, x, y, predictions, weight)
+        return self._results(loss, rows, (x, y, weight), predictions)
 
-    def test(self, batch: Any) -> Any:
+    def test(self, batch: Any, rows: int) -> Any:
         """Evaluates a batch, and returns the logs."""
         x, y, weight = _unpacked(batch)
-        parts = bounds(rows_of((x, y, weight)), self._microbatches)
+        parts = bounds(rows, self._microbatches)
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, False)
             outputs = self._forward(tasks, len(parts))
@@ -69,12 +69,12 @@ class Steps:
                 for stage in self._pipeline.stages:
                     tasks.added += of_weights(stage, 1.0)[0]
                 loss = _sum([loss, *tasks.added])
-        return self._results(loss, x, y, predictions, weight)
+        return self._results(loss, rows, (x, y, weight), predictions)
 
-    def predict(self, batch: Any) -> Any:
+    def predict(self, batch: Any, rows: int) -> Any:
         """Returns the outputs for a batch."""
         x, _, _ = _unpacked(batch)
-        parts = bounds(rows_of(x), self._microbatches)
+        parts = bounds(rows, self._microbatches)
         with _tf.keeping_losses(self._model):
             outputs = self._forward(self._tasks(x, parts, False), len(parts))
             with on(self._last):
@@ -153,9 +153,10 @@ class Steps:
             gradients = [found.get(id(each)) for each in weights]
             self._model.optimizer.apply(gradients, weights)
 
-    def _results(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+    def _results(self, loss: Any, rows: int, data: Any, predictions: Any) -> Any:
         with on(self._last):
-            _tf.count_loss(self._model, loss, rows_of(x))
+            x, y, weight = data
+            _tf.count_loss(self._model, loss, rows)
             return self._model.compute_metrics(x, y, predictions, sample_weight=weight)
 
 

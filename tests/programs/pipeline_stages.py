@@ -1,0 +1,101 @@
+"""Trains a pipeline on two workers, and writes where it was computed.
+
+    python -m launch.local --num_ps=0 --num_workers=2 --program=coordinator \
+        tests/programs/pipeline_stages.py DIRECTORY
+"""
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+
+@keras.saving.register_keras_serializable("tests")
+class Where(keras.layers.Layer):
+    """Notes the number of the process that computes it."""
+
+    def build(self, shape):
+        # In pieces: a number of a process is larger than float32 can hold exactly.
+        self.process = self.add_weight(shape=(2,), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        stat = tf.io.read_file("/proc/self/stat")
+        number = tf.strings.to_number(tf.strings.split(stat, " ")[0], tf.int32)
+        pieces = tf.stack([number // 1000, number % 1000])
+        self.process.assign(tf.cast(pieces, tf.float32))
+        return x
+
+
+def make():
+    layers = keras.layers
+    image = keras.Input((4,))
+    x = first = layers.Dense(8, "relu", name="first")(image)
+    x = Where(name="where_first")(x)
+    x = layers.Dense(8, "relu", name="second")(x)
+    x = layers.add([x, first], name="skip")
+    x = Where(name="where_second")(x)
+    return keras.Model(image, layers.Dense(1, name="last")(x))
+
+
+STAGES = [["first", "where_first"], ["second", "skip", "where_second", "last"]]
+
+
+def train(strategy=None, **options):
+    keras.utils.set_random_seed(3)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = make()
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    x = np.random.default_rng(1).normal(size=(20, 4)).astype("float32")
+    history = model.fit(
+        x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0, **options
+    )
+    return model, x, history.history
+
+
+def process_of(model, name):
+    pieces = model.get_layer(name).process.numpy()
+    return int(pieces[0]) * 1000 + int(pieces[1])
+
+
+def main(directory):
+    strategy = tfdist.PipelineStrategy(STAGES, microbatches=3, schedule="1f1b")
+    plain, x, expected = train()
+    model, _, history = train(strategy)
+    kept = Path(directory, "model.keras")
+    model.save(kept)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    saved = checkpoint.write(str(Path(directory, "checkpoint")))
+    restored = make()
+    tf.train.Checkpoint(model=restored).read(saved).expect_partial()
+    predicted = model.predict(x, verbose=0)
+    found = {
+        "chief": os.getpid(),
+        "processes": [process_of(model, f"where_{n}") for n in ("first", "second")],
+        "devices": {w.path: w.value.device for w in model.weights},
+        "slots": {v.path: v.value.device for v in model.optimizer.variables},
+        "expected": expected,
+        "history": history,
+        "difference": difference(model, plain),
+        "predicted": float(np.abs(predicted - plain.predict(x, verbose=0)).max()),
+        "evaluated": model.evaluate(x, x[:, :1], verbose=0),
+        "evaluated_alone": plain.evaluate(x, x[:, :1], verbose=0),
+        "loaded": difference(keras.models.load_model(kept), model),
+        "restored": difference(restored, model),
+    }
+    Path(directory, "found.json").write_text(json.dumps(found))
+
+
+def difference(one, other):
+    pairs = zip(one.trainable_weights, other.trainable_weights, strict=True)
+    return max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b in pairs)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

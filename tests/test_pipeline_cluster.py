@@ -1,0 +1,57 @@
+"""A pipeline on two workers of a cluster: where it computes, and what it keeps there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = Path(__file__).parent / "programs" / "pipeline_stages.py"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pipeline")
+    cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.local", *cluster, STARTUP_FLAG]
+        + [f"--log_dir={directory / 'logs'}", PROGRAM, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return json.loads((directory / "found.json").read_text())
+
+
+def test_each_stage_is_computed_on_its_worker(found):
+    first, second = found["processes"]
+    assert len({first, second, found["chief"]}) == 3
+
+
+def test_weights_and_slots_live_on_the_worker_of_their_stage(found):
+    for path, device in {**found["devices"], **found["slots"]}.items():
+        name = path.rpartition("/")[2] if path in found["slots"] else path
+        if name in ("iteration", "learning_rate"):
+            assert "/job:chief/" in device
+        else:
+            task = 0 if name.startswith(("first", "where_first")) else 1
+            assert f"/job:worker/replica:0/task:{task}/" in device, path
+
+
+def test_it_trains_evaluates_and_predicts_as_one_process(found):
+    assert found["difference"] < 1e-6
+    assert found["predicted"] < 1e-6
+    for name, values in found["expected"].items():
+        assert found["history"][name] == pytest.approx(values, rel=1e-5)
+    assert found["evaluated"] == pytest.approx(found["evaluated_alone"], rel=1e-5)
+
+
+def test_what_it_saves_is_loaded_by_one_process(found):
+    assert found["loaded"] == 0
+    assert found["restored"] == 0

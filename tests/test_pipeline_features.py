@@ -1,0 +1,251 @@
+"""What Keras users do with a model, in a pipeline, and what a pipeline refuses."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+
+pytestmark = pytest.mark.own_process
+
+layers = keras.layers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logical_devices():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(4)]
+    )
+
+
+def built(make, strategy=None, optimizer="adam", loss="mse", **compiled):
+    keras.utils.set_random_seed(5)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = make()
+        model.compile(optimizer, loss, **compiled)
+    return model
+
+
+def both(make, fit, strategy, **compiled):
+    """Trains alone and in a pipeline, and compares weights and history."""
+    found = []
+    for each in (None, strategy):
+        model = built(make, each, **compiled)
+        history = fit(model)
+        found.append((model.get_weights(), history))
+    (weights, history), (ours, of_ours) = found
+    for one, other in zip(ours, weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    for name in history:
+        np.testing.assert_allclose(of_ours[name], history[name], rtol=1e-4, atol=1e-6)
+
+
+def dense(*sizes):
+    def make():
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                *(layers.Dense(n, "relu") for n in sizes),
+                layers.Dense(1),
+            ]
+        )
+
+    return make
+
+
+X = np.random.default_rng(0).normal(size=(18, 4)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+def two_towers():
+    left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
+    shared = layers.Dense(6, "relu", name="shared")
+    a, b = shared(left), shared(right)
+    early = layers.Dense(1, name="early")(a)
+    late = layers.Dense(1, name="late")(
+        layers.Dense(6, "tanh")(layers.multiply([a, b]))
+    )
+    return keras.Model({"left": left, "right": right}, {"early": early, "late": late})
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_inputs_and_outputs_by_name_with_weights_of_classes_and_examples(schedule):
+    def fit(model):
+        weight = np.arange(18.0, dtype="float32")
+        return model.fit(
+            {"left": X, "right": X[::-1]},
+            {"early": Y, "late": -Y},
+            sample_weight={"early": weight, "late": weight[::-1]},
+            validation_data=({"left": X, "right": X}, {"early": Y, "late": Y}),
+            **{"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0},
+        ).history
+
+    both(
+        two_towers,
+        fit,
+        tfdist.PipelineStrategy(2, 3, schedule),
+        loss={"early": "mse", "late": "huber"},
+        loss_weights={"early": 0.3, "late": 1.0},
+        metrics={"early": "mae", "late": [keras.metrics.R2Score()]},
+    )
+
+
+def masked():
+    words = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(9, 5, mask_zero=True)(words)
+    x = layers.LSTM(4, return_sequences=True)(x)
+    return keras.Model(words, layers.TimeDistributed(layers.Dense(1))(x))
+
+
+WORDS = np.random.default_rng(2).integers(0, 9, (18, 6)).astype("int32")
+
+
+def test_a_mask_crosses_cuts_and_counts_in_the_loss_of_the_whole_batch():
+    def fit(model):
+        y = WORDS[..., None] / 9.0
+        return model.fit(
+            WORDS, y, batch_size=7, epochs=2, shuffle=False, verbose=0
+        ).history
+
+    both(masked, fit, tfdist.PipelineStrategy(3, 4))
+
+
+def test_a_loss_that_does_not_separate_is_that_of_the_whole_batch():
+    def greatest(y_true, y_pred):
+        return tf.reduce_max(tf.abs(y_true - y_pred))
+
+    def fit(model):
+        return model.fit(X, Y, batch_size=9, epochs=2, shuffle=False, verbose=0).history
+
+    both(dense(5, 5), fit, tfdist.PipelineStrategy(2, 4), loss=greatest)
+    model = built(dense(5, 5), tfdist.PipelineStrategy(2, 4, "1f1b"), loss=greatest)
+    with pytest.raises(tfdist.PipelineError, match='1f1b.*Use schedule="gpipe"'):
+        fit(model)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_state_of_layers_changes_once_for_each_microbatch(recompute):
+    def make():
+        return keras.Sequential(
+            [keras.Input((4,)), layers.Dense(5), layers.BatchNormalization()]
+            + [layers.Dropout(0.5, seed=1), layers.Dense(1)]
+        )
+
+    strategy = tfdist.PipelineStrategy(2, 3, "gpipe", recompute)
+    model = built(make, strategy, optimizer=keras.optimizers.SGD(0.0))
+    alone = built(make, optimizer=keras.optimizers.SGD(0.0))
+    model.train_on_batch(X, Y)
+    for start in (0, 6, 12):
+        alone.train_on_batch(X[start : start + 6], Y[start : start + 6])
+    for one, other in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    seeds = [
+        next(v for v in each.layers[2].variables if "seed" in v.path).numpy()
+        for each in (model, alone)
+    ]
+    np.testing.assert_array_equal(*seeds)
+
+
+def test_dropout_is_recomputed_with_the_numbers_that_were_drawn():
+    def make():
+        return keras.Sequential(
+            [keras.Input((4,)), layers.Dense(8), layers.Dropout(0.5, seed=1)]
+            + [layers.Dense(8), layers.Dropout(0.3, seed=2), layers.Dense(1)]
+        )
+
+    found = []
+    for recompute in (False, True):
+        model = built(make, tfdist.PipelineStrategy(2, 3, "1f1b", recompute))
+        model.fit(X, Y, batch_size=6, epochs=2, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
+    def fit(model, epochs):
+        model.fit(X, Y, batch_size=9, epochs=epochs, shuffle=False, verbose=0)
+
+    make = dense(6, 6, 6)
+    expected = built(make)
+    fit(expected, 3)
+    model = built(make, tfdist.PipelineStrategy(2, 3))
+    fit(model, 2)
+    model.save(tmp_path / "model.keras")
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    saved = checkpoint.write(str(tmp_path / "checkpoint"))
+    for strategy in (tfdist.PipelineStrategy(4, 2, "1f1b"), None):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            loaded = keras.models.load_model(tmp_path / "model.keras")
+        restored = built(make, strategy)
+        reader = tf.train.Checkpoint(model=restored, optimizer=restored.optimizer)
+        status = reader.read(saved)
+        for each in (loaded, restored):
+            fit(each, 1)
+            pairs = zip(each.get_weights(), expected.get_weights(), strict=True)
+            for one, other in pairs:
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        status.assert_existing_objects_matched()
+
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+def own_step():
+    x = keras.Input((4,))
+    return OwnStep(x, layers.Dense(1)(layers.Dense(3)(x)))
+
+
+def shared():
+    x = keras.Input((4,))
+    layer = layers.Dense(4, name="twice")
+    y = layers.Dense(4, name="between")(layer(x))
+    return keras.Model(x, layers.Dense(1, name="end")(layer(y)))
+
+
+def named():
+    return keras.Sequential(
+        [keras.Input((4,)), layers.Dense(3, name="a"), layers.Dense(1, name="b")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "stages", "compiled", "message"),
+    [
+        (Own, 2, {}, "a Own, has a call method of its own"),
+        (own_step, 2, {}, "has its own train_step"),
+        (named, 2, {"run_eagerly": True}, "run_eagerly=True would"),
+        (named, 2, {"jit_compile": True}, "jit_compile=True compiles"),
+        (named, 3, {}, "stages=3 needs a layer for each stage.*of 2 layers"),
+        (named, [["a"], ["c"]], {}, "names 'c', and the model.*layers are a, b"),
+        (named, [["a"]], {}, "stages lacks the layers b"),
+        (named, [["b"], ["a"]], {}, "data goes from each stage to later ones"),
+        (shared, [["twice"], ["between", "end"]], {}, "'twice' of stage 0 is called"),
+    ],
+)
+def test_refused_with_what_to_do(make, stages, compiled, message):
+    model = built(make, tfdist.PipelineStrategy(stages, 2), **compiled)
+    with pytest.raises(tfdist.PipelineError, match=message):
+        model.fit(X, Y, verbose=0)
+
+
+def test_what_the_devices_do_not_allow_is_refused():
+    with pytest.raises(tfdist.PipelineError, match="5 stages need as many devices"):
+        tfdist.PipelineStrategy(5)
+    with pytest.raises(tfdist.PipelineError, match="there is no such device"):
+        tfdist.PipelineStrategy(2, devices=["/cpu:0", "/cpu:9"])
