@@ -26,7 +26,15 @@ PARTS = {
     ),
     # Programs 0 to 199; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
     "differential": ("differential/test_*",),
-    "synchronous": ("test_multi_worker*", "test_ring_*", "test_all_reduce*"),
+    "synchronous": (
+        "test_multi_worker*",
+        "test_ring_*",
+        "test_all_reduce*",
+        "test_pipeline",
+        "test_pipeline_cluster",
+        "test_pipeline_cut",
+        "test_pipeline_features",
+    ),
     "embedding": (
         "features/test_embeddings",
         "features/test_partitioning",
@@ -329,6 +337,11 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "test_recovery_launch": (
         "test_a_ps_or_the_chief_starts_the_program_and_every_ps_again[ps:1]",
     ),
+    "test_pipeline": (
+        "test_equals_one_process[chain-4-4-1f1b-adam-False]",
+        "test_stages_compute_in_the_order_of_the_schedule",
+    ),
+    "test_pipeline_cluster": ("test_each_stage_is_computed_on_its_worker",),
     "test_ring_strategy": (
         "test_a_ring_runs_on_each_worker_in_each_step",
         "test_tensors_go_from_each_worker_to_the_next_one_only",

@@ -196,6 +196,8 @@ def test_the_public_names():
         "Partition",
         "PartitionError",
         "PeerLostError",
+        "PipelineError",
+        "PipelineStrategy",
         "PlacedVariable",
         "Placement",
         "PlacementReport",

@@ -26,7 +26,9 @@ def built(make, strategy=None, optimizer="adam", loss="mse", **compiled):
     keras.utils.set_random_seed(5)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = make()
-        model.compile(optimizer, loss, **compiled)
+        model.compile(
+            optimizer() if callable(optimizer) else optimizer, loss, **compiled
+        )
     return model
 
 
@@ -136,8 +138,8 @@ def test_state_of_layers_changes_once_for_each_microbatch(recompute):
         )
 
     strategy = tfdist.PipelineStrategy(2, 3, "gpipe", recompute)
-    model = built(make, strategy, optimizer=keras.optimizers.SGD(0.0))
-    alone = built(make, optimizer=keras.optimizers.SGD(0.0))
+    model = built(make, strategy, optimizer=lambda: keras.optimizers.SGD(0.0))
+    alone = built(make, optimizer=lambda: keras.optimizers.SGD(0.0))
     model.train_on_batch(X, Y)
     for start in (0, 6, 12):
         alone.train_on_batch(X[start : start + 6], Y[start : start + 6])

@@ -91,6 +91,7 @@ PURE = {
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
+    "pipeline": ["arguments", "cut", "errors", "order"],
     "placement": ["*"],
     "planning": [
         "forecast",

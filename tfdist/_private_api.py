@@ -41,6 +41,16 @@ SYMBOLS: tuple[Symbol, ...] = (
         "one back.",
     ),
     Symbol(
+        "keras.src.backend.common.masking.get_keras_mask",
+        "The mask of a tensor, which goes with it to another device.",
+        "`Layer.compute_mask` computes the mask of one layer's outputs.",
+    ),
+    Symbol(
+        "keras.src.backend.common.masking.set_keras_mask",
+        "As for `get_keras_mask`.",
+        "None.",
+    ),
+    Symbol(
         "keras.src.backend.tensorflow.trainer.TFEpochIterator",
         "Reads the data of `fit`, `evaluate` and `predict`.",
         "None: `Model.fit` creates it.",
@@ -261,13 +271,6 @@ MEMBERS: tuple[Member, ...] = (
         "called",
         "Matches a batch with the model's inputs, by name or position, and their dtypes.",
         "`Model.__call__` does it, and computes all layers.",
-    ),
-    Member(
-        "tensorflow.Tensor",
-        "_keras_mask",
-        "set",
-        "The mask of a tensor, which goes with it to another device.",
-        "`Layer.compute_mask` computes the mask of one layer's outputs.",
     ),
     Member(
         "keras.optimizers.Optimizer",

@@ -4,7 +4,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask as mask_of
+from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.models.functional import Functional, operation_fn
+
+__all__ = [
+    "call_node",
+    "compiled_loss",
+    "count_loss",
+    "flat_inputs",
+    "functional_of",
+    "losses_of_call",
+    "mask_of",
+    "nodes_of",
+    "renew_index",
+    "set_mask",
+    "set_value",
+]
 
 
 def functional_of(model: keras.Model) -> Any:
@@ -44,16 +60,6 @@ def call_node(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
     args, kwargs = node.arguments.fill_in(values)
     outputs = operation_fn(node.operation, training=training)(*args, **kwargs)
     return list(keras.tree.flatten(outputs))
-
-
-def mask_of(tensor: Any) -> Any:
-    """Returns the mask that a layer has put on a tensor, or None."""
-    return getattr(tensor, "_keras_mask", None)
-
-
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Puts a mask on a tensor, where layers and losses look for it."""
-    tensor._keras_mask = mask
 
 
 def losses_of_call(operation: Any) -> list[Any]:

@@ -108,7 +108,7 @@ class PipelineDriver(DefaultDriver):
             with self.strategy.scope():
                 model.build(x.shape)
 
-    def _traced(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _traced(self, step: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
         # A trace for each number of rows, from which that of microbatches follows.
         traced: dict[str, Callable[..., Any]] = {}
 
