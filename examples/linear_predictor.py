@@ -134,6 +134,7 @@ def map_reduce_on_threads(x: np.ndarray, y: np.ndarray) -> Iterator[Pass]:
     tf.config.set_logical_device_configuration(cpu, devices)
     names = [f"CPU:{index}" for index in range(FLAGS.workers)]
     strategy = tf.distribute.MirroredStrategy(names, tfdist.AllReduce())
+    parts_of_batch(FLAGS.workers)  # Checks it.
 
     def one_each(values: Any) -> Any:
         return strategy.experimental_distribute_values_from_function(

@@ -4,6 +4,7 @@ One process trains on batches that are as many times as large as a round has bat
 """
 
 import contextlib
+import functools
 import sys
 from pathlib import Path
 
@@ -160,6 +161,7 @@ def in_shards(rows, columns):
     [
         (layers.Embedding, optimizers.Adam),
         (in_shards, optimizers.SGD),
+        (in_shards, functools.partial(optimizers.SGD, clipvalue=0.01)),
         (tfdist.Embedding, optimizers.Adam),
     ],
 )

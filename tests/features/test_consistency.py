@@ -344,8 +344,7 @@ def test_a_timeline_has_the_parts_of_each_step(
     policy(of)
     model = compiled(strategy)
     train(model, epochs=2)
-    # The last bracket is left out, so that the file can be read at any time.
-    events = json.loads(path.read_text().rstrip(",\n") + "]")
+    events = json.loads(path.read_text())
     steps = [each for each in events if each["name"] == "step"]
     assert len(steps) == 2 * BATCHES
     assert {each["pid"] for each in steps} == {0, 1}
@@ -397,6 +396,11 @@ class Wrong(OneAtATime):
         return super().may_start(step, state)
 
 
+class Never(OneAtATime):
+    def may_start(self, step, state):
+        return state.written < 7
+
+
 class Dropping(OneAtATime):
     def counts(self, gradient, state):
         return state.written < 7
@@ -406,6 +410,7 @@ class Dropping(OneAtATime):
     ("wrong", "error", "said"),
     [
         (Wrong, KeyError, "of the user"),
+        (Never, RuntimeError, "Never.* lets no step go on: the steps of all 2 workers"),
         (Dropping, tf.errors.InvalidArgumentError, "Only tfdist.Synchronous drops"),
     ],
 )

@@ -50,7 +50,9 @@ class BoundedStaleness:
     def __post_init__(self) -> None:
         bound = self.max_staleness
         if not (isinstance(bound, float) and bound == math.inf):
-            bound = count_of("BoundedStaleness", "max_staleness", bound, least=0)
+            bound = count_of(
+                "BoundedStaleness", "max_staleness", bound, 0, ", or math.inf"
+            )
         object.__setattr__(self, "max_staleness", bound)
 
     @property

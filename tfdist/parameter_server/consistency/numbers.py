@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 
-def count_of(owner: str, name: str, value: Any, least: int) -> int:
+def count_of(owner: str, name: str, value: Any, least: int, otherwise: str = "") -> int:
     """Returns a number of things as Python's integer.
 
     Args:
@@ -12,6 +12,7 @@ def count_of(owner: str, name: str, value: Any, least: int) -> int:
         name: Its name there.
         value: Any integer type; NumPy's integers count too, booleans do not.
         least: The least that is allowed.
+        otherwise: What else is allowed, in words.
 
     Raises:
         TypeError: If it is not an integer.
@@ -23,11 +24,12 @@ def count_of(owner: str, name: str, value: Any, least: int) -> int:
         count = None
     if count is None or type(value).__name__ in ("bool", "bool_"):
         raise TypeError(
-            f"{name} of {owner} is a whole number from {least}; received {value!r}, of "
+            f"{name} of {owner} is a whole number from {least}{otherwise}; received {value!r}, of "
             f"type {type(value).__name__}"
         )
     if count < least:
         raise ValueError(
-            f"{name} of {owner} is a whole number from {least}; received {value!r}"
+            f"{name} of {owner} is a whole number from {least}{otherwise}; received "
+            f"{value!r}"
         )
     return count

@@ -55,7 +55,9 @@ class Synchronous:
                     'backup_workers of Synchronous is a whole number from 0, or "auto"; '
                     f"received {self.backup_workers!r}"
                 )
-            backups = count_of(owner, "backup_workers", self.backup_workers, least=0)
+            backups = count_of(
+                owner, "backup_workers", self.backup_workers, 0, ', or "auto"'
+            )
             object.__setattr__(self, "backup_workers", backups)
         if self.replicas_to_aggregate is not None:
             enough = self.replicas_to_aggregate

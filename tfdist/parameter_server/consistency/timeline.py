@@ -81,7 +81,7 @@ def _event(name: str, worker: float, begin: float, end: float) -> dict[str, Any]
 class TimelineFile:
     """The file of a timeline, to which events are added.
 
-    It can be opened at any time: the format does without the last bracket.
+    It is JSON at any time.
 
     Args:
         path: The path; a file that is there is replaced.
@@ -93,9 +93,18 @@ class TimelineFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.abspath(path)
         with open(self._path, "w") as file:
-            file.write("[\n")
+            file.write("[")
+            self._end = file.tell()
+            file.write("\n]\n")
+        self._is_empty = True
 
     def add(self, events: Iterable[dict[str, Any]]) -> None:
         """Adds events."""
-        with open(self._path, "a") as file:
-            file.writelines(f"{json.dumps(each)},\n" for each in events)
+        lines = [f"\n{json.dumps(each)}" for each in events]
+        if not lines:
+            return
+        with open(self._path, "r+") as file:
+            file.seek(self._end)
+            file.write(("" if self._is_empty else ",") + ",".join(lines))
+            self._end, self._is_empty = file.tell(), False
+            file.write("\n]\n")

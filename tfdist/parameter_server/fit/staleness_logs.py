@@ -12,7 +12,7 @@ class StalenessLogs(keras.callbacks.Callback):
     """Adds `staleness`, `max_staleness` and `waiting_share` to the logs of each epoch.
 
     Under `Synchronous`, also the number of gradients that were `dropped`; with "auto", the
-    number of `backup_workers`.
+    number of `backup_workers`; and without any, no `waiting_share`.
 
     Args:
         strategy: The `ParameterServerStrategy`.
@@ -43,8 +43,10 @@ class StalenessLogs(keras.callbacks.Callback):
         if counted.steps:
             logs["staleness"] = counted.mean
             logs["max_staleness"] = counted.maximum
-            logs["waiting_share"] = counted.waiting_share
         policy = self._strategy.consistency
+        # Its steps wait for the end of their round, on the ps, where nobody times it.
+        if counted.steps and not _is_plain_round(policy):
+            logs["waiting_share"] = counted.waiting_share
         if isinstance(policy, Synchronous):
             logs["dropped"] = int(counted.dropped.sum())
             if policy.backup_workers == AUTO:
@@ -71,3 +73,8 @@ def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
         ]
     else:
         arguments["callbacks"] = [ours, *keras.tree.flatten(callbacks or [])]
+
+
+def _is_plain_round(policy: Any) -> bool:
+    """Whether nobody times how long steps wait: in rounds without backup workers."""
+    return isinstance(policy, Synchronous) and policy.backup_workers == 0

@@ -124,6 +124,7 @@ class PolicyGate(WaitingGate):
             self._call(worker, TAKEN)
         try:
             released = self._after(phase, worker)
+            self._check_somebody_goes_on()
         except Exception as error:
             if self.error is None:
                 _log.exception("the policy %r raised an error", self._policy)
@@ -137,6 +138,14 @@ class PolicyGate(WaitingGate):
             self._call(each, _GO_ON)
         for gradient in released.dropped:
             self._call(gradient.worker, _DROPPED)
+
+    def _check_somebody_goes_on(self) -> None:
+        # A policy is asked again when a step has gone on: here, never.
+        if sum(map(_waits, self._schedule.state.steps)) == self._num_workers:
+            raise RuntimeError(
+                f"the policy {self._policy!r} lets no step go on: the steps of all "
+                f"{self._num_workers} workers wait, for may_start() or may_write()"
+            )
 
     def _after(self, phase: int, worker: int) -> Released:
         if phase == Phase.STARTING:

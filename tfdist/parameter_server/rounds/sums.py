@@ -141,7 +141,10 @@ def _average(
 
 def _divided(total: Any, weight: tf.Tensor, variable: Any) -> Any:
     if isinstance(total, tf.IndexedSlices):
-        values = total.values / tf.cast(weight, total.dtype)
+        # Each row once, as in the gradient of one batch: what clips looks at elements.
+        rows, places = tf.unique(total.indices)
+        summed = tf.math.unsorted_segment_sum(total.values, places, tf.size(rows))
+        values = summed / tf.cast(weight, total.dtype)
         shape = tf.constant(variable.shape.as_list(), tf.int64)
-        return tf.IndexedSlices(tf.cast(values, variable.dtype), total.indices, shape)
+        return tf.IndexedSlices(tf.cast(values, variable.dtype), rows, shape)
     return tf.cast(total / tf.cast(weight, total.dtype), variable.dtype)
