@@ -175,8 +175,9 @@ def test_the_number_is_chosen_between_epochs(strategy, policy, monkeypatch):
 def test_the_report_counts_each_worker(strategy, policy, monkeypatch, tmp_path):
     """As on the other policies, also in the timeline."""
     policy(tfdist.Synchronous(backup_workers=1))
-    monkeypatch.setattr(strategy.gates, "_gates", {})
     monkeypatch.setattr(strategy.gates, "_timeline", TimelineFile(tmp_path / "trace"))
+    # A meter that records, and afterwards one that does not, with gates of its own each.
+    strategy.gates._gates.clear()
     vars(strategy.gates).pop("_meter", None)
     model = ledger_of(strategy)
     x = numbers(30)
@@ -192,6 +193,7 @@ def test_the_report_counts_each_worker(strategy, policy, monkeypatch, tmp_path):
     assert len(steps) == 30
     names = {each["name"] for each in events}
     assert {"wait to start", "pull", "compute", "push", "write"} <= names
+    strategy.gates._gates.clear()
     vars(strategy.gates).pop("_meter", None)
 
 
