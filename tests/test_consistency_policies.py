@@ -178,11 +178,19 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: BoundedStaleness(-1), ValueError, "whole number from 0, or .*; received -1"),
+        (
+            lambda: BoundedStaleness(-1),
+            ValueError,
+            "whole number from 0, or .*; received -1",
+        ),
         (lambda: BoundedStaleness(1.5), TypeError, "received 1.5, of type float"),
         (lambda: BoundedStaleness(True), TypeError, "received True"),
         (lambda: BoundedStaleness("4"), TypeError, "received '4'"),
-        (lambda: Synchronous(-1), ValueError, "whole number from 0, or .*; received -1"),
+        (
+            lambda: Synchronous(-1),
+            ValueError,
+            "whole number from 0, or .*; received -1",
+        ),
         (lambda: Synchronous("some"), ValueError, 'or "auto"; received'),
         (lambda: Synchronous(1.0), TypeError, "received 1.0"),
         (lambda: Synchronous(0, 0), ValueError, "whole number from 1; received 0"),
