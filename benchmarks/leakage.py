@@ -19,6 +19,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pages
 import tensorflow as tf
 from absl import app, flags
 from matplotlib.figure import Figure
@@ -185,10 +186,7 @@ def table(measured: dict) -> str:
 
 def page(text: str, measured: dict) -> str:
     """Returns the page's text with the table between its marks."""
-    begin, end = "<!-- leakage:begin -->", "<!-- leakage:end -->"
-    before, rest = text.split(begin, 1)
-    _, after = rest.split(end, 1)
-    return f"{before}{begin}\n{table(measured)}{end}{after}"
+    return pages.filled(text, {"leakage": table(measured)})
 
 
 def draw(pictures: Sequence[list[tuple[str, np.ndarray]]], path: str) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pages
 from absl import app, flags
 
 from tfdist import Device, LayerEdge, LayerGraph, LayerNode, Links, place_layers
@@ -308,7 +309,7 @@ def models_table(models: Sequence[Model]) -> str:
         )
         for each in models
     ]
-    return _markdown(heads, cells)
+    return pages.table(heads, cells)
 
 
 def rows_table(rows: Sequence[Row]) -> str:
@@ -335,7 +336,7 @@ def rows_table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    return _markdown(heads, cells)
+    return pages.table(heads, cells)
 
 
 def small_table(found: Sequence[Small]) -> str:
@@ -357,7 +358,7 @@ def small_table(found: Sequence[Small]) -> str:
                 f"{exact} of {len(ratios)}",
             )
         )
-    return _markdown(heads, cells)
+    return pages.table(heads, cells)
 
 
 def sections(measured: dict) -> dict[str, str]:
@@ -392,31 +393,15 @@ def sections(measured: dict) -> dict[str, str]:
 
 def page(text: str, measured: dict) -> str:
     """Returns the page's text with the numbers between its marks."""
-    for name, section in sections(measured).items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, rest = text.split(begin, 1)
-        _, after = rest.split(end, 1)
-        text = f"{before}{begin}\n{section}{end}{after}"
-    return text
-
-
-def _markdown(heads: Sequence[object], cells: Sequence[Sequence[object]]) -> str:
-    rows = [heads, ["---"] * len(heads), *cells]
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+    return pages.filled(text, sections(measured))
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page, and returns the exit status."""
     options = flags.FLAGS
     if options.markdown or options.check:
-        text = PAGE.read_text()
-        wanted = page(text, json.loads(MEASURED.read_text()))
-        if options.check:
-            if text != wanted:
-                print(f"{PAGE.name} is not what {argv[0]} --markdown makes: run it")
-            return int(text != wanted)
-        PAGE.write_text(wanted)
-        return 0
+        wanted = page(PAGE.read_text(), json.loads(MEASURED.read_text()))
+        return pages.write_or_check(PAGE, wanted, options.check, argv[0])
     if options.plot:
         plot(options.plot)
         return 0

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pages
 from absl import app, flags
 
 from tfdist.placement.greedy import GreedyLoadBalancing
@@ -181,7 +182,7 @@ def balance_table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    return _markdown(heads, cells)
+    return pages.table(heads, cells)
 
 
 def weighed_table(weighed: Sequence[Weighed]) -> str:
@@ -198,7 +199,7 @@ def weighed_table(weighed: Sequence[Weighed]) -> str:
         )
         for each in weighed
     ]
-    return _markdown(heads, cells)
+    return pages.table(heads, cells)
 
 
 def sections(measured: dict) -> dict[str, str]:
@@ -226,31 +227,15 @@ def sections(measured: dict) -> dict[str, str]:
 
 def page(text: str, measured: dict) -> str:
     """Returns the page's text with the numbers between its marks."""
-    for name, section in sections(measured).items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, rest = text.split(begin, 1)
-        _, after = rest.split(end, 1)
-        text = f"{before}{begin}\n{section}{end}{after}"
-    return text
-
-
-def _markdown(heads: Sequence[object], cells: Sequence[Sequence[object]]) -> str:
-    rows = [heads, ["---"] * len(heads), *cells]
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+    return pages.filled(text, sections(measured))
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page, and returns the exit status."""
     options = flags.FLAGS
     if options.markdown or options.check:
-        text = PAGE.read_text()
-        wanted = page(text, json.loads(MEASURED.read_text()))
-        if options.check:
-            if text != wanted:
-                print(f"{PAGE.name} is not what {argv[0]} --markdown makes: run it")
-            return int(text != wanted)
-        PAGE.write_text(wanted)
-        return 0
+        wanted = page(PAGE.read_text(), json.loads(MEASURED.read_text()))
+        return pages.write_or_check(PAGE, wanted, options.check, argv[0])
     measured = measure()
     for section in sections(measured).values():
         print(section)

@@ -10,19 +10,13 @@ from tfdist.federated.secure_aggregation import check_rule
 from tfdist.federated.secure_mean import SecureAggregation
 from tfdist.federated.server_optimizers import FedAvgM, ServerOptimizer
 
-_METHODS = {
-    "rule": ("aggregate", "check"),
-    "server_optimizer": ("initial", "apply"),
-    "privacy": ("mean", "noisy"),
-    "secure": ("threshold_of",),
-    "sampling": ("clients",),
-}
-_EXAMPLES = {
-    "rule": "Median()",
-    "server_optimizer": "FedAdam()",
-    "privacy": "GaussianMechanism(...)",
-    "secure": "SecureAggregation()",
-    "sampling": "PoissonSampling(0.1)",
+# What each choice must have, and one of tfdist's own.
+_CHOICES = {
+    "rule": (("aggregate", "check"), "Median()"),
+    "server_optimizer": (("initial", "apply"), "FedAdam()"),
+    "privacy": (("mean", "noisy"), "GaussianMechanism(...)"),
+    "secure": (("threshold_of",), "SecureAggregation()"),
+    "sampling": (("clients",), "PoissonSampling(0.1)"),
 }
 
 
@@ -101,14 +95,14 @@ class FederatedAveraging:
         self._check_choices()
 
     def _check_types(self) -> None:
-        for name, methods in _METHODS.items():
+        for name, (methods, example) in _CHOICES.items():
             value = getattr(self, name)
             if value is None and name not in ("rule", "server_optimizer"):
                 continue
             lacks_any = any(not hasattr(value, each) for each in methods)
             if isinstance(value, type) or lacks_any:
                 raise TypeError(
-                    f"{name} is an object of tfdist.federated such as {_EXAMPLES[name]}, "
+                    f"{name} is an object of tfdist.federated such as {example}, "
                     f"or your own with {' and '.join(methods)}; received {value!r}"
                 )
 

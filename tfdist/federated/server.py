@@ -5,6 +5,7 @@ program whose clients are real.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -131,7 +132,7 @@ class Server:
         return True
 
     def _check_senders(self, clients: Sequence[int]) -> None:
-        twice = sorted({each for each in clients if clients.count(each) > 1})
+        twice = sorted(each for each, n in Counter(clients).items() if n > 1)
         if twice:
             raise ValueError(
                 f"each client sends one update in a round; received several of {twice}"

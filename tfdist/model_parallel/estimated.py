@@ -53,7 +53,9 @@ def estimate_layers(
             lambda each: keras.KerasTensor(each.shape, each.dtype), found
         )
         moved = bytes_of((args, kwargs)) + bytes_of(outputs)
-        seconds = max(_operations(operation, outputs) / flops, moved / bandwidth)
+        seconds = max(
+            2 * multiplications(operation, outputs) / flops, moved / bandwidth
+        )
         return Call(outputs, seconds, _BACKWARD * seconds)
 
     def input_of(shape: tuple[int, ...], dtype: str) -> Any:
@@ -62,11 +64,19 @@ def estimate_layers(
     return graph_of(model, call, input_of, batch_size)
 
 
-def _operations(operation: Any, outputs: Any) -> int:
-    """Returns the floating point operations of a layer's weights."""
+def multiplications(operation: Any, outputs: Any) -> int:
+    """Returns how many numbers a layer multiplies by its weights.
+
+    Each matrix or kernel counts once for every position of the output: every example,
+    every step of a sequence, every pixel. A lookup in a table multiplies nothing.
+
+    Args:
+        operation: The layer, or an operation that is none.
+        outputs: Its outputs, with any number of examples as one.
+    """
     if isinstance(operation, keras.layers.Embedding):
         return 0
     first = keras.tree.flatten(outputs)[0]
     positions = math.prod(length or 1 for length in first.shape[:-1])
     weights = [w for w in getattr(operation, "weights", []) if len(w.shape) > 1]
-    return 2 * positions * sum(math.prod(weight.shape) for weight in weights)
+    return positions * sum(math.prod(weight.shape) for weight in weights)

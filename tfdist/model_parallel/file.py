@@ -4,14 +4,13 @@ import dataclasses
 import json
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.planning import fields
-from tfdist.planning.file import PlanFileError
+from tfdist.planning.file import PlanFileError, read
 
 VERSION = 1
 KIND = "layers"
@@ -61,11 +60,7 @@ def load(path: str | os.PathLike[str]) -> LayerPlan:
         PlanFileError: If the file is no such plan. The error names the file.
         OSError: If the file cannot be read.
     """
-    try:
-        return from_json(Path(path).read_bytes().decode())
-    except (PlanFileError, UnicodeDecodeError) as error:
-        what = "this is not text" if isinstance(error, UnicodeDecodeError) else error
-        raise PlanFileError(f"{os.fspath(path)}: {what}") from error
+    return read(path, from_json)
 
 
 def _row(thing: LayerNode | LayerEdge) -> dict[str, Any]:

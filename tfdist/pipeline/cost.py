@@ -6,13 +6,13 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.model_parallel.estimated import multiplications
 
 
 def cost_of(node: Any) -> float:
     """Returns about how many multiplications a call of a layer makes per example.
 
-    Each weight matrix counts once for every position of the output: every step of a
-    sequence, every pixel. A lookup in a table counts its result alone.
+    Those by its weights, and one for each number of its result.
 
     Args:
         node: The call, of `tfdist._tf.nodes_of`.
@@ -20,14 +20,6 @@ def cost_of(node: Any) -> float:
     layer = node.operation
     if isinstance(layer, keras.Model) and (inner := _tf.functional_of(layer)):
         return sum(map(cost_of, _tf.nodes_of(inner)))
-    shapes = [[each or 1 for each in output.shape[1:]] for output in node.outputs]
-    result = float(sum(math.prod(shape) for shape in shapes))
-    if isinstance(layer, keras.layers.Embedding):
-        return result
-    positions = max((math.prod(shape[:-1]) for shape in shapes), default=1)
-    matrices = [
-        math.prod(each.shape)
-        for each in getattr(layer, "trainable_variables", ())
-        if len(each.shape) > 1
-    ]
-    return result + positions * sum(matrices)
+    results = [[each or 1 for each in output.shape[1:]] for output in node.outputs]
+    of_result = sum(math.prod(shape) for shape in results)
+    return float(of_result + multiplications(layer, node.outputs))

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tfdist.placement.partition import Partition, Shard
 from tfdist.placement.variable_spec import VariableSpec
@@ -12,6 +13,7 @@ from tfdist.planning import fields
 from tfdist.planning.plan import BALANCES, Plan, PlannedVariable, Weight
 
 VERSION = 1
+T = TypeVar("T")
 
 
 class PlanFileError(ValueError):
@@ -72,8 +74,22 @@ def load(path: str | os.PathLike[str]) -> Plan:
         PlanFileError: If the file is not a plan. The error names the file.
         OSError: If the file cannot be read.
     """
+    return read(path, from_json)
+
+
+def read(path: str | os.PathLike[str], parse: Callable[[str], T]) -> T:
+    """Returns what a file of text holds.
+
+    Args:
+        path: The file.
+        parse: Returns it, given the text, or raises a `PlanFileError`.
+
+    Raises:
+        PlanFileError: If the file does not hold it. The error names the file.
+        OSError: If the file cannot be read.
+    """
     try:
-        return from_json(Path(path).read_bytes().decode())
+        return parse(Path(path).read_bytes().decode())
     except (PlanFileError, UnicodeDecodeError) as error:
         what = "this is not text" if isinstance(error, UnicodeDecodeError) else error
         raise PlanFileError(f"{os.fspath(path)}: {what}") from error

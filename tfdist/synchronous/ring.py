@@ -8,17 +8,10 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.all_reduce.cross_device_ops import AllReduce
-from tfdist.cluster import status
-from tfdist.cluster.membership import MEMBERSHIP, check_eager, config_of, resolver_of
-from tfdist.cluster.startup import wait_for
+from tfdist.cluster.membership import MEMBERSHIP, check_eager, resolver_of
+from tfdist.cluster.one_script import chief_of, connect_to_workers
 from tfdist.synchronous.ring_extended import RingExtended
 from tfdist.synchronous.strategy import WHOLE_BATCH_BYTES, SynchronousStrategy
-
-_ADVICE = (
-    "Start each of them (python -m launch.task, or python -m launch.local for a whole "
-    "cluster on one machine), check the addresses in TF_CONFIG, or pass a longer "
-    "startup_timeout to RingStrategy"
-)
 
 
 class RingStrategy(SynchronousStrategy):
@@ -78,19 +71,10 @@ class RingStrategy(SynchronousStrategy):
                 f"received {ops!r}"
             )
         check_eager("RingStrategy")
-        config = _chief_of(cluster)
+        config = chief_of(cluster, "RingStrategy")
         MEMBERSHIP.check_none()
-        workers = [each for each in config.cluster.tasks() if each.job == "worker"]
-        addresses = {each: config.cluster.address(each) for each in workers}
-        wait_for(addresses, startup_timeout, _ADVICE, servers=True)
-        tf.config.experimental_connect_to_cluster(
-            tf.train.ClusterSpec(config.cluster.cluster_spec()),
-            job_name=config.task.job,
-            task_index=config.task.index,
-            make_master_device_default=False,
-        )
+        addresses = connect_to_workers(config, startup_timeout, "RingStrategy")
         MEMBERSHIP.joined(self)
-        status.publish_here(config)
         extended = RingExtended(self, addresses, ops, peer_timeout)
         super().__init__(extended, resolver_of(config), whole_batch, whole_batch_bytes)
         weakref.finalize(self, self.extended.stop_watching).atexit = False
@@ -119,20 +103,3 @@ class RingStrategy(SynchronousStrategy):
     def devices(self) -> tuple[str, ...]:
         """The devices in the order of the ring."""
         return tuple(self.extended.worker_devices)
-
-
-def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    cluster = config_of(cluster, "--num_ps=0 --num_workers=4 --program=coordinator")
-    jobs = cluster.cluster.jobs()
-    if cluster.cluster.has_parameter_servers or "worker" not in jobs:
-        raise tf_config.ClusterError(
-            "RingStrategy needs a chief and workers, and no ps; received the jobs "
-            f"{', '.join(jobs)}"
-        )
-    if cluster.task.job != "chief":
-        raise tf_config.ClusterError(
-            f"RingStrategy runs on the chief alone; this task is {cluster.task}. A "
-            "worker runs `python -m tfdist.server`, which python -m launch.task and "
-            "python -m launch.local start for you with --program=coordinator"
-        )
-    return cluster

@@ -9,10 +9,8 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
-from tfdist.cluster.health import NO_ANSWER, Server, problem_of
 from tfdist.keras.seeds import with_this_generator
-from tfdist.liveness.last_resort import LastResort
-from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
+from tfdist.liveness.watched_workers import WatchedWorkers
 from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
 from tfdist.synchronous.fit.current_step import (
     all_reduced,
@@ -51,9 +49,7 @@ class RingExtended(_tf.MirroredExtended):
         # other methods support them.
         super().__init__(strategy, devices[:1], cross_device_ops)
         self._initialize_strategy(devices)
-        self._servers = {task: Server(address) for task, address in workers.items()}
-        self._last_resort = LastResort()
-        self._watch = PeerWatch(workers, peer_timeout, self._check, self._lost)
+        self._watched = WatchedWorkers(workers, peer_timeout)
         here = tf.identity(0).device
         # Batches are split in this process, which has the dataset, and a worker receives
         # its part with the step. With no default device, initial values and whatever else
@@ -104,25 +100,15 @@ class RingExtended(_tf.MirroredExtended):
 
     def lost_peers(self) -> list[str]:
         """Probes the workers and returns those that do not respond."""
-        return self._watch.lost()
+        return self._watched.lost()
 
     def stop_watching(self) -> None:
         """Stops probing the workers."""
-        self._watch.stop()
+        self._watched.stop()
 
     def call(self) -> contextlib.AbstractContextManager[None]:
         """A call that needs the workers: if one is lost, it fails or the process exits."""
-        return self._last_resort.call()
-
-    def _lost(self, what: str, is_back: Callable[[], bool]) -> bool:
-        return self._last_resort.lost(f"PeerLostError: {what}. {WHAT_TO_DO}", is_back)
-
-    def _check(self, worker: tf_config.Task, seconds: float) -> None:
-        problem = problem_of(self._servers[worker].ask(seconds))
-        if problem == NO_ANSWER:
-            raise tf.errors.DeadlineExceededError(None, None, problem)
-        if problem:
-            raise tf.errors.UnavailableError(None, None, problem)
+        return self._watched.call()
 
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
