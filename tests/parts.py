@@ -34,6 +34,7 @@ PARTS = {
         "test_pipeline_cluster",
         "test_pipeline_cut",
         "test_pipeline_features",
+        "test_pipeline_stale",
     ),
     "embedding": (
         "features/test_embeddings",
@@ -340,6 +341,10 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "test_pipeline": (
         "test_equals_one_process[chain-4-4-1f1b-adam-False]",
         "test_stages_compute_in_the_order_of_the_schedule",
+    ),
+    "test_pipeline_stale": (
+        "test_weights_are_those_of_features_replay[stages2-1-3-gpipe]",
+        "test_stages_compute_at_the_same_time",
     ),
     "test_pipeline_cluster": ("test_each_stage_is_computed_on_its_worker",),
     "test_ring_strategy": (

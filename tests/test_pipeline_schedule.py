@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.model_parallel import cost
-from tfdist.model_parallel.may_start import Place, Synchronous, check_order
+from tfdist.model_parallel.may_start import Place, Stale, Synchronous, check_order
 from tfdist.model_parallel.pipeline import simulate
 from tfdist.model_parallel.schedule import (
     BACKWARD,
@@ -110,22 +110,10 @@ def test_steps_follow_each_other(name, k, m, steps):
     assert outcome.seconds <= steps * cost.step_seconds(k, m, 1, 1)
 
 
-class Stale:
-    """Results of the step before will do: what an asynchronous rule could say."""
-
-    def waits_for(self, schedule, place):
-        needed = Synchronous().waits_for(schedule, place)
-        # Its own activations a stage always needs.
-        return tuple(
-            each if each.stage == place.stage else each._replace(step=each.step - 1)
-            for each in needed
-        )
-
-
-@given(names, st.integers(2, 5), few)
-def test_another_rule_takes_the_same_schedules(name, k, m):
+@given(names, st.integers(2, 5), few, st.integers(1, 2))
+def test_without_waiting_the_same_schedules_have_no_bubble(name, k, m, lag):
     outcome = simulate(
-        make_schedule(name, k, m), [1] * k, [1] * k, steps=3, rule=Stale()
+        make_schedule(name, k, m), [1] * k, [1] * k, steps=3, rule=Stale(lag)
     )
     assert outcome.seconds == 3 * 2 * m
     assert outcome.bubble == 0

@@ -61,6 +61,22 @@ def checked_microbatches(microbatches: Any) -> int:
     return microbatches
 
 
+def checked_staleness(max_staleness: Any) -> int:
+    """Returns how many steps old a result of another stage may be.
+
+    Raises:
+        PipelineError: If it is no integer of at least 0.
+    """
+    is_int = isinstance(max_staleness, int) and not isinstance(max_staleness, bool)
+    if not is_int or max_staleness < 0:
+        raise PipelineError(
+            "max_staleness is a number of steps: 0 to wait for the results of the same "
+            "step, 1 not to wait for another stage, 2 not to wait for a message either; "
+            f"received {max_staleness!r}"
+        )
+    return int(max_staleness)
+
+
 def checked_schedule(schedule: Any) -> str:
     """Returns the name of a schedule.
 

@@ -58,6 +58,14 @@ def devices_of_workers(workers: Sequence[str]) -> tuple[str, ...]:
     return tuple(full_name(each) for each in found)
 
 
+def cpu_beside(device: str) -> str:
+    """Returns the first CPU of the task of a device."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type == "CPU":
+        return device
+    return str(spec.replace(device_type="CPU", device_index=0).to_string())
+
+
 def on(device: str) -> contextlib.AbstractContextManager[Any]:
     """Places operations on a device, except for those that use a variable.
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -10,10 +10,13 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.default_driver import DefaultDriver
+from tfdist.model_parallel.may_start import Stale
 from tfdist.pipeline import refusals
-from tfdist.pipeline.microbatches import rows_of
+from tfdist.pipeline.flow import Flow
+from tfdist.pipeline.form import Form
 from tfdist.pipeline.moves import move
 from tfdist.pipeline.pipeline import Pipeline
+from tfdist.pipeline.stale_steps import StaleSteps
 from tfdist.pipeline.steps import Steps
 
 _as_written = tf.autograph.experimental.do_not_convert
@@ -31,11 +34,38 @@ class PipelineDriver(DefaultDriver):
         self._pipelines: weakref.WeakKeyDictionary[Any, Pipeline] = (
             weakref.WeakKeyDictionary()
         )
+        self._flows: weakref.WeakSet[Flow] = weakref.WeakSet()
+        self._is_fitting = False
+
+    def train_function(self, model: Any) -> Callable[[Any], Any]:
+        """Returns what trains on the next batches of an iterator."""
+        run = super().train_function(model)
+
+        def to_the_end(batches: Any) -> Any:
+            try:
+                return run(batches)
+            except StopIteration:
+                # Keras leaves the epoch here without the wait that it makes elsewhere.
+                self.join()
+                raise
+
+        return to_the_end
 
     def train_step_function(self, model: Any) -> Callable[[Any], Any]:
         """Returns the function that trains on a batch."""
         refusals.check(model, "train_step")
-        return self._traced(self._steps(model).train)
+        if not self.strategy.max_staleness:
+            return self._traced(self._steps(model).train)
+        refusals.check_stale(model)
+        flow = self._new_flow(model)
+        self._flows.add(flow)
+
+        def step(batch: Any) -> Any:
+            logs = flow.feed(batch)
+            # Callbacks need logs after the first step, and only the last stage has any.
+            return logs if self._is_fitting and logs else flow.drain()
+
+        return step
 
     def test_step_function(self, model: Any) -> Callable[[Any], Any]:
         """Returns the function that evaluates a batch."""
@@ -85,12 +115,29 @@ class PipelineDriver(DefaultDriver):
                     _tf.renew_index(each)
         return found
 
+    @contextlib.contextmanager
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
-    ) -> contextlib.AbstractContextManager[Any]:
-        """Refuses models before their first step."""
+    ) -> Iterator[None]:
+        """Refuses models before their first step; at an error, forgets what is under way."""
         refusals.check(model)
-        return contextlib.nullcontext()
+        if method != "fit":
+            yield
+            return
+        self._is_fitting = True
+        try:
+            yield
+        except BaseException:
+            for flow in self._flows:
+                flow.forget()
+            raise
+        finally:
+            self._is_fitting = False
+
+    def join(self) -> None:
+        """Has all batches that are under way pass through all stages."""
+        for flow in self._flows:
+            flow.drain()
 
     def _steps(self, model: Any) -> Steps:
         strategy = self.strategy
@@ -100,6 +147,23 @@ class PipelineDriver(DefaultDriver):
             strategy.microbatches,
             strategy.schedule,
             strategy.recompute,
+        )
+
+    def _new_flow(self, model: Any) -> Flow:
+        strategy, pipeline = self.strategy, self.pipeline(model)
+        rule = Stale(min(strategy.max_staleness, 2))
+
+        def new_steps(rows: int) -> StaleSteps:
+            count, schedule = strategy.microbatches, strategy.schedule
+            return StaleSteps(model, pipeline, count, schedule, rule.lag, rows)
+
+        return Flow(
+            new_steps,
+            len(pipeline.stages),
+            rule,
+            self._function,
+            self._run,
+            lambda steps: model.optimizer.iterations.assign_sub(steps),
         )
 
     def _build_to_predict(self, model: Any, batch: Any) -> None:
@@ -113,41 +177,25 @@ class PipelineDriver(DefaultDriver):
         traced: dict[str, Callable[..., Any]] = {}
 
         def call(batch: Any) -> Any:
-            leaves = keras.tree.flatten(batch)
-            present = [_as_tensor(each) for each in leaves if _is_present(each)]
-            rows = rows_of(present)
-            specs = [_of_any_rows(each) for each in present]
-            key = repr((rows, specs, [_is_present(each) for each in leaves]))
-            if key not in traced:
-
-                @_as_written
-                def on_present(*present: Any) -> Any:
-                    rest = iter(present)
-                    values = [
-                        next(rest) if _is_present(each) else None for each in leaves
-                    ]
-                    whole = keras.tree.pack_sequence_as(batch, values)
-                    return self.strategy.run(step, args=(whole, rows))
-
-                traced[key] = _tf.function(on_present, specs)
-            workers = self.strategy.workers
-            with workers.call() if workers else contextlib.nullcontext():
-                return traced[key](*present)
+            form = Form(batch)
+            if form.key not in traced:
+                traced[form.key] = self._function(
+                    lambda *present: step(form.batch(present), form.rows), form.specs
+                )
+            return self._run(traced[form.key], form.tensors)
 
         return call
 
+    def _function(self, step: Callable[..., Any], specs: list[Any]) -> Any:
+        """Returns a step as a graph, in the context of a replica."""
 
-def _is_present(value: Any) -> bool:
-    return value is not None and not isinstance(value, tf.experimental.Optional)
+        @_as_written
+        def in_replica(*tensors: Any) -> Any:
+            return self.strategy.run(step, args=tensors)
 
+        return _tf.function(in_replica, specs)
 
-def _of_any_rows(value: Any) -> Any:
-    # As in one process, where Keras does not know the size of a batch: what it reports of
-    # several losses depends on that.
-    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
-
-
-def _as_tensor(value: Any) -> Any:
-    if isinstance(value, tf.SparseTensor | tf.RaggedTensor):
-        return value
-    return tf.convert_to_tensor(value)
+    def _run(self, function: Any, tensors: list[Any]) -> Any:
+        workers = self.strategy.workers
+        with workers.call() if workers else contextlib.nullcontext():
+            return function(*tensors)

@@ -48,6 +48,27 @@ def check(model: Any, *needed: str) -> None:
             )
 
 
+def check_stale(model: Any) -> None:
+    """Checks a model before it is trained with results of earlier steps.
+
+    Raises:
+        PipelineError: If its optimizer counts on gradients of one batch at a time.
+    """
+    optimizer = model.optimizer
+    what = None
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        what = "scales the loss by a number that may change while a batch is under way"
+    elif optimizer.gradient_accumulation_steps:
+        what = "has gradient_accumulation_steps, which counts whole batches"
+    elif optimizer.global_clipnorm:
+        what = "has global_clipnorm, the norm of all gradients of a batch"
+    if what:
+        raise PipelineError(
+            f"the optimizer {optimizer.name!r} {what}; with max_staleness above 0 stages "
+            "compute different batches in a step. Leave that out (clipnorm is by weight), or use max_staleness=0"
+        )
+
+
 def _check_inputs(model: Any) -> None:
     for each in getattr(_tf.functional_of(model), "inputs", ()):
         if each.shape[0] is not None:

@@ -9,11 +9,13 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, make_schedule
 from tfdist.pipeline.added_losses import of_weights
-from tfdist.pipeline.devices import beside_inputs, on
-from tfdist.pipeline.microbatches import bounds, carried, joined
+from tfdist.pipeline.devices import on
+from tfdist.pipeline.end import End, at_the_end
+from tfdist.pipeline.microbatches import bounds, joined
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.order import in_order
 from tfdist.pipeline.pipeline import Pipeline
+from tfdist.pipeline.results import counted, in_structure, total, update
 from tfdist.pipeline.tasks import Tasks
 
 
@@ -49,11 +51,11 @@ class Steps:
             tasks = self._tasks(x, parts, True)
             objective = Objective(self._model, self._packed, y, weight, parts)
             scale = self._model.optimizer.scale_loss(tf.ones(()))
-            loss, predictions, of_tasks = self._forward_and_backward(
+            loss, predictions = self._forward_and_backward(
                 tasks, objective, len(parts), scale
             )
-        self._apply(of_tasks)
-        return self._results(loss, rows, (x, y, weight), predictions)
+        update(self._model, self._pipeline, dict(enumerate(tasks.sums)))
+        return self._counted(loss, rows, batch, predictions)
 
     def test(self, batch: Any, rows: int) -> Any:
         """Evaluates a batch, and returns the logs."""
@@ -68,8 +70,8 @@ class Steps:
                 loss = objective.whole(predictions)
                 for stage in self._pipeline.stages:
                     tasks.added += of_weights(stage, 1.0)[0]
-                loss = _sum([loss, *tasks.added])
-        return self._results(loss, rows, (x, y, weight), predictions)
+                loss = total([loss, *tasks.added])
+        return self._counted(loss, rows, batch, predictions)
 
     def predict(self, batch: Any, rows: int) -> Any:
         """Returns the outputs for a batch."""
@@ -80,57 +82,42 @@ class Steps:
             with on(self._last):
                 return self._packed([joined(e) for e in zip(*outputs, strict=True)])
 
+    def _counted(self, loss: Any, rows: int, batch: Any, predictions: Any) -> Any:
+        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
+
     def _tasks(self, x: Any, parts: Sequence[tuple[int, int]], training: bool) -> Tasks:
         inputs = _tf.flat_inputs(self._pipeline.functional, x)
         return Tasks(self._pipeline, inputs, parts, training, self._recompute)
 
     def _packed(self, outputs: list[Any]) -> Any:
-        structure = self._pipeline.functional.output
-        packed = keras.tree.pack_sequence_as(structure, outputs)
-        is_single = isinstance(packed, list | tuple) and len(packed) == 1
-        return packed[0] if is_single else packed
+        return in_structure(self._pipeline, outputs)
 
     def _forward(self, tasks: Tasks, count: int) -> list[list[Any]]:
         for microbatch in range(count):
             for number in range(len(self._pipeline.stages)):
                 tasks.forward(number, microbatch)
-        return [self._at_the_end(tasks, each) for each in range(count)]
-
-    def _at_the_end(self, tasks: Tasks, microbatch: int) -> list[Any]:
-        with on(self._last):
-            return [carried(each) for each in tasks.outputs(microbatch)]
+        ids = self._pipeline.outputs
+        return [at_the_end(tasks, ids, self._last, each) for each in range(count)]
 
     def _forward_and_backward(
         self, tasks: Tasks, objective: Objective, count: int, scale: Any
-    ) -> tuple[Any, Any, Tasks]:
-        stages = self._pipeline.stages
+    ) -> tuple[Any, Any]:
+        last = len(self._pipeline.stages) - 1
         added = self._regularize(tasks, scale)
-        outputs: list[Any] = [None] * count
-        whole: Any = None
-        for number, task in in_order(make_schedule(self._schedule, len(stages), count)):
-            microbatch = task.microbatch
+        by_part = self._schedule == "1f1b"
+        end = End(self._pipeline, tasks, objective, count, by_part, scale)
+        for number, task in in_order(make_schedule(self._schedule, last + 1, count)):
             if task.kind == FORWARD:
-                tasks.forward(number, microbatch)
-                if number == len(stages) - 1:
-                    outputs[microbatch] = self._at_the_end(tasks, microbatch)
-                continue
-            if number == len(stages) - 1:
-                with on(self._last):
-                    if self._schedule == "1f1b":
-                        found = objective.gradients_of_part(
-                            microbatch, outputs[microbatch], scale
-                        )
-                        tasks.add_gradients(microbatch, found)
-                    elif whole is None:
-                        whole = objective.gradients(outputs, scale)
-                        for each, gradients in enumerate(whole[2]):
-                            tasks.add_gradients(each, gradients)
-            tasks.backward(number, microbatch, scale)
+                tasks.forward(number, task.microbatch)
+                if number == last:
+                    end.after_forward(task.microbatch)
+            else:
+                if number == last:
+                    end.before_backward(task.microbatch)
+                tasks.backward(number, task.microbatch, scale)
+        loss, predictions = end.result()
         with on(self._last):
-            if whole is None:
-                predictions = objective.predictions(outputs)
-                whole = objective.whole(predictions), predictions
-            return _sum([whole[0], *added, *tasks.added]), whole[1], tasks
+            return total([loss, *added, *tasks.added]), predictions
 
     def _regularize(self, tasks: Tasks, scale: Any) -> list[Any]:
         losses = []
@@ -140,30 +127,7 @@ class Steps:
             losses += found
         return losses
 
-    def _apply(self, tasks: Tasks) -> None:
-        found = {
-            id(weight): gradient
-            for stage, sums in zip(self._pipeline.stages, tasks.sums, strict=True)
-            for weight, gradient in zip(stage.weights, sums, strict=True)
-        }
-        weights = self._model.trainable_variables
-        if not weights:
-            return
-        with beside_inputs():
-            gradients = [found.get(id(each)) for each in weights]
-            self._model.optimizer.apply(gradients, weights)
-
-    def _results(self, loss: Any, rows: int, data: Any, predictions: Any) -> Any:
-        with on(self._last):
-            x, y, weight = data
-            _tf.count_loss(self._model, loss, rows)
-            return self._model.compute_metrics(x, y, predictions, sample_weight=weight)
-
 
 def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     return x, y, weight
-
-
-def _sum(losses: Sequence[Any]) -> Any:
-    return sum(tf.cast(each, losses[0].dtype) for each in losses)

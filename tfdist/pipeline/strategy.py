@@ -47,6 +47,13 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
             what crosses a cut: a third more work for less memory.
         devices: The names of logical devices of this process. By default, the workers of
             the cluster, or all devices of this process.
+        max_staleness: How many steps old the results of another stage may be. 0: those of
+            the same step, which gives one process's results. 1: no stage waits for
+            another, so there is no bubble; each computes another batch, and its gradients
+            are some steps old: those of stage k of K by 2 (K - 1 - k) steps. 2 or more: a
+            result has a whole step to travel, and gradients are twice as old. At the end
+            of an epoch, and before a checkpoint, all batches pass through all stages:
+            each is counted and updates each weight once.
         startup_timeout: How long to wait for the workers, in seconds.
         peer_timeout: How long a worker may fail to respond afterwards, in seconds.
 
@@ -57,7 +64,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
 
     References:
         Huang et al., "GPipe: efficient training of giant neural networks using pipeline
-        parallelism", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B.
+        parallelism", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B;
+        Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS 2018,
+        for `max_staleness`.
     """
 
     def __init__(
@@ -68,6 +77,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
         recompute: bool = False,
         devices: Sequence[str] | None = None,
         *,
+        max_staleness: int = 0,
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
     ) -> None:
@@ -75,6 +85,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
         self.microbatches = arguments.checked_microbatches(microbatches)
         self.schedule = arguments.checked_schedule(schedule)
         self.recompute = recompute
+        self.max_staleness = arguments.checked_staleness(max_staleness)
         self.workers: Any = None
         if devices is None and has_cluster():
             self.workers = Workers(self, startup_timeout, peer_timeout)

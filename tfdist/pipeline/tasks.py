@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class Tasks:
 
     Args:
         pipeline: The model in stages.
-        inputs: The inputs of the model, for the whole batch.
+        inputs: The inputs of the model, for the whole batch; empty if they arrive.
         bounds: The rows of each microbatch.
         training: Whether the model is trained.
         recompute: Whether a backward task computes the forward one again.
@@ -59,7 +59,7 @@ class Tasks:
         self._shares = [(end - start) / rows for start, end in bounds]
         self._values: dict[tuple[int, int], Any] = {}
         for number, (start, end) in enumerate(bounds):
-            for each, value in zip(pipeline.inputs, inputs, strict=True):
+            for each, value in zip(pipeline.inputs, inputs, strict=False):
                 self._values[number, each] = part_of(value, start, end)
         self._after: list[list[Any]] = [[] for _ in pipeline.stages]
         self._kept: dict[tuple[int, int], _Kept] = {}
@@ -67,15 +67,39 @@ class Tasks:
         self.added: list[Any] = []
         self.sums: list[list[Any]] = [[None] * len(s.weights) for s in pipeline.stages]
 
-    def outputs(self, microbatch: int) -> list[Any]:
-        """Returns the outputs of the model for a microbatch, where they were computed."""
-        return [self._values[microbatch, each] for each in self._pipeline.outputs]
+    def arrive(self, microbatch: int, values: Mapping[int, Any]) -> None:
+        """Adds values of a microbatch that other stages computed, or inputs."""
+        self._values |= {(microbatch, each): value for each, value in values.items()}
 
-    def add_gradients(self, microbatch: int, gradients: Sequence[Any]) -> None:
-        """Adds the gradients of the loss by the model's outputs for a microbatch."""
-        for each, gradient in zip(self._pipeline.outputs, gradients, strict=True):
+    def values(self, microbatch: int, ids: Sequence[int]) -> list[Any]:
+        """Returns values of a microbatch."""
+        return [self._values[microbatch, each] for each in ids]
+
+    def draws(self, number: int, microbatch: int) -> Draws:
+        """Returns the seeds that a forward task has drawn, under `recompute`."""
+        return self._kept[number, microbatch].draws
+
+    def keep(
+        self, number: int, microbatch: int, taken: Sequence[Any], draws: Draws
+    ) -> None:
+        """Has a stage compute a forward task again that was computed elsewhere."""
+        takes = self._pipeline.stages[number].takes
+        self._kept[number, microbatch] = _Kept(
+            dict(zip(takes, taken, strict=True)), draws=list(draws)
+        )
+
+    def add_gradients(
+        self, microbatch: int, ids: Sequence[int], gradients: Sequence[Any]
+    ) -> None:
+        """Adds gradients of the loss by some values of a microbatch; None adds nothing."""
+        for each, gradient in zip(ids, gradients, strict=True):
             if gradient is not None:
                 self._gradients[microbatch, each].append(gradient)
+
+    def gradients(self, microbatch: int, ids: Sequence[int]) -> list[Any]:
+        """Returns the sums of the gradients by some values so far, or None."""
+        found = [self._gradients.get((microbatch, each)) for each in ids]
+        return [tf.add_n(each) if each else None for each in found]
 
     def forward(self, number: int, microbatch: int) -> None:
         """Adds the forward task of a stage."""
