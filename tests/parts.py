@@ -30,6 +30,7 @@ PARTS = {
         "test_multi_worker*",
         "test_ring_*",
         "test_all_reduce*",
+        "test_model_parallel",
         "test_pipeline",
         "test_pipeline_cluster",
         "test_pipeline_cut",

@@ -145,8 +145,14 @@ def test_who_is_started_again(exits, expected):
 def test_programs_that_cannot_lose_a_task_are_not_started_again():
     assert again(WORKERS, "every_task", {WORKER: -9}) == set()
     assert again(TWO_PS, "every_task", {PS: -9}) == set()
+
+
+@pytest.mark.parametrize("exits", [{WORKER: -9}, {CHIEF: 1, WORKER: -9}, {CHIEF: -9}])
+def test_without_ps_the_workers_have_the_variables(exits):
     no_ps = Cluster.from_hosts(chief="a:1", worker="a:2,a:3")
-    assert again(no_ps, "coordinator", {WORKER: -9}) == set()
+    everybody = {CHIEF, Task("worker", 0), Task("worker", 1)}
+    assert again(no_ps, "coordinator", exits) == everybody
+    assert again(no_ps, "coordinator", {CHIEF: 1}) == set()
 
 
 @pytest.mark.parametrize(

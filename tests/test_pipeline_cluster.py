@@ -55,3 +55,19 @@ def test_it_trains_evaluates_and_predicts_as_one_process(found):
 def test_what_it_saves_is_loaded_by_one_process(found):
     assert found["loaded"] == 0
     assert found["restored"] == 0
+
+
+def test_a_lost_stage_comes_back_and_training_goes_on_from_its_backup(tmp_path):
+    cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.local", *cluster, STARTUP_FLAG]
+        + [f"--log_dir={tmp_path / 'logs'}"]
+        + [PROGRAM.with_name("pipeline_lost_stage.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "worker:1 was killed by SIGKILL; restarted chief, worker:0" in done.stderr
+    # One epoch of five steps was kept, and of the second two steps were lost.
+    assert "epochs [1, 2, 3] iterations 20" in done.stdout

@@ -194,6 +194,44 @@ def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
         status.assert_existing_objects_matched()
 
 
+def plan_of(model, placed):
+    graph = tfdist.model_parallel.estimated.estimate_layers(model, flops=1e9)
+    devices = tuple(tfdist.Device(each) for each in ("one", "two"))
+    by_node = {node: placed.get(node.partition("#")[0], "one") for node in graph.order}
+    return tfdist.LayerPlan(graph, devices, tfdist.Links(1e9), by_node)
+
+
+def towers():
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    left = layers.Dense(6, "relu", name="left")(a)
+    right = layers.Dense(6, "relu", name="right")(b)
+    score = layers.Dense(1, name="score")(layers.add([left, right], name="both") * 2.0)
+    return keras.Model([a, b], score)
+
+
+def test_a_plan_of_place_layers_says_the_stages():
+    plan = plan_of(towers(), {"right": "two", "b": "two"})
+
+    def fit(model):
+        options = {"batch_size": 6, "epochs": 2, "shuffle": False, "verbose": 0}
+        return model.fit([X, X[::-1]], Y, **options).history
+
+    strategy = tfdist.PipelineStrategy(plan, 3)
+    both(towers, fit, strategy)
+    # It goes back to the first device, which so has two of three stages.
+    one, two = (tf.config.list_logical_devices()[i].name[-5:] for i in range(2))
+    assert [each[-5:] for each in strategy.devices] == [one, two, one]
+    model = built(towers, strategy)
+    assert strategy.stages_of(model) == [["left"], ["right"], ["both", "score"]]
+    with pytest.raises(
+        tfdist.PipelineError, match="lacks the layers a, b of the model"
+    ):
+        tfdist.PipelineStrategy(plan).stages_of(built(named))
+    crossed = {"twice": "one", "between": "two", "end": "two"}
+    with pytest.raises(tfdist.PipelineError, match="'twice' in several stages"):
+        tfdist.PipelineStrategy(plan_of(shared(), crossed))
+
+
 class Own(keras.Model):
     def __init__(self):
         super().__init__()

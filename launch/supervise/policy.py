@@ -87,7 +87,8 @@ def to_restart(
 ) -> tuple[Task, ...]:
     """Decides which tasks to restart so that the job can continue.
 
-    A worker holds no state, so it is restarted alone. The variables of a lost ps are
+    Beside ps a worker holds no state, so it is restarted alone; without any ps, what is
+    said of a ps here is true of each worker. The variables of a lost ps are
     gone, and TensorFlow's chief cannot connect to its replacement: the chief restarts
     too, and resumes from its checkpoint. The same happens when the chief is lost. The
     next chief cannot use the variables on the ps, so every ps restarts with the chief,
@@ -105,23 +106,23 @@ def to_restart(
         Tasks of `plans`, in their order; none if the job is over or cannot continue.
     """
     servers = [plan.task for plan in plans if plan.is_server]
-    every_ps = [task for task in servers if task.job == "ps"]
+    # Who has the variables.
+    holders = [task for task in servers if task.job == "ps"] or servers
     chief = leader(plans)
-    # Without a ps, a chief holds the variables that the workers compute with.
-    if kind != COORDINATOR or chief is None or not every_ps or exits.get(chief) == 0:
+    if kind != COORDINATOR or chief is None or not holders or exits.get(chief) == 0:
         return ()
     again = {task for task in exits if task in servers}
-    lost_ps = again & set(every_ps)
+    lost = again & set(holders)
     for task, code in exits.items():
         if is_program_error(code) and task not in servers:
-            # The chief's script also fails because a ps is gone.
-            if task == chief and lost_ps:
+            # The chief's script also fails because variables are gone.
+            if task == chief and lost:
                 continue
             return ()
         if code != 0:
             again.add(task)
-    if lost_ps or chief in again:
-        again |= {chief, *every_ps}
+    if lost or chief in again:
+        again |= {chief, *holders}
     return tuple(plan.task for plan in plans if plan.task in again)
 
 

@@ -61,9 +61,9 @@ class Restarts:
         if self._end_request:
             return ()
         if self._leader and exits.get(self._leader, 0) > 0:
-            # The chief's program fails when a ps dies. The ps is the cause, but its
-            # exit may be seen a moment after the chief's.
-            self._loop.wait(lambda: any(task.job == "ps" for task in exits), _MOMENT)
+            # The chief's program fails when a server with variables dies. That is the
+            # cause, but its exit may be seen a moment after the chief's.
+            self._loop.wait(lambda: bool(set(exits) - {self._leader}), _MOMENT)
         if self._job.kind == EVERY_TASK:
             failed = [task for task in exits if exits[task] != 0]
             return tuple(task for task in failed if self._can_spare([task]))

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist.model_parallel.plan import LayerPlan
 from tfdist.model_parallel.schedule import SCHEDULES
 from tfdist.pipeline.errors import PipelineError
+from tfdist.pipeline.planned import stages_of
 
 AUTO = "auto"
 
 
-def checked_stages(stages: Any) -> int | str | list[list[str]]:
-    """Returns "auto", a number, or a list of lists of names.
+Stages = int | str | list[list[str]] | LayerPlan
+
+
+def checked_stages(stages: Any) -> Stages:
+    """Returns "auto", a number, a list of lists of names, or a plan.
 
     Raises:
         PipelineError: If it is none of these.
@@ -19,13 +24,16 @@ def checked_stages(stages: Any) -> int | str | list[list[str]]:
         return AUTO
     if isinstance(stages, int) and not isinstance(stages, bool) and stages >= 1:
         return stages
+    if isinstance(stages, LayerPlan):
+        return stages
     is_lists = isinstance(stages, Sequence) and not isinstance(stages, str) and stages
     if not is_lists or any(
         isinstance(each, str) or not isinstance(each, Sequence) for each in stages
     ):
         raise PipelineError(
-            f"stages must be {AUTO!r}, a number of stages of at least 1, or a list with a "
-            f"list of layer names for each stage; received {stages!r}"
+            f"stages must be {AUTO!r}, a number of stages of at least 1, a list with a list "
+            "of layer names for each stage, or a plan of tfdist.place_layers; received "
+            f"{stages!r}"
         )
     lists = [[getattr(each, "name", each) for each in stage] for stage in stages]
     if [] in lists:
@@ -91,21 +99,23 @@ def checked_schedule(schedule: Any) -> str:
     return str(schedule)
 
 
-def number_of_stages(
-    stages: int | str | list[list[str]], devices: Sequence[str]
-) -> int:
-    """Returns the number of stages.
+def devices_of(stages: Stages, available: Sequence[str]) -> tuple[str, ...]:
+    """Returns the device of each stage, of those that are available.
 
     Raises:
-        PipelineError: If there are more than devices.
+        PipelineError: If there are too few.
     """
     if isinstance(stages, str):
-        return len(devices)
-    count = stages if isinstance(stages, int) else len(stages)
-    if count > len(devices):
+        return tuple(available)
+    if isinstance(stages, LayerPlan):
+        numbers = [each.device for each in stages_of(stages)]
+    else:
+        numbers = list(range(stages if isinstance(stages, int) else len(stages)))
+    needed = max(numbers) + 1
+    if needed > len(available):
         raise PipelineError(
-            f"{count} stages need as many devices; there are {len(devices)}: "
-            f"{', '.join(devices)}. Start more workers (--num_workers={count}), pass "
+            f"{needed} stages need as many devices; there are {len(available)}: "
+            f"{', '.join(available)}. Start more workers (--num_workers={needed}), pass "
             "more devices, or ask for fewer stages"
         )
-    return count
+    return tuple(available[each] for each in numbers)

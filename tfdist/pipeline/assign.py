@@ -5,15 +5,18 @@ from typing import Any
 
 import keras
 
+from tfdist.model_parallel.plan import LayerPlan
+from tfdist.pipeline.arguments import Stages
 from tfdist.pipeline.cost import cost_of
 from tfdist.pipeline.cut import cut
 from tfdist.pipeline.errors import PipelineError
+from tfdist.pipeline.planned import stages_of
 
 
 def assign(
     functional: Any,
     nodes: Sequence[Any],
-    stages: int | str | list[list[str]],
+    stages: Stages,
     count: int,
 ) -> list[int]:
     """Returns the stage of each call of a layer.
@@ -21,20 +24,25 @@ def assign(
     Args:
         functional: The functional model.
         nodes: The calls, each after those whose results it takes.
-        stages: "auto", a number of stages, or the layers of each.
+        stages: "auto", a number of stages, the layers of each, or a plan.
         count: The number of stages.
 
     Raises:
         PipelineError: If the stages are none of this model.
     """
-    if not isinstance(stages, list):
+    if isinstance(stages, str | int):
         return cut([cost_of(each) for each in nodes], count, _joined(nodes))
-    numbers = _as_listed(functional, nodes, stages)
+    if isinstance(stages, LayerPlan):
+        listed = _as_planned(functional, stages)
+    else:
+        listed = {name: number for number, each in enumerate(stages) for name in each}
+        _check_names(functional, listed)
+    numbers = _as_listed(nodes, listed)
     _check_shared(nodes, numbers)
     for number in range(count):
         if number not in numbers:
             raise PipelineError(
-                f"stage {number} of {count} computes nothing: {stages[number]} are inputs. "
+                f"stage {number} of {count} computes nothing: what it names are inputs. "
                 "Give it a layer, or leave the stage out"
             )
     return numbers
@@ -49,11 +57,22 @@ def _joined(nodes: Sequence[Any]) -> list[tuple[int, int]]:
     return [(each[0], each[-1]) for each in uses.values() if len(each) > 1]
 
 
-def _as_listed(
-    functional: Any, nodes: Sequence[Any], stages: list[list[str]]
-) -> list[int]:
-    listed = {name: number for number, each in enumerate(stages) for name in each}
-    _check_names(functional, listed)
+def _as_planned(functional: Any, plan: LayerPlan) -> dict[str, int]:
+    stages = stages_of(plan)
+    listed = {
+        name: number for number, each in enumerate(stages) for name in each.layers
+    }
+    layers = [each.name for each in functional.layers if not _is_input(each)]
+    if missing := [each for each in layers if each not in listed]:
+        raise PipelineError(
+            f"the plan lacks the layers {', '.join(missing)} of the model "
+            f"{functional.name!r}: it is that of another model. Plan this one by "
+            "tfdist.place_layers; the names of layers count"
+        )
+    return listed
+
+
+def _as_listed(nodes: Sequence[Any], listed: dict[str, int]) -> list[int]:
     made: dict[int, tuple[int, str]] = {}
     numbers = []
     for node in nodes:

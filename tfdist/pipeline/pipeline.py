@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.pipeline.arguments import Stages
 from tfdist.pipeline.assign import assign
 
 
@@ -54,7 +55,7 @@ class Pipeline:
 
     Args:
         functional: The functional model.
-        stages: "auto", a number of stages, or the layers of each.
+        stages: "auto", a number of stages, the layers of each, or a plan.
         devices: The device of each stage.
 
     Raises:
@@ -64,7 +65,7 @@ class Pipeline:
     def __init__(
         self,
         functional: Any,
-        stages: int | str | list[list[str]],
+        stages: Stages,
         devices: Sequence[str],
     ) -> None:
         # Kept, so that the identities of its tensors stay theirs.

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.membership import JoinsOnce
+from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline import arguments
 from tfdist.pipeline.devices import devices_here
 from tfdist.pipeline.driver import PipelineDriver
@@ -36,7 +37,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
 
     Args:
         stages: "auto" for as many stages as devices, of about equal cost; their number;
-            or a list with a list of layer names for each stage.
+            a list with a list of layer names for each stage; or a plan of
+            `tfdist.place_layers`, whose first device is the first one here, and so on.
+            A device to which a plan goes back has several stages.
         microbatches: The number of microbatches, M. A batch of fewer rows has a
             microbatch per row; of rows that M does not divide, the first microbatches
             have one more, and each counts by its rows.
@@ -71,7 +74,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
 
     def __init__(
         self,
-        stages: int | str | Sequence[Sequence[str]] = "auto",
+        stages: int | str | Sequence[Sequence[str]] | LayerPlan = "auto",
         microbatches: int = 4,
         schedule: str = "gpipe",
         recompute: bool = False,
@@ -92,8 +95,8 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
             available = self.workers.devices
         else:
             available = devices_here(devices)
-        count = arguments.number_of_stages(self.given_stages, available)
-        super().__init__(PipelineExtended(self, available[:count]))
+        of_stages = arguments.devices_of(self.given_stages, available)
+        super().__init__(PipelineExtended(self, of_stages))
         self.fit_driver = PipelineDriver(self)
 
     @property
