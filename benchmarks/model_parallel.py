@@ -84,7 +84,7 @@ def bytes_of_links() -> dict[str, float]:
     values = local.define_flags()
     with shaped_hosts("1gbit", 0, 2) as hosts, tempfile.TemporaryDirectory() as logs:
         values(["launch.local", *CLUSTER, f"--log_dir={logs}", "--startup_timeout=200"])
-        options = "--part=bytes", f"--rows={BYTES_ROWS}"
+        options = "--part=bytes", f"--rows={BYTES_ROWS}", "--epochs=5"
         job = local.job_of(values, Program(str(PROGRAM), options), hosts.cluster)
         job = hosts.place(job)
         found = run(job, {}, partial(hosts.bytes_of, job))
@@ -93,7 +93,7 @@ def bytes_of_links() -> dict[str, float]:
     # Functions are traced and sent in the first epoch.
     return {
         f"worker:{each}": statistics.median(
-            epoch.received[f"worker:{each}"] / program.BATCHES
+            epoch.received[f"worker:{each}"] / program.SENT
             for epoch in found.epochs[1:]
         )
         for each in range(2)

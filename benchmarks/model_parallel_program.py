@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import app, flags
 
-FEATURES, BATCHES, TIMED = 32, 3, 2
+FEATURES, BATCHES, TIMED, SENT = 32, 3, 2, 60
 ROWS, WIDTH = 512, 768
 MICROBATCHES = (1, 2, 4, 8)
 SLEEP = 0.04  # Seconds of a forward task of a stage that sleeps; a backward task is twice that.
@@ -304,7 +304,7 @@ def send() -> None:
     with strategy.scope():
         model = build(FLAGS.width)
     rows = FLAGS.rows * MICROBATCHES[-1]
-    x = np.ones((rows * BATCHES, FEATURES), np.float32)
+    x = np.ones((rows * SENT, FEATURES), np.float32)
     model.fit(x, x[:, :1], rows, epochs=FLAGS.epochs, verbose=0, shuffle=False)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist import _tf
 
 pytestmark = pytest.mark.own_process
 
@@ -160,6 +161,44 @@ def test_variables_and_slots_are_on_the_devices_of_their_stages():
     assert len(slots) == 3 * len(model.weights)
     for slot, weight in slots:
         assert slot.value.device == weight.value.device, slot.path
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_gradients_stay_on_the_devices_of_their_stages(optimizer, monkeypatch):
+    """TensorFlow would gather all of them on one device, to add up one replica's."""
+    functions = []
+    traced = _tf.function
+
+    def noted(*args):
+        functions.append(traced(*args))
+        return functions[-1]
+
+    monkeypatch.setattr(_tf, "function", noted)
+    strategy = tfdist.PipelineStrategy(2, 2)
+    train(chain, strategy, optimizer)
+    graph = functions[0].get_concrete_function().graph
+    homes = {
+        inside.op.name: outside.device
+        for outside, inside in graph.captures
+        if outside.dtype == tf.resource
+    }
+
+    def device_of(op):
+        return next(
+            (homes[e.op.name] for e in op.inputs if e.op.name in homes), op.device
+        )
+
+    weights = {weight.shape for weight in train(chain)[0].weights}
+    crossing = [
+        (each, op)
+        for op in graph.get_operations()
+        for each in op.inputs
+        if each.dtype != tf.resource and device_of(op) and device_of(each.op)
+        if device_of(op) != device_of(each.op) and each.shape in weights
+    ]
+    assert not crossing
+    stages = {device_of(op) for op in graph.get_operations()} & set(strategy.devices)
+    assert len(stages) == 2
 
 
 class Noting(keras.layers.Layer):

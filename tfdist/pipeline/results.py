@@ -7,6 +7,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.computation import computing
+from tfdist.keras.plain_computation import PlainComputation
 from tfdist.pipeline.devices import beside_inputs, on
 from tfdist.pipeline.pipeline import Pipeline
 
@@ -44,7 +46,8 @@ def update(
     is_whole = len(gradients) == len(pipeline.stages)
     weights = [e for e in model.trainable_variables if is_whole or id(e) in found]
     if weights:
-        with beside_inputs():
+        # There is one replica: TensorFlow's sum over replicas would gather all gradients.
+        with beside_inputs(), computing(PlainComputation()):
             model.optimizer.apply([found.get(id(each)) for each in weights], weights)
     return bool(weights)
 
