@@ -43,6 +43,7 @@ MEMORY = {
 }
 MEMORY_SIZE = ["--rows=4096", "--width=512"]
 BYTES_ROWS = 64
+ACCURACY_SIZE = ["--repeats=2", "--epochs=6"]
 BUBBLE_SIZE = ["--rows=256", "--width=1024"]
 PARTS = ("bubble", "speed", "sleep", "memory", "bytes", "accuracy")
 FLAGS = flags.FLAGS
@@ -70,7 +71,8 @@ def on_workers(options: Sequence[str]) -> Any:
 
 def in_one_process(part: str) -> Any:
     """Runs a part on the devices of one process, and returns what it prints."""
-    command = [sys.executable, str(PROGRAM), f"--part={part}"]
+    size = ACCURACY_SIZE if part == "accuracy" else []
+    command = [sys.executable, str(PROGRAM), f"--part={part}", *size]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(_last_line(done.stdout))
 
@@ -166,13 +168,15 @@ def memory_table(measured: Mapping[str, Any]) -> str:
 
 def accuracy_table(measured: Mapping[str, Any]) -> str:
     """Returns the test accuracy for stages and staleness, over seeds."""
+    found = measured["accuracy"]
     cells = []
-    for name, found in measured["accuracy"].items():
-        stages, staleness = name.split()
-        text = f"{statistics.mean(found):.3f} ({min(found):.3f} to {max(found):.3f})"
+    for stages, staleness in dict.fromkeys(tuple(name.split()[1:]) for name in found):
         late = 2 * int(staleness) * (int(stages) - 1)
-        cells.append((stages, staleness, late, text))
-    heads = ("stages", "`max_staleness`", "steps that stage 0 is late", "test accuracy")
+        of_rates = [found[f"{each} {stages} {staleness}"] for each in program.RATES]
+        means = [f"{statistics.mean(e):.3f} ({min(e):.3f})" for e in of_rates]
+        cells.append((stages, staleness, late, *means))
+    rates = (f"rate {each}" for each in program.RATES)
+    heads = ("stages", "`max_staleness`", "steps that stage 0 is late", *rates)
     return pages.table(heads, cells)
 
 

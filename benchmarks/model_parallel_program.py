@@ -4,6 +4,7 @@ Each part prints one line of JSON: seconds per step, or bytes of memory.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -19,6 +20,7 @@ from absl import app, flags
 FEATURES, BATCHES, TIMED, SENT = 32, 3, 2, 60
 ROWS, WIDTH = 512, 768
 MICROBATCHES = (1, 2, 4, 8)
+RATES = (0.05, 0.01)
 SLEEP = 0.04  # Seconds of a forward task of a stage that sleeps; a backward task is twice that.
 FLAGS = flags.FLAGS
 
@@ -238,28 +240,37 @@ def accuracies() -> dict[str, list[float]]:
     is_test = np.arange(len(y)) % 5 == 0
     split_into_devices(4)
     found: dict[str, list[float]] = {}
-    for seed in range(FLAGS.repeats):
-        for count, staleness in ((1, 0), (2, 1), (2, 2), (4, 1), (4, 2)):
-            keras.utils.set_random_seed(seed)
-            strategy = tfdist.PipelineStrategy(count, 2, max_staleness=staleness)
-            layers = keras.layers
-            with strategy.scope():
-                model = keras.Sequential([keras.Input((28, 28, 1))])
-                for filters in (16, 16, 32, 32):
-                    stride = 2 if filters == 32 else 1
-                    model.add(layers.Conv2D(filters, 3, stride, activation="relu"))
-                model.add(layers.Flatten())
-                model.add(layers.Dense(64, "relu"))
-                model.add(layers.Dense(10))
-                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-                optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-                model.compile(optimizer, loss, metrics=["accuracy"])
-            train = x[~is_test][:3968], y[~is_test][:3968]
-            model.fit(*train, 64, epochs=FLAGS.epochs, verbose=0)
-            accuracy = model.evaluate(x[is_test], y[is_test], 100, verbose=0)[1]
-            found.setdefault(f"{count} {staleness}", []).append(accuracy)
-            print(seed, count, staleness, accuracy, file=sys.stderr, flush=True)
+    train = x[~is_test][:3968], y[~is_test][:3968]
+    cases = itertools.product(
+        range(FLAGS.repeats), RATES, ((1, 0), (2, 1), (2, 2), (4, 1), (4, 2))
+    )
+    for seed, rate, (count, staleness) in cases:
+        keras.utils.set_random_seed(seed)
+        strategy = tfdist.PipelineStrategy(count, 2, max_staleness=staleness)
+        with strategy.scope():
+            model = cnn(rate)
+        model.fit(*train, 64, epochs=FLAGS.epochs, verbose=0)
+        accuracy = model.evaluate(x[is_test], y[is_test], 100, verbose=0)[1]
+        found.setdefault(f"{rate} {count} {staleness}", []).append(accuracy)
     return found
+
+
+def cnn(rate: float) -> Any:
+    """Returns a CNN for MNIST, compiled with this rate of SGD with momentum."""
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((28, 28, 1))])
+    for filters in (16, 16, 32, 32):
+        stride = 2 if filters == 32 else 1
+        model.add(layers.Conv2D(filters, 3, stride, activation="relu"))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(64, "relu"))
+    model.add(layers.Dense(10))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
 
 
 def split_into_devices(count: int) -> None:

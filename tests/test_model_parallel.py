@@ -1,4 +1,4 @@
-"""The example of a model for which no process of the job has the memory, and its benchmark."""
+"""A model that no process has memory for (docs/examples.md), and the benchmark of pieces."""
 
 import importlib
 import json

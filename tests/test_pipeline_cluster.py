@@ -14,18 +14,23 @@ pytestmark = pytest.mark.cluster
 PROGRAM = Path(__file__).parent / "programs" / "pipeline_stages.py"
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("pipeline")
+def run(directory, program, *options):
     cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
     done = subprocess.run(
         [sys.executable, "-m", "launch.local", *cluster, STARTUP_FLAG]
-        + [f"--log_dir={directory / 'logs'}", PROGRAM, str(directory)],
+        + [f"--log_dir={directory / 'logs'}", program, str(directory), *options],
         capture_output=True,
         text=True,
         timeout=PROGRAM_DEADLINE,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pipeline")
+    run(directory, PROGRAM)
     return json.loads((directory / "found.json").read_text())
 
 
@@ -58,16 +63,18 @@ def test_what_it_saves_is_loaded_by_one_process(found):
 
 
 def test_a_lost_stage_comes_back_and_training_goes_on_from_its_backup(tmp_path):
-    cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.local", *cluster, STARTUP_FLAG]
-        + [f"--log_dir={tmp_path / 'logs'}"]
-        + [PROGRAM.with_name("pipeline_lost_stage.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done = run(tmp_path, PROGRAM.with_name("pipeline_lost_stage.py"))
     assert "worker:1 was killed by SIGKILL; restarted chief, worker:0" in done.stderr
     # One epoch of five steps was kept, and of the second two steps were lost.
     assert "epochs [1, 2, 3] iterations 20" in done.stdout
+
+
+def test_without_waiting_each_batch_still_counts_once(tmp_path):
+    run(tmp_path, PROGRAM, "--without_waiting")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(set(found["processes"])) == 2
+    assert found["difference"] < 1e-6
+    for name, values in found["expected"].items():
+        assert found["history"][name] == pytest.approx(values, rel=1e-5)
+    assert found["iterations"] == 2 + 3 * 5
+    assert found["losses"][-1] < found["losses"][0]

@@ -74,6 +74,7 @@ PURE = {
         "errors",
         "file",
         "fit",
+        "flow",
         "graph",
         "heft",
         "may_start",
@@ -91,7 +92,7 @@ PURE = {
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
-    "pipeline": ["arguments", "cut", "errors", "order"],
+    "pipeline": ["arguments", "cut", "errors", "order", "planned"],
     "placement": ["*"],
     "planning": [
         "forecast",
