@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "ps-not-restarted",
         "launch/supervise/policy.py",
-        ("again |= {chief, *every_ps}", "again |= {chief}"),
+        ("again |= {chief, *holders}", "again |= {chief}"),
         "tests/test_launch_policy.py",
     ),
     Mutant(
