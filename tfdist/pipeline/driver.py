@@ -13,7 +13,7 @@ from tfdist.keras.default_driver import DefaultDriver
 from tfdist.model_parallel.may_start import Stale
 from tfdist.pipeline import refusals
 from tfdist.pipeline.flow import Flow
-from tfdist.pipeline.form import Form
+from tfdist.pipeline.form import Form, tensors_of
 from tfdist.pipeline.moves import move
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.stale_steps import StaleSteps
@@ -177,12 +177,13 @@ class PipelineDriver(DefaultDriver):
         traced: dict[str, Callable[..., Any]] = {}
 
         def call(batch: Any) -> Any:
-            form = Form(batch)
+            tensors = tensors_of(batch)
+            form = Form(batch, tensors)
             if form.key not in traced:
                 traced[form.key] = self._function(
                     lambda *present: step(form.batch(present), form.rows), form.specs
                 )
-            return self._run(traced[form.key], form.tensors)
+            return self._run(traced[form.key], tensors)
 
         return call
 

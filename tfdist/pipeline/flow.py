@@ -5,7 +5,7 @@ from typing import Any
 
 from tfdist.model_parallel.flow import Active, active
 from tfdist.model_parallel.may_start import Stale
-from tfdist.pipeline.form import Form
+from tfdist.pipeline.form import Form, tensors_of
 from tfdist.pipeline.stale_steps import StaleSteps
 
 
@@ -47,12 +47,13 @@ class Flow:
         Returns:
             The logs of the batches that the last stage has computed so far.
         """
-        form = Form(batch)
+        tensors = tensors_of(batch)
+        form = Form(batch, tensors)
         if self._form is not None and form.key != self._form.key:
             self.drain()
         self._form = form
         self._batches += 1
-        self._advance(form.tensors)
+        self._advance(tensors)
         return self._logs
 
     def drain(self) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from tfdist.pipeline.microbatches import rows_of
 
 
 class Form:
-    """A batch as a flat list of tensors, and how to make it of them.
+    """How a batch is made of a flat list of tensors.
+
+    Functions that are traced keep it, so it has no tensor.
 
     Args:
         batch: A batch as Keras passes it on.
+        tensors: Those of the batch, by `tensors_of`.
 
     Attributes:
-        tensors: Its tensors.
-        rows: How many rows it has.
+        rows: How many rows the batch has.
         specs: Of its tensors, with any number of rows.
         key: Equal for batches of equal form and number of rows.
 
@@ -25,13 +27,12 @@ class Form:
         PipelineError: If it cannot be split into microbatches.
     """
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, tensors: Sequence[Any]) -> None:
         leaves = keras.tree.flatten(batch)
         self._is_present = [_is_present(each) for each in leaves]
         self._structure = keras.tree.map_structure(lambda _: None, batch)
-        self.tensors = [_as_tensor(each) for each in leaves if _is_present(each)]
-        self.rows = rows_of(self.tensors)
-        self.specs = [_of_any_rows(each) for each in self.tensors]
+        self.rows = rows_of(tensors)
+        self.specs = [_of_any_rows(each) for each in tensors]
         self.key = repr((self.rows, self.specs, self._is_present))
 
     def batch(self, tensors: Sequence[Any]) -> Any:
@@ -39,6 +40,12 @@ class Form:
         rest = iter(tensors)
         values = [next(rest) if present else None for present in self._is_present]
         return keras.tree.pack_sequence_as(self._structure, values)
+
+
+def tensors_of(batch: Any) -> list[Any]:
+    """Returns what is there of a batch, as tensors."""
+    leaves = keras.tree.flatten(batch)
+    return [_as_tensor(each) for each in leaves if _is_present(each)]
 
 
 def _is_present(value: Any) -> bool:

@@ -73,7 +73,6 @@ class Links:
         }
         self._batches = [Mailbox(each) for each in devices]
         self._kept = [Mailbox(each) for each in devices]
-        self._last = last
 
     def inputs_of(self, stage: int) -> list[int]:
         """Returns the inputs of the model that a stage takes."""

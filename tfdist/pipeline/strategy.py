@@ -56,7 +56,8 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
             are some steps old: those of stage k of K by 2 (K - 1 - k) steps. 2 or more: a
             result has a whole step to travel, and gradients are twice as old. At the end
             of an epoch, and before a checkpoint, all batches pass through all stages:
-            each is counted and updates each weight once.
+            each is counted and updates each weight once. All stages but the last compute
+            activations again, whatever `recompute` is.
         startup_timeout: How long to wait for the workers, in seconds.
         peer_timeout: How long a worker may fail to respond afterwards, in seconds.
 

@@ -58,8 +58,8 @@ class Tasks:
         rows = bounds[-1][1]
         self._shares = [(end - start) / rows for start, end in bounds]
         self._values: dict[tuple[int, int], Any] = {}
-        for number, (start, end) in enumerate(bounds):
-            for each, value in zip(pipeline.inputs, inputs, strict=False):
+        for number, (start, end) in enumerate(bounds if inputs else ()):
+            for each, value in zip(pipeline.inputs, inputs, strict=True):
                 self._values[number, each] = part_of(value, start, end)
         self._after: list[list[Any]] = [[] for _ in pipeline.stages]
         self._kept: dict[tuple[int, int], _Kept] = {}
