@@ -226,6 +226,7 @@ def test_the_public_names():
         "UnknownSizesError",
         "VariableSpec",
         "Weight",
+        "WhenChanged",
         "WorkerReport",
         "byte_size_load_fn",
         "embedding_lookup_sparse_with_distributed_aggregation",

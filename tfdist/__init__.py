@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.parameter_server.consistency.staleness import StalenessReport
     from tfdist.parameter_server.consistency.synchronous import Synchronous
     from tfdist.parameter_server.consistency_schedule import ConsistencySchedule
-    from tfdist.parameter_server.exchange import Every
+    from tfdist.parameter_server.exchange import Every, WhenChanged
     from tfdist.parameter_server.exchange_report import ExchangeReport
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
     from tfdist.parameter_server.fit.resume import CheckpointMismatchError
@@ -111,7 +111,7 @@ _PURE = {
     "tfdist.parameter_server.consistency.bounded_staleness": ("BoundedStaleness",),
     "tfdist.parameter_server.consistency.synchronous": ("Synchronous",),
     "tfdist.parameter_server.consistency.staleness": ("StalenessReport",),
-    "tfdist.parameter_server.exchange": ("Every",),
+    "tfdist.parameter_server.exchange": ("Every", "WhenChanged"),
     "tfdist.parameter_server.exchange_report": ("ExchangeReport",),
     "tfdist.pipeline.errors": ("PipelineError",),
     "tfdist.placement.partition": (
@@ -280,6 +280,7 @@ __all__ = [
     "UnknownSizesError",
     "VariableSpec",
     "Weight",
+    "WhenChanged",
     "WorkerReport",
     "byte_size_load_fn",
     "embedding_lookup_sparse_with_distributed_aggregation",

@@ -108,10 +108,13 @@ from tfdist._tf.workers import (
     NOT_HERE_YET,
     connect_to_workers,
     observe_workers,
+    has_run,
     of_this_worker,
+    run_on_workers,
     recover_workers_one_by_one,
     run_on_devices,
     values_per_worker,
+    was_lost,
 )
 
 __all__ = [
@@ -178,7 +181,9 @@ __all__ = [
     "new_cancellation",
     "new_executor",
     "observe_workers",
+    "has_run",
     "of_this_worker",
+    "run_on_workers",
     "operations_of",
     "random_seeds",
     "recover_workers_one_by_one",
@@ -196,6 +201,7 @@ __all__ = [
     "use_own_peer_watch",
     "value_of",
     "values_per_worker",
+    "was_lost",
     "variables_to_initialize",
     "wait_for_result",
     "waiting_for",

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.cluster_coordinator import (
+    ClosureAbortedError,
     Worker,
     WorkerPreemptionHandler,
 )
@@ -173,6 +174,37 @@ def connect_to_workers(addresses: Mapping[int, str]) -> None:
     workers.tasks.clear()
     workers.tasks.update(addresses)
     context.context().update_server_def(definition)
+
+
+def run_on_workers(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    function: Any,
+    workers: Collection[int],
+) -> dict[int, Any]:
+    """Runs a `ConcreteFunction` once on each of these workers, after what they run now.
+
+    Returns:
+        What `has_run` and `was_lost` take, by the index of the worker.
+    """
+    of_all = coordinator._cluster.workers
+    return {index: of_all[index].create_resource(function) for index in workers}
+
+
+def has_run(output: Any, timeout: float) -> bool:
+    """Waits until a function has ended on its worker, or the worker is lost."""
+    return bool(output._status_available_event.wait(timeout))
+
+
+def was_lost(output: Any) -> bool:
+    """Whether the worker was lost on which a function was to run, which has ended.
+
+    Raises:
+        tf.errors.OpError: If the function has failed.
+    """
+    error = output._get_error()
+    if error is None or isinstance(error, ClosureAbortedError):
+        return error is not None
+    raise error
 
 
 def values_per_worker(variable: Any) -> Sequence[Any]:

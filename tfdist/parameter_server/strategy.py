@@ -41,7 +41,8 @@ from tfdist.parameter_server.consistency.setting import (
     setting_of,
 )
 from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.exchange import Every, check_exchange
+from tfdist.parameter_server.caching.caches import Caches
+from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
 from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
@@ -107,7 +108,8 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         checkpoint_interval: How often to begin a checkpoint, in seconds.
         checkpoints_to_keep: How many of the newest checkpoints to keep per `fit`.
         exchange: How often `fit` and `evaluate` move values between the workers and
-            the ps: in each step, or `tfdist.Every(k)` for once in k steps.
+            the ps: in each step, `tfdist.Every(k)` for once in k steps, or
+            `tfdist.WhenChanged(threshold)` for what has changed enough.
         consistency: When a step of `fit` may start, and which gradients count: one of
             `tfdist.Asynchronous()`, `tfdist.BoundedStaleness(s)` and
             `tfdist.Synchronous()`, or a policy of your own. Defaults to the environment
@@ -142,7 +144,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_interval: float = 30.0,
         checkpoints_to_keep: int = 3,
-        exchange: Every | None = None,
+        exchange: Every | WhenChanged | None = None,
         consistency: Consistency | None = None,
         timeline: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -158,7 +160,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         timeline = timeline or os.environ.get(contract.TIMELINE)
         self._measures = asks or bool(timeline) or not is_free(consistency)
         check_consistency(consistency)
-        check_combination(consistency, exchange.steps)
+        check_combination(consistency, exchange)
         checkpoints = CheckpointOptions(
             checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR),
             checkpoint_interval,
@@ -218,6 +220,8 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         self.checkpoints = checkpoints
         self.exchange = exchange
         self.exchanges = Exchanges(self.num_replicas)
+        self.caches = Caches(self)
+        self._in_flight.collect = self.caches.flush
         self._consistency = for_workers(consistency, self.num_replicas)
         self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
         shorten_the_coordinators_log()
@@ -290,7 +294,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
     @consistency.setter
     def consistency(self, policy: Consistency) -> None:
         check_consistency(policy)
-        check_combination(policy, self.exchange.steps)
+        check_combination(policy, self.exchange)
         policy = for_workers(policy, self.num_replicas)
         if self.fit_driver.is_within_epoch:
             raise RuntimeError(

@@ -38,6 +38,7 @@ class ParameterServerVariable(_tf.CachingVariable):
             a shard is not.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
+        counts: What its ps counts of its changes, or None if nothing does.
     """
 
     def __init__(
@@ -59,9 +60,15 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._view: tf.Tensor | None = None
         self._rows_of_view: tf.Tensor | None = None
         self.updates_rows = False
+        self.counts: Any = None
 
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)
+
+    @property
+    def beside(self) -> Any:
+        """The weight that it is an optimizer slot of, or None."""
+        return self._beside
 
     @property
     def is_slot(self) -> bool:

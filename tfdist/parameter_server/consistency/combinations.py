@@ -3,18 +3,17 @@
 from typing import Any
 
 
-def check_combination(policy: Any, steps_per_exchange: int) -> None:
-    """Checks that a policy can be kept if values move once in so many steps.
+def check_combination(policy: Any, exchange: Any) -> None:
+    """Checks that a policy can be kept if values move as an exchange says.
 
     Raises:
         ValueError: If it cannot.
     """
-    if steps_per_exchange > 1 and not is_free(policy):
+    if not exchange.is_each_step and not is_free(policy):
         raise ValueError(
-            f"consistency={policy!r} speaks of single steps, and "
-            f"exchange=Every({steps_per_exchange}) writes those of "
-            f"{steps_per_exchange} steps at once, from weights as old. Use Every(1), or "
-            "consistency=tfdist.Asynchronous()"
+            f"consistency={policy!r} speaks of single steps, and exchange={exchange} "
+            "writes those of several steps at once, from weights as old. Use Every(1), "
+            "or consistency=tfdist.Asynchronous()"
         )
 
 

@@ -115,6 +115,8 @@ class ParameterServerDriver(DefaultDriver):
         if method == "fit":
             measure_staleness(self.strategy, arguments)
         try:
+            # A call within a callback of another one, whose steps are under way.
+            self._in_flight.collect()
             with (
                 self.strategy.activity.call(),
                 self._resuming(model, method, arguments),

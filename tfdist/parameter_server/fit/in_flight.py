@@ -21,6 +21,7 @@ _log = logging.getLogger("tfdist")
 # Between looks at the other functions, per step of the oldest.
 _POLL_SECONDS = 0.005
 _LONGEST_POLL_SECONDS = 0.025
+_SLICE_SECONDS = 0.5
 
 _LAST_BATCH = (
     "if one of these sizes is that of a batch: the last one may have fewer examples; "
@@ -57,6 +58,7 @@ class InFlight:
         steps_finished: How many steps are known to have finished.
         stalls: Whether the last wait was given up because training stalled.
         after_join: What `join` also waits for: the updates of complete rounds.
+        collect: Has the workers send what they have kept back, before anything reads it.
         end_round: Ends the round of the last steps, and waits for it.
         worker_lost: Is called, in some thread, with the index of a worker that is lost
             with its function.
@@ -85,6 +87,7 @@ class InFlight:
         self.steps_finished = 0
         self.stalls = False
         self.after_join: Callable[[], None] = _nothing
+        self.collect: Callable[[], None] = _nothing
         self.end_round: Callable[[], None] = _nothing
         self.worker_lost: Callable[[int], None] = _nothing
         self.after_error: Callable[[], None] = _nothing
@@ -185,6 +188,7 @@ class InFlight:
             _tf.wait_for_result(slow[0].output, min(left, _LONGEST_POLL_SECONDS))
             self._take_results()
         if not self._under_way:
+            self.collect()
             self.after_join()
 
     def _make_room(self) -> None:
@@ -228,6 +232,19 @@ class InFlight:
     def waiting(self) -> AbstractContextManager[None]:
         """Returns a context in which this thread waits for the workers or the ps."""
         return nullcontext() if self._patience is None else self._patience.waiting()
+
+    def wait_until(self, has_ended: Callable[[float], bool]) -> None:
+        """Waits until something has ended, as long as training makes progress.
+
+        Args:
+            has_ended: Waits for so many seconds, and returns whether it has.
+
+        Raises:
+            StalledError: If training has stalled.
+        """
+        with self.waiting():
+            while not has_ended(_SLICE_SECONDS):
+                self.check()
 
     def check(self) -> None:
         """Checks, while this thread waits, that training makes progress.
@@ -298,6 +315,7 @@ class InFlight:
             tf.errors.OpError: The error of a function.
         """
         self.join_functions()
+        self.collect()
         self.after_join()
 
     def join_functions(self) -> None:
@@ -358,6 +376,7 @@ class InFlight:
             return
         try:
             self.join_functions()
+            self.collect()
         except Exception as error:
             # The error being raised comes first; this one would hide it.
             _log.warning("while waiting for the steps in flight: %s", error)

@@ -30,7 +30,7 @@ def check_scope(model: keras.Model) -> None:
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.
     """
-    for optimizer in _optimizers_of(model):
+    for optimizer in optimizers_of(model):
         if optimizer._distribution_strategy is not model.distribute_strategy:
             raise AsynchronousTrainingError(
                 f"the optimizer {type(optimizer).__name__} was created outside of the "
@@ -63,7 +63,7 @@ def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
         )
     for layer in _tf.flatten_layers(model):
         _check_layer(layer)
-    for optimizer in _optimizers_of(model):
+    for optimizer in optimizers_of(model):
         if not is_synchronous:
             _check_optimizer(optimizer)
     _check_partitioned(model)
@@ -82,7 +82,7 @@ def _check_partitioned(model: keras.Model) -> None:
                 "and its constraint would read all of them in every step. Remove the "
                 "constraint, or do not split the variable"
             )
-    for optimizer in _optimizers_of(model):
+    for optimizer in optimizers_of(model):
         name = type(optimizer).__name__
         if weights and name in _WHOLE_WEIGHT_OPTIMIZERS:
             raise AsynchronousTrainingError(
@@ -116,7 +116,7 @@ def _check_layer(layer: keras.Layer) -> None:
         )
 
 
-def _optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the compiled optimizer, and those that a custom `train_step` may use."""
     candidates = [model.optimizer, *vars(model).values()]
     optimizers = {

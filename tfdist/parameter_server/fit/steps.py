@@ -16,14 +16,17 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import StepLogs
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
+from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.learning_rate import learning_rate_of
 from tfdist.parameter_server.fit.message import as_tensors, description, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
+from tfdist.parameter_server.step_graph.step_graph import StepGraph
 
 _log = logging.getLogger("tfdist")
 
@@ -59,6 +62,7 @@ class WorkerSteps:
         self._traced: dict[Any, WorkerFunction] = {}
         self._functions: dict[Any, Any] = {}
         self._rounds: Rounds | None = None
+        self._kept: dict[Any, Any] = {}
 
     def on_data(self, data: Feed) -> dict[str, Any]:
         """Sends the next steps to a worker, and returns the logs of finished steps.
@@ -130,6 +134,8 @@ class WorkerSteps:
     def _submit(
         self, structure: BatchStructure, function: Any, argument: Any, steps: int
     ) -> None:
+        if (cached := self._worker_function(structure).cached_steps) is not None:
+            self._strategy.caches.use(cached)
         self._in_flight.submit(
             function,
             argument,
@@ -187,12 +193,20 @@ class WorkerSteps:
                 structure,
                 gate,
                 self._rounds,
+                self._caching,
             )
             # Before a worker runs any of it.
             check_captures(traced.step.function, self._model)
             _tell_of_seeds(traced.step.seeded, traced.step.not_copied)
             self._traced[structure.key, gate] = traced
         return self._traced[structure.key, gate]
+
+    def _caching(self, step: StepGraph) -> CachedSteps:
+        """Returns a step on what its worker keeps."""
+        captured = [outside for outside, _ in step.function.graph.captures]
+        # Nothing is learned in a test, so any change of others is one.
+        rate = learning_rate_of(self._model, captured) if self._is_training else _none
+        return CachedSteps(step, self._strategy, rate, self._kept)
 
     @property
     def _gate(self) -> Gate | None:
@@ -212,6 +226,10 @@ def _tell_of_seeds(seeded: Collection[str], not_copied: Collection[str]) -> None
             "alone, and each worker has a state of its own",
             ", ".join(sorted(not_copied)),
         )
+
+
+def _none() -> float:
+    return 0.0
 
 
 def _joined(rows: list[tf.Tensor]) -> tf.Tensor:

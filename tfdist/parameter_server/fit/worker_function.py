@@ -6,6 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.parameter_server.caching.cached_steps import CachedSteps
+from tfdist.parameter_server.exchange import WhenChanged
 from tfdist.parameter_server.fit import message
 from tfdist.parameter_server.fit.batch_source import (
     BatchSource,
@@ -34,9 +36,11 @@ class WorkerFunction:
         structure: The structure of each batch.
         gate: Where each step takes its turn, if it does.
         rounds: The rounds that the step is part of; each batch comes with a ticket then.
+        caching: Returns the step on what its worker keeps.
 
     Attributes:
         step: The step.
+        cached_steps: The step on what its worker keeps, if it keeps anything.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class WorkerFunction:
         structure: BatchStructure,
         gate: Gate | None = None,
         rounds: Rounds | None = None,
+        caching: Callable[[StepGraph], CachedSteps] | None = None,
     ) -> None:
         self._strategy = strategy
         self._structure = structure
@@ -60,7 +65,8 @@ class WorkerFunction:
             return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
 
         # Steps with local copies write together, and take one turn.
-        alone = strategy.exchange.steps == 1
+        exchange = strategy.exchange
+        alone = exchange.is_each_step
         if not alone:
             run = leaving_updates_to_keras(run)
 
@@ -70,7 +76,13 @@ class WorkerFunction:
         self.step = StepGraph(
             strategy, run, specs, gate if alone else None, entered=entered
         )
-        self._local_steps = None if alone else self._local(strategy)
+        self._local_steps: LocalSteps | None = None
+        self.cached_steps: CachedSteps | None = None
+        if isinstance(exchange, WhenChanged) and not alone and caching:
+            self.cached_steps = caching(self.step)
+            self.cached_steps.note(strategy.exchanges)
+        elif not alone:
+            self._local_steps = self._local(strategy)
         self._exchanges: dict[Any, StepGraph] = {}
 
     def _local(self, strategy: Any) -> LocalSteps:
@@ -113,6 +125,8 @@ class WorkerFunction:
             # Captured here, and not within a loop, whose body gets no values at each
             # call.
             slot = [] if self._gate is None else self._gate.slot()
+            if self.cached_steps is not None:
+                return _unless_empty(self._from_cache(source, argument, slot, steps))
             if self._local_steps is None:
                 return _unless_empty(self._one_by_one(source, argument, slot, steps))
             return _unless_empty(self._merged(source, argument, slot, steps))
@@ -133,6 +147,33 @@ class WorkerFunction:
             return self.step.add(tensors, "step_0"), ()
 
         return repeated(add, steps, copies(self.step.size))[0]
+
+    def _from_cache(
+        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+    ) -> Any:
+        """Adds steps on what the worker keeps; returns the result of the last one."""
+        cached = self.cached_steps
+        assert cached
+        key = source.key, 1
+        if key not in self._exchanges:
+
+            def run(argument: Any, *state: tf.Tensor) -> Any:
+                return cached.run(source.tensors(argument, 0), state)
+
+            self._exchanges[key] = StepGraph(
+                self._strategy, run, [source.spec(1), *cached.state_specs], self._gate
+            )
+        graph = self._exchanges[key]
+
+        def add(i: Any, state: State) -> tuple[Any, State]:
+            part = source.part(argument, i, 1)
+            tensors = tf.nest.flatten(part, expand_composites=True)
+            result, after = graph.add([*tensors, *state, *slot], "step_0")
+            return result, after
+
+        return cached.around(
+            lambda state: repeated(add, steps, copies(graph.size), state)
+        )
 
     def _merged(
         self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfdist.parameter_server.rounds.resources import Resource
+from tfdist.parameter_server.resources import Resource
 
 # TensorFlow's accumulators have kernels for these only.
 _SUMMED = (tf.float32, tf.float64)

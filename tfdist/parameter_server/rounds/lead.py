@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.rounds.resources import Numbers, Resource
+from tfdist.parameter_server.resources import Numbers, Resource
 from tfdist.parameter_server.rounds.turnstile import Turnstile, step_of
 
 

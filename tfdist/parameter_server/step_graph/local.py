@@ -6,7 +6,7 @@ with the new value. Only before the first step are variables pulled, and only af
 last one are changes pushed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,24 +68,33 @@ class LocalSteps:
     Args:
         step: The step, which reads and writes the variables themselves.
         is_weight: Whether a captured resource handle is that of a weight.
+        chosen: Takes the handles of all variables of which a worker can have a copy, by
+            their placeholders, and returns the placeholders of those that are to have one.
 
     Attributes:
+        variables: Those of which a worker has a copy.
+        captured: The handles of all variables, by their placeholders in the step.
         added: The handles of the variables to which the changes are added.
         set: Those of the variables that are set to the last value.
         in_each_step: Those of the variables of which a worker has no copy.
     """
 
-    def __init__(self, step: StepGraph, is_weight: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        step: StepGraph,
+        is_weight: Callable[[Any], bool],
+        chosen: Callable[[Mapping[str, Any]], Collection[str]] = lambda all_: all_,
+    ) -> None:
         self._function = step.function
-        rewriting = _Rewriting(step, is_weight)
-        self._variables = rewriting.variables
-        written = [each for each in self._variables if each.is_written]
-        handles = rewriting.handles
+        rewriting = _Rewriting(step, is_weight, chosen)
+        self.variables = rewriting.variables
+        written = [each for each in self.variables if each.is_written]
+        self.captured = handles = rewriting.handles
         self.added = [handles[each.placeholder] for each in written if each.adds]
         self.set = [handles[each.placeholder] for each in written if not each.adds]
-        local = {each.placeholder for each in self._variables}
+        local = {each.placeholder for each in self.variables}
         self.in_each_step = [handles[name] for name in handles if name not in local]
-        states = [f"state/{i}:0" for i in range(len(self._variables))]
+        states = [f"state/{i}:0" for i in range(len(self.variables))]
         inputs = [each.name for each in self._function.inputs]
         self._fragment = Fragment(rewriting.definition(), [*inputs, *states])
 
@@ -101,28 +110,46 @@ class LocalSteps:
             The result of the last step.
         """
         captured = captures_of(self._function)
-        names = [each.op.name for each in self._function.inputs]
-        names = names[len(names) - len(captured) :]
-        handles = dict(zip(names, captured, strict=True))
-        results = [each.name for each in self._function.outputs]
-        after = [each.value for each in self._variables]
+        handles = self.handles(captured)
 
         def step(i: Any, values: State) -> tuple[Any, State]:
-            given = [*batch(i), *captured, *values]
-            made = self._fragment.add(given, [*results, *after], "step_0")
-            outputs, values = made[: len(results)], made[len(results) :]
-            for each, value in zip(self._variables, values, strict=True):
-                value.set_shape(each.shape)
-            return structured(self._function, outputs), values
+            return self.compute(batch(i), captured, values)
 
-        pulled = [_pull(each, handles[each.placeholder]) for each in self._variables]
+        pulled = [_pull(each, handles[each.placeholder]) for each in self.variables]
         # A loop that sends nothing is as fast with one copy of the step, and a worker
         # prepares it sooner.
         at_once = copies(self._fragment.size) if self.in_each_step else 1
         result, values = repeated(step, steps, at_once, pulled)
-        for each, before, value in zip(self._variables, pulled, values, strict=True):
+        for each, before, value in zip(self.variables, pulled, values, strict=True):
             _push(each, handles[each.placeholder], before, value)
         return result
+
+    def handles(self, captured: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns what was captured, by the names of its placeholders in the step."""
+        names = [each.op.name for each in self._function.inputs]
+        return dict(zip(names[len(names) - len(captured) :], captured, strict=True))
+
+    def compute(
+        self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor], values: State
+    ) -> tuple[Any, State]:
+        """Adds one step on the copies to the function being traced.
+
+        Args:
+            batch: The tensors of its batch.
+            captured: What `captures_of` has captured for that function.
+            values: Of `variables`, in their order.
+
+        Returns:
+            The result, and the values after the step.
+        """
+        results = [each.name for each in self._function.outputs]
+        after = [each.value for each in self.variables]
+        given = [*batch, *captured, *values]
+        made = self._fragment.add(given, [*results, *after], "step_0")
+        outputs, values = made[: len(results)], made[len(results) :]
+        for each, value in zip(self.variables, values, strict=True):
+            value.set_shape(each.shape)
+        return structured(self._function, outputs), values
 
 
 def _pull(variable: LocalVariable, handle: tf.Tensor) -> tf.Tensor:
@@ -151,7 +178,12 @@ def _push(
 class _Rewriting:
     """The graph of a step while it is rewritten."""
 
-    def __init__(self, step: StepGraph, is_weight: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        step: StepGraph,
+        is_weight: Callable[[Any], bool],
+        chosen: Callable[[Mapping[str, Any]], Collection[str]],
+    ) -> None:
         self._graph = graph = step.function.graph
         self._homes = step.homes
         self._graph_def = step.definition()
@@ -167,6 +199,8 @@ class _Rewriting:
             if inside.op.name in self._homes
         }
         uses = self._uses()
+        kept = chosen({name: self.handles[name] for name in uses})
+        uses = {name: ops for name, ops in uses.items() if name in kept}
         from_own = _set_from_own(self._ops, uses)
         self.variables: list[LocalVariable] = []
         for name, ops in uses.items():

@@ -59,24 +59,27 @@ _deletion: list[threading.Thread] = []
 
 
 class Numbers(Resource):
-    """A vector of integers on a ps, unknown to placements and checkpoints.
+    """A vector of numbers on a ps, unknown to placements and checkpoints.
 
     Args:
         device: The device of the ps.
-        values: The initial values, int64.
+        values: The initial values.
+        dtype: Of the numbers.
     """
 
-    def __init__(self, device: str, values: Any) -> None:
-        initial = tf.constant(values, tf.int64)
-        self._shape = initial.shape
-        super().__init__("VarHandleOp", device, dtype=tf.int64, shape=initial.shape)
+    def __init__(self, device: str, values: Any, dtype: tf.DType = tf.int64) -> None:
+        initial = tf.constant(values, dtype)
+        self._shape, self._dtype = initial.shape, dtype
+        super().__init__("VarHandleOp", device, dtype=dtype, shape=initial.shape)
         with tf.init_scope(), tf.device(device):
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=initial)
 
     def read(self) -> tf.Tensor:
         """Reads them."""
         with tf.device(self.device):
-            value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.int64)
+            value = tf.raw_ops.ReadVariableOp(
+                resource=self.handle, dtype=self._dtype
+            )
         value.set_shape(self._shape)
         return value
 
@@ -84,7 +87,7 @@ class Numbers(Resource):
         """Adds to all of them at the same moment."""
         with tf.device(self.device):
             return tf.raw_ops.AssignAddVariableOp(
-                resource=self.handle, value=tf.convert_to_tensor(values, tf.int64)
+                resource=self.handle, value=tf.convert_to_tensor(values, self._dtype)
             )
 
     @property
@@ -96,14 +99,14 @@ class Numbers(Resource):
         """Sets all of them, at once."""
         with tf.device(self.device):
             tf.raw_ops.AssignVariableOp(
-                resource=self.handle, value=tf.constant(values, tf.int64)
+                resource=self.handle, value=tf.constant(values, self._dtype)
             )
 
     def at(self, index: tf.Tensor) -> tf.Tensor:
         """Reads one of them."""
         with tf.device(self.device):
             return tf.raw_ops.ResourceGather(
-                resource=self.handle, indices=index, dtype=tf.int64
+                resource=self.handle, indices=index, dtype=self._dtype
             )
 
     def set_at(self, index: tf.Tensor, value: tf.Tensor) -> tf.Operation:

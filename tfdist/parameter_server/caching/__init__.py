@@ -1,0 +1,1 @@
+"""Values that workers keep, and when they move."""

@@ -1,0 +1,103 @@
+"""Which variables of a step a worker keeps: weights, each with its optimizer slots."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.resources import Numbers
+from tfdist.parameter_server.step_graph.local import LocalVariable
+
+
+@dataclass(frozen=True)
+class Block:
+    """A weight and its slots.
+
+    Attributes:
+        weight: Its index among the variables of the step.
+        slots: The indices of its slots.
+        name: The name of the weight.
+        counts: On its ps: the sum of the norms of all changes that were added to it, how
+            often a worker has fetched it, and how often one has added a change.
+    """
+
+    weight: int
+    slots: tuple[int, ...]
+    name: str
+    counts: Numbers
+
+
+def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
+    """Returns the placeholders of what a worker keeps of the variables of a step.
+
+    Args:
+        handles: Those of which it could have a copy, by their placeholders.
+        known: The strategy's variables among them.
+    """
+    variables = {id(each.handle): each for each in known}
+    weights = {
+        id(variable.handle)
+        for handle in handles.values()
+        if (variable := variables.get(id(handle))) is not None
+        and _is_weight(variable)
+    }
+    return {
+        name
+        for name, handle in handles.items()
+        if id(handle) in weights
+        or id(_weight_of(variables.get(id(handle)))) in weights
+    }
+
+
+def blocks_of(
+    variables: Sequence[LocalVariable],
+    handles: Mapping[str, Any],
+    known: Iterable[tuple[Any, str]],
+) -> list[Block]:
+    """Returns the blocks that the variables of a step make.
+
+    Args:
+        variables: What `kept` has chosen.
+        handles: Their handles, by their placeholders.
+        known: The strategy's variables with their names.
+    """
+    owners = {id(variable.handle): (variable, name) for variable, name in known}
+    of_index = [owners[id(handles[each.placeholder])] for each in variables]
+    slots: dict[int, list[int]] = {}
+    for i, (variable, _) in enumerate(of_index):
+        if variable.is_slot:
+            slots.setdefault(id(_weight_of(variable)), []).append(i)
+    for each in slots.values():
+        each.sort(key=lambda i: of_index[i][1])
+    blocks = [
+        Block(i, tuple(slots.get(id(variable.handle), ())), name, counts_of(variable))
+        for i, (variable, name) in enumerate(of_index)
+        if not variable.is_slot
+    ]
+    # Whatever the order in which a step uses them.
+    return sorted(blocks, key=lambda block: block.name)
+
+
+def counts_of(variable: Any) -> Numbers:
+    """Returns the counts of a weight, which all models and methods share."""
+    if variable.counts is None:
+        variable.counts = Numbers(variable.device, [0.0, 0.0, 0.0], tf.float64)
+    counts: Numbers = variable.counts
+    return counts
+
+
+def _is_weight(variable: Any) -> bool:
+    elements = variable.shape.num_elements()
+    return bool(variable.is_weight and variable.dtype.is_floating and elements)
+
+
+def _weight_of(variable: Any) -> Any:
+    """Returns the handle of the weight that a variable is a slot of, or None."""
+    if variable is None or not variable.is_slot or not _has_elements(variable):
+        return None
+    return variable.beside.handle
+
+
+def _has_elements(variable: Any) -> bool:
+    return bool(variable.shape.num_elements())
