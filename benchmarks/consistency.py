@@ -59,7 +59,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("model", "cnn", list(MODELS), "Whose rates to measure.")
     flags.DEFINE_integer("rounds", 5, "Runs under each policy.", lower_bound=1)
     flags.DEFINE_integer("passes", 3, "Epochs of each run, of 62 steps.", lower_bound=1)
-    flags.DEFINE_float("learning_rate", 0.05, "Of the CNN.")
+    flags.DEFINE_float("rate", 0.05, "The learning rate of the CNN.")
     flags.DEFINE_float("seconds", 60.0, "The longest run to the accuracy.")
     flags.DEFINE_integer("steps", 20_000, "Of each bound.", lower_bound=1)
     flags.DEFINE_list(
@@ -144,7 +144,7 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], Any]] = {
 
 def compile_model(model: keras.Model) -> None:
     model.compile(
-        keras.optimizers.SGD(FLAGS.learning_rate, momentum=0.9),
+        keras.optimizers.SGD(FLAGS.rate, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

@@ -107,12 +107,12 @@ from tfdist._tf.symbols import (
 from tfdist._tf.workers import (
     NOT_HERE_YET,
     connect_to_workers,
-    observe_workers,
     has_run,
+    observe_workers,
     of_this_worker,
-    run_on_workers,
     recover_workers_one_by_one,
     run_on_devices,
+    run_on_workers,
     values_per_worker,
     was_lost,
 )

@@ -88,6 +88,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             placed for variable, placed in self._placed if variable() is not None
         )
 
+    def existing_variables(self) -> list[tuple[ParameterServerVariable, str]]:
+        """Returns the variables that still exist, with their names."""
+        return [
+            (variable, placed.spec.name)
+            for reference, placed in self._placed
+            if (variable := reference()) is not None
+        ]
+
     def of_handles(
         self, handles: Iterable[Any]
     ) -> list[tuple[ParameterServerVariable, str]]:
@@ -96,9 +104,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         What is not one of the strategy's, such as a lookup table, is left out.
         """
         known = {
-            id(variable.handle): (variable, placed.spec.name)
-            for reference, placed in self._placed
-            if (variable := reference()) is not None
+            id(variable.handle): (variable, name)
+            for variable, name in self.existing_variables()
         }
         return [known[id(each)] for each in handles if id(each) in known]
 

@@ -77,9 +77,7 @@ class Numbers(Resource):
     def read(self) -> tf.Tensor:
         """Reads them."""
         with tf.device(self.device):
-            value = tf.raw_ops.ReadVariableOp(
-                resource=self.handle, dtype=self._dtype
-            )
+            value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
         value.set_shape(self._shape)
         return value
 

@@ -27,6 +27,9 @@ from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
 from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
+from tfdist.parameter_server.caching.blocks import moves_of
+from tfdist.parameter_server.caching.caches import Caches
+from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.consistency.combinations import (
     check_combination,
     is_free,
@@ -41,7 +44,6 @@ from tfdist.parameter_server.consistency.setting import (
     setting_of,
 )
 from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.caching.caches import Caches
 from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
 from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
 from tfdist.parameter_server.extended import ParameterServerExtended
@@ -333,13 +335,24 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             )
         return report
 
-    def exchange_report(self) -> ExchangeReport:
-        """Reports what `exchange=Every(k)` does with each variable that steps write.
+    def exchange_report(self) -> ExchangeReport | WhenChangedReport:
+        """Reports what `exchange=` does with each variable that steps write.
 
         Of the models that `fit` and `evaluate` have trained and tested so far. It prints
-        as a list.
+        as a list. That of `WhenChanged` says how often each weight has moved, too.
+
+        Raises:
+            tf.errors.OpError: With `WhenChanged`, while a worker or a ps is down.
         """
-        return self.exchanges.report(self.exchange.steps)
+        noted = self.exchanges.report(self.exchange.steps)
+        if self.exchange.is_each_step or not isinstance(self.exchange, WhenChanged):
+            return noted
+        return WhenChangedReport(
+            sum(self.worker_report().steps),
+            moves_of(self._extended.existing_variables()),
+            noted.set,
+            noted.in_each_step,
+        )
 
     @property
     def consistency_setting(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.parameter_server.caching.report import BlockMoves
 from tfdist.parameter_server.resources import Numbers
 from tfdist.parameter_server.step_graph.local import LocalVariable
 
@@ -39,14 +40,12 @@ def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
     weights = {
         id(variable.handle)
         for handle in handles.values()
-        if (variable := variables.get(id(handle))) is not None
-        and _is_weight(variable)
+        if (variable := variables.get(id(handle))) is not None and _is_weight(variable)
     }
     return {
         name
         for name, handle in handles.items()
-        if id(handle) in weights
-        or id(_weight_of(variables.get(id(handle)))) in weights
+        if id(handle) in weights or id(_weight_of(variables.get(id(handle)))) in weights
     }
 
 
@@ -85,6 +84,17 @@ def counts_of(variable: Any) -> Numbers:
         variable.counts = Numbers(variable.device, [0.0, 0.0, 0.0], tf.float64)
     counts: Numbers = variable.counts
     return counts
+
+
+def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
+    """Returns how often each block has moved, of the strategy's variables and names."""
+    moves = []
+    for variable, name in variables:
+        if variable.counts is not None:
+            _, fetched, pushed = variable.counts.read().numpy()
+            size = variable.shape.num_elements() * variable.dtype.size
+            moves.append(BlockMoves(name, size, int(fetched), int(pushed)))
+    return tuple(moves)
 
 
 def _is_weight(variable: Any) -> bool:

@@ -55,7 +55,8 @@ class CachedSteps:
             one for each structure of a batch.
 
     Attributes:
-        first: The first of those that share blocks.
+        kept: What a worker keeps.
+        first: The first of those that share it.
         flush: Of the first, a `ConcreteFunction`: it sends the ps what a worker has kept
             back, and frees what it has kept.
     """
@@ -86,10 +87,10 @@ class CachedSteps:
             for each in self._variables_of(block)
         ]
         self.first: CachedSteps = others.setdefault(tuple(of_blocks), self)
-        self._kept = self.first._kept if self.first is not self else self._new(strategy)
-
-    def _new(self, strategy: Any) -> Kept:
-        self._kept = Kept(self.state_specs)
+        if self.first is not self:
+            self.kept = self.first.kept
+            return
+        self.kept = Kept(self.state_specs)
         # Its branches are functions of their own, which live as long as the graph.
         self._flush_graph = StepGraph(
             strategy, lambda *state: self._flush(state), self.state_specs
@@ -97,7 +98,6 @@ class CachedSteps:
         with strategy.scope():
             traced = tf.function(self._forget, autograph=False)
             self.flush = traced.get_concrete_function()
-        return self._kept
 
     def note(self, exchanges: Exchanges) -> None:
         """Notes what becomes of the variables of the step."""
@@ -140,9 +140,9 @@ class CachedSteps:
         Returns:
             The result.
         """
-        handles = self._kept.handles()
-        result, state = run(self._kept.read(handles, self._cold))
-        self._kept.write(handles, state)
+        handles = self.kept.handles()
+        result, state = run(self.kept.read(handles, self._cold))
+        self.kept.write(handles, state)
         return result
 
     def run(self, batch: Sequence[tf.Tensor], state: State) -> tuple[Any, State]:
@@ -184,9 +184,9 @@ class CachedSteps:
 
     def _forget(self) -> None:
         """Adds what sends all that a worker has kept back, and frees what it has kept."""
-        handles = self._kept.handles()
-        self._flush_graph.add(self._kept.read(handles, self._cold), "flush_0")
-        self._kept.forget(handles)
+        handles = self.kept.handles()
+        self._flush_graph.add(self.kept.read(handles, self._cold), "flush_0")
+        self.kept.forget(handles)
 
     def _cold(self) -> list[tf.Tensor]:
         """Returns what a worker begins with."""
@@ -298,7 +298,9 @@ def _restored(vector: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     return tf.reshape(slice_of_all, shape)
 
 
-def _fetch(variable: LocalVariable, handle: tf.Tensor, is_asked: tf.Tensor) -> tf.Tensor:
+def _fetch(
+    variable: LocalVariable, handle: tf.Tensor, is_asked: tf.Tensor
+) -> tf.Tensor:
     """Returns the elements of a variable as a vector, or none of them."""
     size = _size(variable.shape, is_asked)
     with tf.device(variable.device):

@@ -6,7 +6,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError, optimizers_of
+from tfdist.parameter_server.fit.refusals import (
+    AsynchronousTrainingError,
+    optimizers_of,
+)
 
 
 def learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Tensor]:

@@ -1,0 +1,67 @@
+"""How much of each block has moved. Pure."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BlockMoves:
+    """How often a block has moved.
+
+    Attributes:
+        name: Of the weight.
+        size: Its bytes.
+        fetched: How often a worker has fetched it.
+        pushed: How often a worker has sent a change of it.
+    """
+
+    name: str
+    size: int
+    fetched: int
+    pushed: int
+
+
+@dataclass(frozen=True)
+class WhenChangedReport:
+    """What `exchange=WhenChanged(...)` has moved.
+
+    Attributes:
+        steps: The training steps of all workers that are here.
+        blocks: Those that workers keep.
+        set: Their optimizer slots: the last worker's values replace the others'.
+        in_each_step: Variables that move in each step.
+    """
+
+    steps: int
+    blocks: tuple[BlockMoves, ...] = ()
+    set: tuple[str, ...] = ()
+    in_each_step: tuple[str, ...] = ()
+
+    @property
+    def bytes_per_step(self) -> float:
+        """The bytes of blocks that moved, both ways, per training step.
+
+        Those of `evaluate` count, too.
+        """
+        moved = sum(each.size * (each.fetched + each.pushed) for each in self.blocks)
+        return moved / self.steps if self.steps else 0.0
+
+    @property
+    def share(self) -> float:
+        """Of the bytes that move if each step reads and writes each block."""
+        each_step = 2 * sum(each.size for each in self.blocks)
+        return self.bytes_per_step / each_step if each_step else 0.0
+
+    def __str__(self) -> str:
+        width = max([len("block"), *(len(each.name) for each in self.blocks)])
+        lines = [
+            f"exchange=WhenChanged: {self.steps} steps moved {self.share:.1%} of the bytes "
+            "of weights and gradients",
+            f"  {'block':{width}} {'bytes':>12} {'fetched':>9} {'pushed':>9}",
+        ]
+        lines += [
+            f"  {each.name:{width}} {each.size:12,} {each.fetched:9,} {each.pushed:9,}"
+            for each in self.blocks
+        ]
+        lines.append(f"  set, the last worker's value: {', '.join(self.set) or 'none'}")
+        lines.append(f"  in each step: {', '.join(self.in_each_step) or 'none'}")
+        return "\n".join(lines)
