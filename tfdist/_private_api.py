@@ -46,6 +46,17 @@ SYMBOLS: tuple[Symbol, ...] = (
         "`Layer.compute_mask` computes the mask of one layer's outputs.",
     ),
     Symbol(
+        "tensorflow.python.ops.handle_data_util.create_handle_data",
+        "Says the shape of a variable that a worker keeps, where a step is traced: "
+        "operations on its rows need it.",
+        "None: only a captured variable brings it along, and each worker has its own.",
+    ),
+    Symbol(
+        "tensorflow.python.ops.handle_data_util.set_handle_data",
+        "As for `create_handle_data`.",
+        "None.",
+    ),
+    Symbol(
         "keras.src.backend.common.masking.set_keras_mask",
         "As for `get_keras_mask`.",
         "None.",

@@ -210,7 +210,8 @@ def test_shards_are_blocks_and_rows_move_in_each_step(strategy, exchange):
             outputs = layers.Dense(10)(layers.Flatten()(table))
         model = keras.Model(inputs, outputs)
         model.compile(
-            "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            keras.optimizers.Adam(0.01),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     losses = model.fit(*data(), batch_size=BATCH, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]

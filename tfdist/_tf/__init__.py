@@ -27,6 +27,7 @@ from tfdist._tf.devices import (
     devices_of,
     mirrored,
     resource_type,
+    set_handle_spec,
 )
 from tfdist._tf.execution import (
     cancelable,
@@ -195,6 +196,7 @@ __all__ = [
     "saving_lib",
     "scratch_graph",
     "seeded",
+    "set_handle_spec",
     "set_global_seed_generator",
     "shard_files",
     "trainable_variables_of",

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_ops import get_devices_from
 from tensorflow.python.distribute.values import Mirrored
+from tensorflow.python.ops.handle_data_util import create_handle_data, set_handle_data
 
 
 def devices_of(destinations: Any) -> tuple[str, ...]:
@@ -17,6 +18,11 @@ def devices_of(destinations: Any) -> tuple[str, ...]:
 def mirrored(values: Sequence[Any]) -> Any:
     """Returns equal values, one on each device, as one distributed value."""
     return Mirrored(tuple(values))
+
+
+def set_handle_spec(handle: tf.Tensor, spec: tf.TensorSpec) -> None:
+    """Says the dtype and the shape of the variable of a handle, in a graph."""
+    set_handle_data(handle, create_handle_data(spec.shape, spec.dtype))
 
 
 def resource_type(handle: tf.Tensor) -> str:

@@ -101,10 +101,22 @@ class Numbers(Resource):
             )
 
     def at(self, index: tf.Tensor) -> tf.Tensor:
-        """Reads one of them."""
+        """Reads some of them."""
         with tf.device(self.device):
-            return tf.raw_ops.ResourceGather(
+            values = tf.raw_ops.ResourceGather(
                 resource=self.handle, indices=index, dtype=self._dtype
+            )
+        values.set_shape(index.shape)
+        return values
+
+    def add_at(self, index: tf.Tensor, values: tf.Tensor) -> tf.Operation:
+        """Adds to some of them."""
+        with tf.device(self.device):
+            return tf.raw_ops.ResourceScatterNdAdd(
+                ref=self.handle,
+                indices=tf.expand_dims(index, -1),
+                updates=values,
+                use_locking=True,
             )
 
     def set_at(self, index: tf.Tensor, value: tf.Tensor) -> tf.Operation:

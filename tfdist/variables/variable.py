@@ -39,6 +39,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
         counts: What its ps counts of its changes, or None if nothing does.
+        row_counts: The same, of each row.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._rows_of_view: tf.Tensor | None = None
         self.updates_rows = False
         self.counts: Any = None
+        self.row_counts: Any = None
 
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)

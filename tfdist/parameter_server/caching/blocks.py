@@ -94,6 +94,11 @@ def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
             _, fetched, pushed = variable.counts.read().numpy()
             size = variable.shape.num_elements() * variable.dtype.size
             moves.append(BlockMoves(name, size, int(fetched), int(pushed)))
+        if variable.row_counts is not None:
+            looked_up, fetched, pushed = variable.row_counts[1].read().numpy()
+            size = variable.shape[1:].num_elements() * variable.dtype.size
+            rows = int(fetched), int(pushed), int(looked_up)
+            moves.append(BlockMoves(name, size, *rows))
     return tuple(moves)
 
 

@@ -1,62 +1,37 @@
-"""Steps on blocks that a worker keeps, of which some move before each step.
+"""Steps on blocks and rows that a worker keeps, of which some move before each step."""
 
-A worker sends the changes that are due, of any length, and the ps adds them and answers with
-the values that are asked for. What is not due has length 0, so one message carries it all,
-and no branch spans tasks.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.caching import decision
-from tfdist.parameter_server.caching.blocks import Block, blocks_of, kept
+from tfdist import _tf
+from tfdist.parameter_server.caching.blocks import blocks_of, kept
+from tfdist.parameter_server.caching.moving_block import BlockState, MovingBlock
+from tfdist.parameter_server.caching.tables import Table, tables_of
 from tfdist.parameter_server.caching.worker_cache import Kept
 from tfdist.parameter_server.exchange import WhenChanged
 from tfdist.parameter_server.exchange_report import Exchanges
-from tfdist.parameter_server.step_graph.local import LocalSteps, LocalVariable
+from tfdist.parameter_server.step_graph.local import LocalSteps
+from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
 from tfdist.parameter_server.step_graph.step_graph import StepGraph, captures_of
 
-_COLD = -1
-"""The age of a block that a worker does not have."""
-
-_CHANGE = 0
-"""The index of the sum of the changes among a block's `counts`."""
-
-
-class _BlockState(NamedTuple):
-    """What a worker has of a block.
-
-    Attributes:
-        value: The weight, with the worker's own changes.
-        base: The weight when it last moved.
-        seen: The sum of all changes on the ps then, float64.
-        age: How many steps have used it since, int64.
-        slots: The values of its slots.
-    """
-
-    value: tf.Tensor
-    base: tf.Tensor
-    seen: tf.Tensor
-    age: tf.Tensor
-    slots: tuple[tf.Tensor, ...]
-
 
 class CachedSteps:
-    """A step on the blocks that its worker keeps.
+    """A step on what its worker keeps.
 
     Args:
         step: The step, which reads and writes the variables themselves.
         strategy: The `ParameterServerStrategy`, whose exchange is a `WhenChanged`.
         learning_rate: Returns it, where a step is traced.
-        others: Where such steps find each other that keep the same blocks, and share them:
-            one for each structure of a batch.
+        others: Where such steps find each other that keep the same, and share it: one for
+            each structure of a batch.
 
     Attributes:
-        kept: What a worker keeps.
-        first: The first of those that share it.
+        first: The first of those that share what they keep.
+        kept: What a worker keeps of weights, and how many steps it has run on it.
+        kept_tables: What it keeps of tables.
         flush: Of the first, a `ConcreteFunction`: it sends the ps what a worker has kept
             back, and frees what it has kept.
     """
@@ -68,279 +43,185 @@ class CachedSteps:
         learning_rate: Callable[[], Any],
         others: dict[Any, "CachedSteps"],
     ) -> None:
-        extended = strategy.extended
         self._exchange: WhenChanged = strategy.exchange
         self._learning_rate = learning_rate
         self._function = step.function
         captured = [outside for outside, _ in step.function.graph.captures]
-        known = extended.of_handles(captured)
+        known = strategy.extended.of_handles(captured)
         variables = [variable for variable, _ in known]
-        self._local = LocalSteps(
-            step, lambda _: True, lambda handles: kept(handles, variables)
+        self._tables: list[Table] = []
+
+        def tables(
+            handles: Mapping[str, Any], lookups: Mapping[str, Lookups]
+        ) -> set[str]:
+            self._tables = tables_of(lookups, handles, known)
+            return {each for table in self._tables for each in table.placeholders}
+
+        self._local = local = LocalSteps(
+            step, lambda _: True, lambda handles: kept(handles, variables), tables
         )
-        handles = self._local.captured
-        self._blocks = blocks_of(self._local.variables, handles, known)
-        self._names = {id(variable.handle): name for variable, name in known}
-        of_blocks = [
-            id(handles[each.placeholder])
-            for block in self._blocks
-            for each in self._variables_of(block)
+        self._blocks = [
+            MovingBlock(block, local.variables)
+            for block in blocks_of(local.variables, local.captured, known)
         ]
-        self.first: CachedSteps = others.setdefault(tuple(of_blocks), self)
+        self._names = {id(variable.handle): name for variable, name in known}
+        key = [id(local.captured[each]) for each in self._placeholders]
+        self.first: CachedSteps = others.setdefault(tuple(key), self)
         if self.first is not self:
-            self.kept = self.first.kept
+            self.kept, self.kept_tables = self.first.kept, self.first.kept_tables
             return
-        self.kept = Kept(self.state_specs)
+        self.kept = Kept(self._state_specs)
+        self.kept_tables = Kept(self._table_specs)
         # Its branches are functions of their own, which live as long as the graph.
-        self._flush_graph = StepGraph(
-            strategy, lambda *state: self._flush(state), self.state_specs
-        )
+        self._flush_graph = StepGraph(strategy, self._flush, self.specs)
         with strategy.scope():
             traced = tf.function(self._forget, autograph=False)
             self.flush = traced.get_concrete_function()
 
+    @property
+    def _placeholders(self) -> list[str]:
+        return [
+            each for it in (*self._blocks, *self._tables) for each in it.placeholders
+        ]
+
     def note(self, exchanges: Exchanges) -> None:
         """Notes what becomes of the variables of the step."""
-        local = self._local
 
-        def names(indices: Iterable[int]) -> list[str]:
-            variables = [local.variables[i] for i in indices]
-            return [self._names[id(local.captured[v.placeholder])] for v in variables]
+        def names(handles: Iterable[Any]) -> list[str]:
+            return [self._names[id(it)] for it in handles if id(it) in self._names]
 
-        others = [id(each) for each in local.in_each_step]
-        slots = names(i for block in self._blocks for i in block.slots)
+        captured = self._local.captured
+        kept = [*self._blocks, *self._tables]
+        slots = names(captured[name] for it in kept for name in it.placeholders[1:])
         exchanges.note(
             1,
-            names(block.weight for block in self._blocks),
+            names(captured[each.placeholders[0]] for each in kept),
             slots,
-            [self._names[each] for each in others if each in self._names],
+            names(self._local.in_each_step),
             slots,
         )
 
     @property
-    def state_specs(self) -> list[tf.TensorSpec]:
-        """The specs of what a worker keeps."""
-        specs = []
-        for block in self._blocks:
-            weight, *slots = self._variables_of(block)
-            one = tf.TensorSpec(weight.shape, weight.dtype)
-            of_slots = tuple(tf.TensorSpec(each.shape, each.dtype) for each in slots)
-            scalar = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
-            specs.append(_BlockState(one, one, *scalar, of_slots))
-        flat: list[tf.TensorSpec] = tf.nest.flatten(specs)
-        return flat
+    def _state_specs(self) -> list[tf.TensorSpec]:
+        steps = tf.TensorSpec([], tf.int64)
+        flat: list[tf.TensorSpec] = tf.nest.flatten(
+            [each.specs for each in self._blocks]
+        )
+        return [*flat, steps]
 
-    def around(self, run: Callable[[State], tuple[Any, State]]) -> Any:
+    @property
+    def _table_specs(self) -> list[tf.TensorSpec]:
+        return [spec for table in self._tables for spec in table.specs]
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """The specs of what `run` takes and returns of what the worker keeps."""
+        handles = [tf.TensorSpec([], tf.resource)] * len(self._table_specs)
+        return [*self._state_specs, *handles]
+
+    def around(
+        self, run: Callable[[State, Sequence[tf.Tensor]], tuple[Any, State]]
+    ) -> Any:
         """Adds steps to the function being traced.
 
         Args:
-            run: Takes what the worker has kept, adds the steps, and returns their result
-                and what the worker is to keep.
+            run: Takes the values that the worker has kept and the handles of what it has
+                kept of tables, adds the steps, and returns their result and the values
+                that the worker is to keep.
 
         Returns:
             The result.
         """
-        handles = self.kept.handles()
-        result, state = run(self.kept.read(handles, self._cold))
+        handles, of_tables = self.kept.handles(), self.kept_tables.handles()
+        self.kept_tables.prepare(of_tables)
+        result, state = run(self.kept.read(handles, self._cold), of_tables)
         self.kept.write(handles, state)
         return result
 
-    def run(self, batch: Sequence[tf.Tensor], state: State) -> tuple[Any, State]:
-        """Adds one step, before which blocks move, to the function being traced."""
+    def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Any, State]:
+        """Adds one step, before which blocks and rows move, to the function being traced.
+
+        Args:
+            batch: The tensors of its batch.
+            kept: What the worker keeps, by `specs`.
+
+        Returns:
+            The result, and the values that the worker keeps then.
+        """
         captured = captures_of(self._function)
         handles = self._local.handles(captured)
         rate = tf.cast(self._learning_rate(), tf.float64)
-        states = self._unflattened(state)
+        states, steps, of_tables = self._unflattened(kept)
+        ids = self._local.ids(batch, captured)
+        for table, of_table in zip(self._tables, of_tables, strict=True):
+            for each in table.ids:
+                table.refresh(ids[each], of_table, handles, steps, rate, self._exchange)
         states = [
-            self._moved(block, of_block, handles, rate)
-            for block, of_block in zip(self._blocks, states, strict=True)
+            block.refresh(state, handles, rate, self._exchange)
+            for block, state in zip(self._blocks, states, strict=True)
         ]
         values: list[Any] = [None] * len(self._local.variables)
-        for block, before in zip(self._blocks, states, strict=True):
-            values[block.weight] = before.value
-            for i, slot in zip(block.slots, before.slots, strict=True):
+        for block, state in zip(self._blocks, states, strict=True):
+            values[block.block.weight] = state.value
+            for i, slot in zip(block.block.slots, state.slots, strict=True):
                 values[i] = slot
-        result, values = self._local.compute(batch, captured, values)
+        own = {
+            name: handle
+            for table, of_table in zip(self._tables, of_tables, strict=True)
+            for name, handle in table.local_handles(of_table).items()
+        }
+        captured = [own.get(name, handle) for name, handle in handles.items()]
+        result, values = self._local.compute(batch, captured, values, ids)
         states = [
-            before._replace(
-                value=values[block.weight],
-                slots=tuple(values[i] for i in block.slots),
-                age=before.age + 1,
+            state._replace(
+                value=values[block.block.weight],
+                slots=tuple(values[i] for i in block.block.slots),
+                age=state.age + 1,
             )
-            for block, before in zip(self._blocks, states, strict=True)
+            for block, state in zip(self._blocks, states, strict=True)
         ]
-        return result, tf.nest.flatten(states)
+        flat = tf.nest.flatten(states)
+        return result, [*flat, steps + 1]
 
-    def _flush(self, state: State) -> None:
+    def _flush(self, *kept: tf.Tensor) -> None:
         """Adds what sends all that a worker has kept back."""
         handles = self._local.handles(captures_of(self._function))
-        for block, before in zip(self._blocks, self._unflattened(state), strict=True):
-            weight, *slots = self._variables_of(block)
-            own = _norm(before.value - before.base)
-            is_due = (before.age > 0) & (own > 0)
-            self._push(block, weight, before, handles, own, is_due, fetches=None)
-            for slot, value in zip(slots, before.slots, strict=True):
-                _assign(slot, handles[slot.placeholder], _if(before.age > 0, value))
+        states, _, of_tables = self._unflattened(kept)
+        for block, state in zip(self._blocks, states, strict=True):
+            block.flush(state, handles)
+        for table, of_table in zip(self._tables, of_tables, strict=True):
+            table.flush(of_table, handles)
 
     def _forget(self) -> None:
         """Adds what sends all that a worker has kept back, and frees what it has kept."""
-        handles = self.kept.handles()
-        self._flush_graph.add(self.kept.read(handles, self._cold), "flush_0")
+        handles, of_tables = self.kept.handles(), self.kept_tables.handles()
+        self.kept_tables.prepare(of_tables)
+        state = self.kept.read(handles, self._cold)
+        self._flush_graph.add([*state, *of_tables], "flush_0")
         self.kept.forget(handles)
+        self.kept_tables.forget(of_tables)
 
     def _cold(self) -> list[tf.Tensor]:
         """Returns what a worker begins with."""
-        states = []
-        for spec in self._unflattened(self.state_specs):
-            zeros = tf.nest.map_structure(
-                lambda each: tf.zeros(each.shape, each.dtype), spec
-            )
-            states.append(zeros._replace(age=tf.constant(_COLD, tf.int64)))
-        flat: list[tf.Tensor] = tf.nest.flatten(states)
-        return flat
+        flat = tf.nest.flatten([each.cold() for each in self._blocks])
+        return [*flat, tf.zeros([], tf.int64)]
 
-    def _unflattened(self, flat: Sequence[Any]) -> list[_BlockState]:
-        structure = [_BlockState(0, 0, 0, 0, (0,) * len(b.slots)) for b in self._blocks]
-        states: list[_BlockState] = tf.nest.pack_sequence_as(structure, list(flat))
-        return states
-
-    def _variables_of(self, block: Block) -> list[LocalVariable]:
-        return [self._local.variables[i] for i in (block.weight, *block.slots)]
-
-    def _moved(
-        self, block: Block, state: _BlockState, handles: Any, rate: tf.Tensor
-    ) -> _BlockState:
-        """Returns what the worker has of a block after it has moved, if it is due."""
-        weight, *slots = self._variables_of(block)
-        with tf.device(weight.device):
-            total = block.counts.read()[_CHANGE]
-        own = _norm(state.value - state.base)
-        is_warm = state.age >= 0
-        bound = decision.bound(self._exchange.threshold, rate, _norm(state.base))
-        is_due = decision.is_due(
-            own, total - state.seen, bound, state.age, self._exchange.max_age
-        )
-        fetches = is_due | ~is_warm
-        total, value = self._push(
-            block, weight, state, handles, own, is_due & is_warm, fetches
-        )
-        first = [_fetch(each, handles[each.placeholder], ~is_warm) for each in slots]
-
-        def fetched() -> tuple[tf.Tensor, ...]:
-            new = _restored(value, weight.shape)
-            return new, new, total, tf.zeros([], tf.int64)
-
-        def same() -> tuple[tf.Tensor, ...]:
-            return state.value, state.base, state.seen, state.age
-
-        now = tf.cond(fetches, fetched, same)
-        for each in now[:2]:
-            each.set_shape(weight.shape)
-        return _BlockState(*now, tuple(_first(is_warm, state.slots, first)))
-
-    def _push(
-        self,
-        block: Block,
-        weight: LocalVariable,
-        state: _BlockState,
-        handles: Any,
-        own: tf.Tensor,
-        is_due: tf.Tensor,
-        fetches: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds the worker's change on the ps if it is due.
-
-        Returns:
-            The sum of all changes, and the value of the weight, if it `fetches` it.
-        """
-        handle = handles[weight.placeholder]
-        change = _if(is_due, state.value - state.base)
-        pushed = tf.cast(is_due, tf.float64)
-        fetched = tf.zeros([], tf.float64) if fetches is None else fetches
-        counts = tf.stack([own * pushed, tf.cast(fetched, tf.float64), pushed])
-        with tf.device(weight.device):
-            _on_some(
-                change,
-                lambda: tf.raw_ops.AssignAddVariableOp(
-                    resource=handle, value=_restored(change, weight.shape)
-                ),
-            )
-            block.counts.add(counts)
-            total = block.counts.read()[_CHANGE]
-        if fetches is None:
-            return total, change
-        return total, _fetch(weight, handle, fetches)
+    def _unflattened(
+        self, kept: Sequence[Any]
+    ) -> tuple[list[BlockState], tf.Tensor, list[Sequence[tf.Tensor]]]:
+        """Returns what the worker keeps: of blocks, the number of steps, of tables."""
+        structure = [each.specs for each in self._blocks]
+        rest = iter(kept)
+        flat = [next(rest) for _ in tf.nest.flatten(structure)]
+        states = tf.nest.pack_sequence_as(structure, flat)
+        steps = next(rest)
+        of_tables = [
+            [_of_spec(next(rest), spec) for spec in table.specs]
+            for table in self._tables
+        ]
+        return states, steps, of_tables
 
 
-def _norm(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the Euclidean norm, a float64."""
-    wide = tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
-    return tf.cast(tf.sqrt(2.0 * tf.nn.l2_loss(wide)), tf.float64)
-
-
-def _if(is_sent: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the elements of a tensor as a vector, or none of them."""
-    return tf.reshape(tensor, [-1])[: _size(tensor.shape, is_sent)]
-
-
-def _size(shape: tf.TensorShape, is_all: tf.Tensor) -> tf.Tensor:
-    return shape.num_elements() * tf.cast(is_all, tf.int32)
-
-
-def _restored(vector: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the tensor of which a vector has all elements.
-
-    TensorFlow's constant folding takes the size that a reshape, or an assignment, needs for
-    that of the vector, even if the vector is empty and they are not reached. What it
-    concludes of a slice of unknown size ends with the slice.
-    """
-    slice_of_all = tf.slice(vector, [0], [tf.size(vector)])
-    return tf.reshape(slice_of_all, shape)
-
-
-def _fetch(
-    variable: LocalVariable, handle: tf.Tensor, is_asked: tf.Tensor
-) -> tf.Tensor:
-    """Returns the elements of a variable as a vector, or none of them."""
-    size = _size(variable.shape, is_asked)
-    with tf.device(variable.device):
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
-        return tf.reshape(value, [-1])[:size]
-
-
-def _first(
-    is_warm: tf.Tensor, slots: Sequence[tf.Tensor], fetched: Sequence[tf.Tensor]
-) -> Sequence[tf.Tensor]:
-    """Returns slots: those that a worker has, or what it has fetched."""
-
-    def reshaped() -> list[tf.Tensor]:
-        both = zip(fetched, slots, strict=True)
-        return [_restored(new, slot.shape) for new, slot in both]
-
-    chosen: Sequence[tf.Tensor] = slots
-    if slots:
-        chosen = tf.nest.flatten(tf.cond(is_warm, lambda: list(slots), reshaped))
-        for each, slot in zip(chosen, slots, strict=True):
-            each.set_shape(slot.shape)
-    return chosen
-
-
-def _assign(variable: LocalVariable, handle: tf.Tensor, value: tf.Tensor) -> None:
-    """Sets a variable to the elements of a vector, unless it has none."""
-    with tf.device(variable.device):
-        _on_some(
-            value,
-            lambda: tf.raw_ops.AssignVariableOp(
-                resource=handle, value=_restored(value, variable.shape)
-            ),
-        )
-
-
-def _on_some(vector: tf.Tensor, act: Callable[[], Any]) -> None:
-    """Adds what is done only if a vector has elements."""
-
-    def acted() -> tf.Tensor:
-        with tf.control_dependencies([act()]):
-            return tf.constant(True)
-
-    tf.cond(tf.size(vector) > 0, acted, lambda: tf.constant(False))
+def _of_spec(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    _tf.set_handle_spec(handle, spec)
+    return handle

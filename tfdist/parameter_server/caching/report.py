@@ -9,15 +9,17 @@ class BlockMoves:
 
     Attributes:
         name: Of the weight.
-        size: Its bytes.
-        fetched: How often a worker has fetched it.
-        pushed: How often a worker has sent a change of it.
+        size: Its bytes; of a table, those of a row.
+        fetched: How often a worker has fetched it, or one of its rows.
+        pushed: How often a worker has sent a change of it, or of one of its rows.
+        looked_up: How many rows of it steps have looked up; None for a whole block.
     """
 
     name: str
     size: int
     fetched: int
     pushed: int
+    looked_up: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,18 @@ class WhenChangedReport:
         return moved / self.steps if self.steps else 0.0
 
     @property
+    def bytes_of_each_step(self) -> float:
+        """The bytes of the same if each step reads and writes what it uses."""
+        used = sum(
+            each.size * (self.steps if each.looked_up is None else each.looked_up)
+            for each in self.blocks
+        )
+        return 2 * used / self.steps if self.steps else 0.0
+
+    @property
     def share(self) -> float:
-        """Of the bytes that move if each step reads and writes each block."""
-        each_step = 2 * sum(each.size for each in self.blocks)
+        """`bytes_per_step`, of `bytes_of_each_step`."""
+        each_step = self.bytes_of_each_step
         return self.bytes_per_step / each_step if each_step else 0.0
 
     def __str__(self) -> str:
@@ -56,10 +67,11 @@ class WhenChangedReport:
         lines = [
             f"exchange=WhenChanged: {self.steps} steps moved {self.share:.1%} of the bytes "
             "of weights and gradients",
-            f"  {'block':{width}} {'bytes':>12} {'fetched':>9} {'pushed':>9}",
+            f"  {'block':{width}} {'bytes':>12} {'fetched':>9} {'pushed':>9} {'rows':>9}",
         ]
         lines += [
-            f"  {each.name:{width}} {each.size:12,} {each.fetched:9,} {each.pushed:9,}"
+            f"  {each.name:{width}} {each.size:12,} {each.fetched:9,} {each.pushed:9,} "
+            f"{'' if each.looked_up is None else format(each.looked_up, ','):>9}".rstrip()
             for each in self.blocks
         ]
         lines.append(f"  set, the last worker's value: {', '.join(self.set) or 'none'}")

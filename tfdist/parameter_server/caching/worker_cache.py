@@ -56,6 +56,18 @@ class Kept:
             tensor.set_shape(spec.shape)
         return tensors
 
+    def prepare(self, handles: Sequence[tf.Tensor]) -> None:
+        """Begins with zeros where the worker has no tensors yet."""
+
+        def zeros() -> tf.Tensor:
+            for handle, spec in zip(handles, self._specs, strict=True):
+                value = tf.zeros(spec.shape, spec.dtype)
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+            return tf.constant(True)
+
+        are_here = [tf.raw_ops.VarIsInitializedOp(resource=each) for each in handles]
+        tf.cond(tf.reduce_all(are_here), lambda: tf.constant(False), zeros)
+
     def write(self, handles: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
         """Keeps these values."""
         for handle, value in zip(handles, values, strict=True):

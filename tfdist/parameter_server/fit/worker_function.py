@@ -161,19 +161,21 @@ class WorkerFunction:
                 return cached.run(source.tensors(argument, 0), state)
 
             self._exchanges[key] = StepGraph(
-                self._strategy, run, [source.spec(1), *cached.state_specs], self._gate
+                self._strategy, run, [source.spec(1), *cached.specs], self._gate
             )
         graph = self._exchanges[key]
 
-        def add(i: Any, state: State) -> tuple[Any, State]:
-            part = source.part(argument, i, 1)
-            tensors = tf.nest.flatten(part, expand_composites=True)
-            result, after = graph.add([*tensors, *state, *slot], "step_0")
-            return result, after
+        def run(state: State, of_tables: Sequence[tf.Tensor]) -> tuple[Any, State]:
+            def add(i: Any, state: State) -> tuple[Any, State]:
+                part = source.part(argument, i, 1)
+                tensors = tf.nest.flatten(part, expand_composites=True)
+                given = [*tensors, *state, *of_tables, *slot]
+                result, after = graph.add(given, "step_0")
+                return result, after
 
-        return cached.around(
-            lambda state: repeated(add, steps, copies(graph.size), state)
-        )
+            return repeated(add, steps, copies(graph.size), state)
+
+        return cached.around(run)
 
     def _merged(
         self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int

@@ -8,6 +8,7 @@ last one are changes pushed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ import tensorflow as tf
 from tfdist.parameter_server.step_graph import messages
 from tfdist.parameter_server.step_graph.definitions import Builder, reference
 from tfdist.parameter_server.step_graph.fragment import Fragment
+from tfdist.parameter_server.step_graph.lookups import Lookups, lookups_of, sources_of
 from tfdist.parameter_server.step_graph.messages import Node
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import (
@@ -70,9 +72,13 @@ class LocalSteps:
         is_weight: Whether a captured resource handle is that of a weight.
         chosen: Takes the handles of all variables of which a worker can have a copy, by
             their placeholders, and returns the placeholders of those that are to have one.
+        tables: Takes the handles of all variables and how the step uses those that it uses
+            by their rows alone, and returns the placeholders of those of which the worker has
+            a copy in a variable, whose handle takes the place of theirs.
 
     Attributes:
         variables: Those of which a worker has a copy.
+        lookups: Those of which it has one by rows, by their placeholders.
         captured: The handles of all variables, by their placeholders in the step.
         added: The handles of the variables to which the changes are added.
         set: Those of the variables that are set to the last value.
@@ -84,19 +90,27 @@ class LocalSteps:
         step: StepGraph,
         is_weight: Callable[[Any], bool],
         chosen: Callable[[Mapping[str, Any]], Collection[str]] = lambda all_: all_,
+        tables: Callable[
+            [Mapping[str, Any], Mapping[str, Lookups]], Collection[str]
+        ] = lambda *_: (),
     ) -> None:
         self._function = step.function
-        rewriting = _Rewriting(step, is_weight, chosen)
+        rewriting = _Rewriting(step, is_weight, chosen, tables)
         self.variables = rewriting.variables
         written = [each for each in self.variables if each.is_written]
         self.captured = handles = rewriting.handles
         self.added = [handles[each.placeholder] for each in written if each.adds]
         self.set = [handles[each.placeholder] for each in written if not each.adds]
-        local = {each.placeholder for each in self.variables}
+        local = {each.placeholder for each in self.variables} | rewriting.lookups.keys()
         self.in_each_step = [handles[name] for name in handles if name not in local]
         states = [f"state/{i}:0" for i in range(len(self.variables))]
         inputs = [each.name for each in self._function.inputs]
-        self._fragment = Fragment(rewriting.definition(), [*inputs, *states])
+        self.lookups = rewriting.lookups
+        of_tables = [each for it in self.lookups.values() for each in it.ids]
+        self._ids = list(dict.fromkeys(of_tables))
+        definition = rewriting.definition()
+        self._before = Fragment(rewriting.before(definition, self._ids), inputs)
+        self._fragment = Fragment(definition, [*inputs, *states, *self._ids])
 
     def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
         """Adds steps with one exchange to the function being traced.
@@ -129,8 +143,27 @@ class LocalSteps:
         names = [each.op.name for each in self._function.inputs]
         return dict(zip(names[len(names) - len(captured) :], captured, strict=True))
 
+    def ids(
+        self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Adds what computes the rows that a step looks up, before it does.
+
+        Args:
+            batch: The tensors of its batch.
+            captured: What `captures_of` has captured for the function being traced.
+
+        Returns:
+            The rows, by the names that `lookups` has for them.
+        """
+        tensors = self._before.add([*batch, *captured], self._ids, "rows_0")
+        return dict(zip(self._ids, tensors, strict=True))
+
     def compute(
-        self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor], values: State
+        self,
+        batch: Sequence[tf.Tensor],
+        captured: Sequence[tf.Tensor],
+        values: State,
+        ids: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> tuple[Any, State]:
         """Adds one step on the copies to the function being traced.
 
@@ -138,13 +171,14 @@ class LocalSteps:
             batch: The tensors of its batch.
             captured: What `captures_of` has captured for that function.
             values: Of `variables`, in their order.
+            ids: What `ids` has returned.
 
         Returns:
             The result, and the values after the step.
         """
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self.variables]
-        given = [*batch, *captured, *values]
+        given = [*batch, *captured, *values, *(ids[name] for name in self._ids)]
         made = self._fragment.add(given, [*results, *after], "step_0")
         outputs, values = made[: len(results)], made[len(results) :]
         for each, value in zip(self.variables, values, strict=True):
@@ -183,6 +217,7 @@ class _Rewriting:
         step: StepGraph,
         is_weight: Callable[[Any], bool],
         chosen: Callable[[Mapping[str, Any]], Collection[str]],
+        tables: Callable[[Mapping[str, Any], Mapping[str, Lookups]], Collection[str]],
     ) -> None:
         self._graph = graph = step.function.graph
         self._homes = step.homes
@@ -201,6 +236,9 @@ class _Rewriting:
         uses = self._uses()
         kept = chosen({name: self.handles[name] for name in uses})
         uses = {name: ops for name, ops in uses.items() if name in kept}
+        found = lookups_of(self._ops, self._homes)
+        kept = tables(self.handles, found)
+        self.lookups = {name: found[name] for name in found if name in kept}
         from_own = _set_from_own(self._ops, uses)
         self.variables: list[LocalVariable] = []
         for name, ops in uses.items():
@@ -211,7 +249,7 @@ class _Rewriting:
     def definition(self) -> Any:
         """Returns the rewritten graph, without the placeholders of its inputs."""
         given = {each.op.name for each in self._graph.inputs}
-        local = {each.placeholder for each in self.variables}
+        local = {each.placeholder for each in self.variables} | self.lookups.keys()
         for op in self._ops:
             definition = self._definitions[op.name]
             definition.attr.pop("_class", None)
@@ -227,6 +265,16 @@ class _Rewriting:
         del self._graph_def.node[:]
         self._graph_def.node.extend(kept)
         return self._graph_def
+
+    def before(self, definition: Any, ids: Sequence[str]) -> Any:
+        """Returns the part of the rewritten graph that some tensors depend on."""
+        roots = [self._graph.get_tensor_by_name(each).op for each in ids]
+        names = {op.name for op in sources_of(roots)}
+        part = tf.compat.v1.GraphDef(
+            library=definition.library, versions=definition.versions
+        )
+        part.node.extend(each for each in definition.node if each.name in names)
+        return part
 
     def _uses(self) -> dict[str, list[tf.Operation]]:
         """Returns what uses each variable that a worker can copy, by its placeholder."""

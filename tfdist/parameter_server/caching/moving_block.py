@@ -1,0 +1,228 @@
+"""A block that moves between a worker and its ps before a step, if it is due.
+
+A worker sends its change, and the ps adds it and answers with the value. What is not due has
+length 0, so one message carries all blocks, and no branch spans tasks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdist.parameter_server.caching import decision
+from tfdist.parameter_server.caching.blocks import Block
+from tfdist.parameter_server.exchange import WhenChanged
+from tfdist.parameter_server.step_graph.local import LocalVariable
+
+_COLD = -1
+"""The age of a block that a worker does not have."""
+
+_CHANGE = 0
+"""The index of the sum of the changes among a block's `counts`."""
+
+
+class BlockState(NamedTuple):
+    """What a worker has of a block.
+
+    Attributes:
+        value: The weight, with the worker's own changes.
+        base: The weight when it last moved.
+        seen: The sum of all changes on the ps then, float64.
+        age: How many steps have used it since, int64.
+        slots: The values of its slots.
+    """
+
+    value: tf.Tensor
+    base: tf.Tensor
+    seen: tf.Tensor
+    age: tf.Tensor
+    slots: tuple[tf.Tensor, ...]
+
+
+class MovingBlock:
+    """A block, and the operations that move it.
+
+    Args:
+        block: The block.
+        variables: Those of the step of which workers have copies.
+
+    Attributes:
+        block: The block.
+        placeholders: Of the weight and its slots.
+    """
+
+    def __init__(self, block: Block, variables: Sequence[LocalVariable]) -> None:
+        self.block = block
+        self._weight = variables[block.weight]
+        self._slots = [variables[i] for i in block.slots]
+        self.placeholders = [each.placeholder for each in (self._weight, *self._slots)]
+
+    @property
+    def specs(self) -> BlockState:
+        """The specs of what a worker keeps."""
+        one, *slots = (
+            tf.TensorSpec(each.shape, each.dtype)
+            for each in (self._weight, *self._slots)
+        )
+        seen, age = tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int64)
+        return BlockState(one, one, seen, age, tuple(slots))
+
+    def cold(self) -> BlockState:
+        """Returns what a worker begins with."""
+        zeros: BlockState = tf.nest.map_structure(
+            lambda each: tf.zeros(each.shape, each.dtype), self.specs
+        )
+        return zeros._replace(age=tf.constant(_COLD, tf.int64))
+
+    def refresh(
+        self,
+        state: BlockState,
+        handles: Mapping[str, tf.Tensor],
+        rate: tf.Tensor,
+        exchange: WhenChanged,
+    ) -> BlockState:
+        """Adds what moves the block if it is due.
+
+        Args:
+            state: What the worker has of it.
+            handles: The handles on the ps, by placeholders.
+            rate: The learning rate.
+            exchange: When it moves.
+
+        Returns:
+            What the worker has of it then.
+        """
+        weight, counts = self._weight, self.block.counts
+        total = counts.read()[_CHANGE]
+        own = _norm(state.value - state.base)
+        is_warm = state.age >= 0
+        is_due = decision.is_due(
+            own,
+            total - state.seen,
+            decision.bound(exchange.threshold, rate, _norm(state.base)),
+            state.age,
+            exchange.max_age,
+        )
+        fetches = is_due | ~is_warm
+        self._push(state, handles, own, is_due & is_warm, fetches)
+        total = counts.read()[_CHANGE]
+        value = _fetch(weight, handles[weight.placeholder], fetches)
+        first = [
+            _fetch(each, handles[each.placeholder], ~is_warm) for each in self._slots
+        ]
+
+        def fetched() -> tuple[tf.Tensor, ...]:
+            new = _restored(value, weight.shape)
+            return new, new, total, tf.zeros([], tf.int64)
+
+        def same() -> tuple[tf.Tensor, ...]:
+            return state.value, state.base, state.seen, state.age
+
+        now = tf.cond(fetches, fetched, same)
+        for each in now[:2]:
+            each.set_shape(weight.shape)
+        return BlockState(*now, tuple(_first(is_warm, state.slots, first)))
+
+    def flush(self, state: BlockState, handles: Mapping[str, tf.Tensor]) -> None:
+        """Adds what sends the ps all that a worker has kept back."""
+        own = _norm(state.value - state.base)
+        is_used = state.age > 0
+        self._push(state, handles, own, is_used & (own > 0), tf.constant(False))
+        for slot, value in zip(self._slots, state.slots, strict=True):
+            _assign(slot, handles[slot.placeholder], _if(is_used, value))
+
+    def _push(
+        self,
+        state: BlockState,
+        handles: Mapping[str, tf.Tensor],
+        own: tf.Tensor,
+        is_due: tf.Tensor,
+        fetches: tf.Tensor,
+    ) -> None:
+        """Adds the worker's change on the ps if it is due, and counts."""
+        weight = self._weight
+        change = _if(is_due, state.value - state.base)
+        pushes, fetches = tf.cast(is_due, tf.float64), tf.cast(fetches, tf.float64)
+        with tf.device(weight.device):
+            _on_some(
+                change,
+                lambda: tf.raw_ops.AssignAddVariableOp(
+                    resource=handles[weight.placeholder],
+                    value=_restored(change, weight.shape),
+                ),
+            )
+        self.block.counts.add(tf.stack([own * pushes, fetches, pushes]))
+
+
+def _norm(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the Euclidean norm, a float64."""
+    wide = tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
+    return tf.cast(tf.sqrt(2.0 * tf.nn.l2_loss(wide)), tf.float64)
+
+
+def _if(is_sent: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the elements of a tensor as a vector, or none of them."""
+    return tf.reshape(tensor, [-1])[: _size(tensor.shape, is_sent)]
+
+
+def _size(shape: tf.TensorShape, is_all: tf.Tensor) -> tf.Tensor:
+    return shape.num_elements() * tf.cast(is_all, tf.int32)
+
+
+def _restored(vector: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns the tensor of which a vector has all elements.
+
+    TensorFlow's constant folding takes the size that a reshape, or an assignment, needs for
+    that of the vector, even if the vector is empty and they are not reached. What it
+    concludes of a slice of unknown size ends with the slice.
+    """
+    slice_of_all = tf.slice(vector, [0], [tf.size(vector)])
+    return tf.reshape(slice_of_all, shape)
+
+
+def _fetch(
+    variable: LocalVariable, handle: tf.Tensor, is_asked: tf.Tensor
+) -> tf.Tensor:
+    """Returns the elements of a variable as a vector, or none of them."""
+    size = _size(variable.shape, is_asked)
+    with tf.device(variable.device):
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
+        return tf.reshape(value, [-1])[:size]
+
+
+def _first(
+    is_warm: tf.Tensor, slots: Sequence[tf.Tensor], fetched: Sequence[tf.Tensor]
+) -> Sequence[tf.Tensor]:
+    """Returns slots: those that a worker has, or what it has fetched."""
+
+    def reshaped() -> list[tf.Tensor]:
+        both = zip(fetched, slots, strict=True)
+        return [_restored(new, slot.shape) for new, slot in both]
+
+    chosen: Sequence[tf.Tensor] = slots
+    if slots:
+        chosen = tf.nest.flatten(tf.cond(is_warm, lambda: list(slots), reshaped))
+        for each, slot in zip(chosen, slots, strict=True):
+            each.set_shape(slot.shape)
+    return chosen
+
+
+def _assign(variable: LocalVariable, handle: tf.Tensor, value: tf.Tensor) -> None:
+    """Sets a variable to the elements of a vector, unless it has none."""
+    with tf.device(variable.device):
+        _on_some(
+            value,
+            lambda: tf.raw_ops.AssignVariableOp(
+                resource=handle, value=_restored(value, variable.shape)
+            ),
+        )
+
+
+def _on_some(vector: tf.Tensor, act: Callable[[], Any]) -> None:
+    """Adds what is done only if a vector has elements."""
+
+    def acted() -> tf.Tensor:
+        with tf.control_dependencies([act()]):
+            return tf.constant(True)
+
+    tf.cond(tf.size(vector) > 0, acted, lambda: tf.constant(False))

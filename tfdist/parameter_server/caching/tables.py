@@ -1,0 +1,256 @@
+"""Tables of which a worker keeps the rows that it looks up, and which of them move."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.caching import decision
+from tfdist.parameter_server.exchange import WhenChanged
+from tfdist.parameter_server.resources import Numbers
+from tfdist.parameter_server.step_graph.lookups import Lookups
+
+LARGEST_TABLE = 2**28
+"""The bytes of the largest table of which workers keep rows: they keep it whole."""
+
+_PARTS = 4  # value, base, seen, stamp
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, its slots, and what is counted of its rows.
+
+    Attributes:
+        weight: The placeholder of its handle in the step.
+        slots: Those of its slots.
+        variables: The variables of the weight and of the slots.
+        name: The name of the weight.
+        ids: The names of the tensors with the rows that the step looks up.
+        counts: On its ps: of each row, the sum of the norms of all changes.
+        moves: On its ps: how many rows were looked up, fetched and pushed.
+    """
+
+    weight: str
+    slots: tuple[str, ...]
+    variables: tuple[Any, ...]
+    name: str
+    ids: tuple[str, ...]
+    counts: Numbers
+    moves: Numbers
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Of the weight and its slots."""
+        return self.weight, *self.slots
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """The specs of what a worker keeps of it: zeros at first."""
+        weight, *slots = self.variables
+        one = tf.TensorSpec(weight.shape, weight.dtype)
+        rows = weight.shape[:1]
+        return [
+            one,
+            one,
+            tf.TensorSpec(rows, tf.float64),
+            tf.TensorSpec(rows, tf.int64),
+            *(tf.TensorSpec(each.shape, each.dtype) for each in slots),
+        ]
+
+    def local_handles(self, handles: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the worker's own handles, by the placeholders that they replace."""
+        return dict(
+            zip(
+                (self.weight, *self.slots), (handles[0], *handles[_PARTS:]), strict=True
+            )
+        )
+
+    def refresh(
+        self,
+        rows: tf.Tensor,
+        handles: Sequence[tf.Tensor],
+        own_handles: Mapping[str, tf.Tensor],
+        now: tf.Tensor,
+        rate: tf.Tensor,
+        exchange: WhenChanged,
+    ) -> None:
+        """Adds what moves the rows that a step looks up, of those that are due.
+
+        Args:
+            rows: Which it looks up, integers of any shape.
+            handles: Of what the worker keeps, as `specs` has it.
+            own_handles: The handles on the ps, by placeholders.
+            now: How many steps the worker has run with what it keeps.
+            rate: The learning rate.
+            exchange: When a row moves.
+        """
+        weight, *slots = self.variables
+        value, base, seen, stamp, *of_slots = handles
+        specs = self.specs
+        rows = tf.cast(tf.unique(tf.reshape(rows, [-1])).y, tf.int32)
+        stamps = _gather(stamp, rows, specs[3])
+        before = _gather(base, rows, weight)
+        change = _gather(value, rows, weight) - before
+        own = _norms(change)
+        total = self.counts.at(rows)
+        is_warm = stamps > 0
+        is_due = decision.is_due(
+            own,
+            total - _gather(seen, rows, specs[2]),
+            decision.bound(exchange.threshold, rate, _norms(before)),
+            now + 1 - stamps,
+            exchange.max_age,
+        )
+        fetched = tf.boolean_mask(rows, is_due | ~is_warm)
+        self._push(rows, change, own, is_due & is_warm, own_handles, fetched)
+        with tf.device(weight.device):
+            new = _gather(own_handles[self.weight], fetched, weight)
+        _set(value, fetched, new)
+        _set(base, fetched, new)
+        _set(seen, fetched, self.counts.at(fetched))
+        _set(stamp, fetched, tf.fill(tf.shape(fetched), now + 1))
+        cold = tf.boolean_mask(rows, ~is_warm)
+        for variable, name, handle in zip(slots, self.slots, of_slots, strict=True):
+            with tf.device(variable.device):
+                new = _gather(own_handles[name], cold, variable)
+            _set(handle, cold, new)
+
+    def flush(
+        self, handles: Sequence[tf.Tensor], own_handles: Mapping[str, tf.Tensor]
+    ) -> None:
+        """Adds what sends all that a worker has kept back."""
+        weight, *slots = self.variables
+        value, base, _, stamp, *of_slots = handles
+        stamps = tf.raw_ops.ReadVariableOp(resource=stamp, dtype=tf.int64)
+        stamps.set_shape(weight.shape[:1])
+        rows = tf.cast(tf.where(stamps > 0)[:, 0], tf.int32)
+        change = _gather(value, rows, weight)
+        change -= _gather(base, rows, weight)
+        own = _norms(change)
+        self._push(rows, change, own, own > 0, own_handles)
+        for variable, name, handle in zip(slots, self.slots, of_slots, strict=True):
+            kept = _gather(handle, rows, variable)
+            with tf.device(variable.device):
+                _set(own_handles[name], rows, kept)
+
+    def _push(
+        self,
+        rows: tf.Tensor,
+        change: tf.Tensor,
+        own: tf.Tensor,
+        is_due: tf.Tensor,
+        own_handles: Mapping[str, tf.Tensor],
+        fetched: tf.Tensor | None = None,
+    ) -> None:
+        """Adds the worker's changes of some rows on the ps, and counts."""
+        is_due &= own > 0
+        pushed, changes = tf.boolean_mask(rows, is_due), tf.boolean_mask(change, is_due)
+        norms = tf.boolean_mask(own, is_due)
+        sizes = [tf.size(pushed)]
+        sizes = (
+            [0, 0, *sizes]
+            if fetched is None
+            else [tf.size(rows), tf.size(fetched), *sizes]
+        )
+        moves = tf.cast(tf.stack(sizes), tf.int64)
+        weight = self.variables[0]
+        with tf.device(weight.device):
+            tf.raw_ops.ResourceScatterNdAdd(
+                ref=own_handles[self.weight],
+                indices=pushed[:, None],
+                updates=changes,
+                use_locking=True,
+            )
+        self.counts.add_at(pushed, norms)
+        self.moves.add(moves)
+
+
+def tables_of(
+    lookups: Mapping[str, Lookups],
+    handles: Mapping[str, Any],
+    known: Iterable[tuple[Any, str]],
+) -> list[Table]:
+    """Returns the tables of a step of which workers keep rows.
+
+    Args:
+        lookups: How the step uses variables by their rows.
+        handles: The handles of all variables, by their placeholders in the step.
+        known: The strategy's variables with their names.
+    """
+    placeholders = {id(handle): name for name, handle in handles.items()}
+    of_step = [
+        (variable, name, placeholders[id(variable.handle)])
+        for variable, name in known
+        if id(variable.handle) in placeholders
+    ]
+    tables = []
+    for variable, name, placeholder in sorted(of_step, key=lambda each: each[1]):
+        slots = [
+            (slot, of_slot)
+            for slot, _, of_slot in sorted(of_step, key=lambda each: each[1])
+            if slot.is_slot and slot.beside.handle is variable.handle
+        ]
+        if (
+            is_table(variable)
+            and lookups.get(placeholder) is not None
+            and lookups[placeholder].ids
+            and all(of_slot in lookups for _, of_slot in slots)
+        ):
+            counts, moves = _counts_of(variable)
+            tables.append(
+                Table(
+                    placeholder,
+                    tuple(of_slot for _, of_slot in slots),
+                    (variable, *(slot for slot, _ in slots)),
+                    name,
+                    lookups[placeholder].ids,
+                    counts,
+                    moves,
+                )
+            )
+    return tables
+
+
+def is_table(variable: Any) -> bool:
+    """Whether workers may keep rows of a variable."""
+    elements = variable.shape.num_elements()
+    return bool(
+        variable.is_weight
+        and variable.dtype.is_floating
+        and variable.shape.rank
+        and elements
+        and elements * variable.dtype.size <= LARGEST_TABLE
+    )
+
+
+def _counts_of(variable: Any) -> tuple[Numbers, Numbers]:
+    """Returns the counts of a table, which all models and methods share."""
+    if variable.row_counts is None:
+        zeros = [0.0] * variable.shape[0]
+        variable.row_counts = (
+            Numbers(variable.device, zeros, tf.float64),
+            Numbers(variable.device, [0, 0, 0]),
+        )
+    counts, moves = variable.row_counts
+    return counts, moves
+
+
+def _gather(handle: tf.Tensor, rows: tf.Tensor, variable: Any) -> tf.Tensor:
+    """Returns rows of a variable, or of what has its shape and dtype."""
+    values = tf.raw_ops.ResourceGather(
+        resource=handle, indices=rows, dtype=variable.dtype
+    )
+    values.set_shape([None, *variable.shape[1:]])
+    return values
+
+
+def _set(handle: tf.Tensor, rows: tf.Tensor, values: tf.Tensor) -> None:
+    tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=rows, updates=values)
+
+
+def _norms(rows: tf.Tensor) -> tf.Tensor:
+    """Returns the Euclidean norm of each row, float64."""
+    wide = tf.cast(rows, tf.float32) if rows.dtype.size < 4 else rows
+    axes = list(range(1, wide.shape.rank))
+    return tf.cast(tf.sqrt(tf.reduce_sum(wide * wide, axes)), tf.float64)

@@ -1,0 +1,98 @@
+"""Variables that a step uses by their rows alone, and the rows that it looks up."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
+
+_GATHER = "ResourceGather"
+_BY_ROW = frozenset(
+    {
+        _GATHER,
+        "ResourceScatterAdd",
+        "ResourceScatterNdAdd",
+        "ResourceScatterNdSub",
+        "ResourceScatterNdUpdate",
+        "ResourceScatterSub",
+        "ResourceScatterUpdate",
+    }
+)
+# TensorFlow counts them among the stateful ones; they give the same whenever they run.
+_REPEATABLE = frozenset({"Assert", "LookupTableFindV2", "Placeholder"})
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """How a step uses a variable by its rows.
+
+    Attributes:
+        placeholder: The name of the placeholder of its handle in the step.
+        device: Where it lives.
+        ids: The names of the tensors with the rows that are looked up.
+    """
+
+    placeholder: str
+    device: str
+    ids: tuple[str, ...]
+
+
+def lookups_of(
+    ops: Sequence[tf.Operation], homes: Mapping[str, str]
+) -> dict[str, Lookups]:
+    """Returns how each variable is used that is used by its rows alone.
+
+    Left out are those whose rows are only known once something has run that must not run
+    twice, such as a random operation.
+
+    Args:
+        ops: The operations of the step.
+        homes: The device of each captured resource, by the name of its placeholder.
+    """
+    uses: dict[str, list[tf.Operation]] = {}
+    for op in ops:
+        for name in dict.fromkeys(each.op.name for each in op.inputs):
+            if name in homes:
+                uses.setdefault(name, []).append(op)
+    found = {}
+    for name, of_variable in uses.items():
+        ids = [op.inputs[1] for op in of_variable if op.type == _GATHER]
+        if (
+            all(op.type in _BY_ROW or _is_unused(op, name) for op in of_variable)
+            and task_at(homes[name]) != WORKER
+            and all(op.node_def.attr["batch_dims"].i == 0 for op in of_variable)
+            and can_run_twice(each.op for each in ids)
+        ):
+            names = tuple(dict.fromkeys(each.name for each in ids))
+            found[name] = Lookups(name, homes[name], names)
+    return found
+
+
+def _is_unused(op: tf.Operation, name: str) -> bool:
+    """Whether an operation only passes a handle on, to nothing, as custom gradients do."""
+    return op.type == "IdentityN" and not any(
+        output.consumers()
+        for given, output in zip(op.inputs, op.outputs, strict=True)
+        if given.op.name == name
+    )
+
+
+def can_run_twice(ops: Iterable[tf.Operation]) -> bool:
+    """Whether these operations, with all that they depend on, do the same each time."""
+    return all(
+        not op.op_def.is_stateful or op.type in _REPEATABLE for op in sources_of(ops)
+    )
+
+
+def sources_of(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Returns operations and all that they depend on."""
+    found: dict[str, tf.Operation] = {}
+    pending = list(ops)
+    while pending:
+        op = pending.pop()
+        if op.name not in found:
+            found[op.name] = op
+            pending += [each.op for each in op.inputs]
+            pending += op.control_inputs
+    return list(found.values())
