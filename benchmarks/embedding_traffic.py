@@ -17,17 +17,13 @@ measured), `model` (the whole grid, by the cost model that the points verify) an
 `speed` (links shaped to --rate).
 """
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import itertools
 import json
 import os
 import platform
-import select
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,15 +31,13 @@ from typing import Any
 from absl import app, flags
 from embedding_report import markdown, summary
 from lookup_workload import ROUTES, Workload
-from netns import Network, NetworkError, network
+from namespace_cluster import ChiefError, Cluster, cluster, host_names
+from netns import NetworkError, network
 
-import tf_config
-
-PORT = 2222
-DEADLINE = 300.0  # seconds, for any answer of the chief
 PARTS = ("bytes", "grid", "model", "speed")
 _OUTPUTS = ("--json", "--markdown")
 HERE = Path(__file__).resolve().parent
+CHIEF = HERE / "lookup_chief.py"
 
 
 def define_flags() -> None:
@@ -94,117 +88,6 @@ class Measurement:
     worker_bytes: int
     model_bytes: int
     counted_bytes: int
-
-
-class ChiefError(RuntimeError):
-    """The chief exited, or does not answer."""
-
-
-class Cluster:
-    """A cluster of ps, a worker and a chief, each on its own host.
-
-    Args:
-        hosts: Hosts with the names of `host_names`.
-        num_ps: The number of ps.
-        log_dir: Where the tasks write.
-    """
-
-    def __init__(self, hosts: Network, num_ps: int, log_dir: Path) -> None:
-        self._hosts = hosts
-        self._ps = host_names(num_ps)[2:]
-        self._log_dir = log_dir
-        self._processes: list[subprocess.Popen[str]] = []
-        self._cluster = tf_config.Cluster(
-            chief=self._addresses(["chief"]),
-            worker=self._addresses(["worker"]),
-            ps=self._addresses(self._ps),
-        )
-
-    def start(self) -> None:
-        """Starts every task, and waits until the chief is connected to the others.
-
-        Raises:
-            ChiefError: If it does not.
-        """
-        for index, name in enumerate(self._ps):
-            self._start(name, "ps", index, ["-m", "tfdist.server"])
-        self._start("worker", "worker", 0, ["-m", "tfdist.server"])
-        self._chief = self._start("chief", "chief", 0, [str(HERE / "lookup_chief.py")])
-        self._answer()
-
-    def ask(self, **request: Any) -> dict[str, float]:
-        """Sends the chief a request, and returns its answer.
-
-        Raises:
-            ChiefError: If there is none.
-        """
-        assert self._chief.stdin
-        print(json.dumps(request), file=self._chief.stdin, flush=True)
-        return self._answer()
-
-    def bytes(self) -> tuple[int, int]:
-        """Returns the bytes in and out of all ps, and of the worker, so far."""
-        return (
-            sum(sum(self._hosts.bytes(name)) for name in self._ps),
-            sum(self._hosts.bytes("worker")),
-        )
-
-    def close(self) -> None:
-        """Ends every process."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-
-    def _addresses(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(f"{self._hosts.address(name)}:{PORT}" for name in names)
-
-    def _start(
-        self, name: str, job: str, index: int, program: Sequence[str]
-    ) -> "subprocess.Popen[str]":
-        task = tf_config.TFConfig(self._cluster, tf_config.Task(job, index))
-        env = {
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            "CUDA_VISIBLE_DEVICES": "-1",
-            **os.environ,
-            "TF_CONFIG": task.to_json(),
-        }
-        with (self._log_dir / f"{name}.log").open("w") as log:
-            process = subprocess.Popen(
-                self._hosts.command(name, [sys.executable, *program]),
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if job == "chief" else log,
-                stderr=log,
-                text=True,
-            )
-        self._processes.append(process)
-        return process
-
-    def _answer(self) -> dict[str, float]:
-        assert self._chief.stdout
-        ready, _, _ = select.select([self._chief.stdout], [], [], DEADLINE)
-        line = self._chief.stdout.readline() if ready else ""
-        if line:
-            return json.loads(line)
-        log = (self._log_dir / "chief.log").read_text()[-2000:]
-        why = "has ended" if ready else f"did not answer within {DEADLINE:g} s"
-        raise ChiefError(f"the chief {why}:\n{log}")
-
-
-def host_names(num_ps: int) -> list[str]:
-    """The hosts of a cluster."""
-    return ["chief", "worker", *(f"ps{index}" for index in range(num_ps))]
-
-
-@contextlib.contextmanager
-def cluster(hosts: Network, num_ps: int) -> Iterator[Cluster]:
-    """Starts a cluster, and stops it on exit."""
-    with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
-        started = Cluster(hosts, num_ps, Path(log_dir))
-        stack.callback(started.close)
-        started.start()
-        yield started
 
 
 def measure(
@@ -285,7 +168,7 @@ def measurements(values: flags.FlagValues) -> Iterator[Measurement]:
     four = [4] if {"bytes", "speed"} & set(values.parts) else []
     with network(host_names(max([*grid_ps, *four], default=0))) as hosts:
         for num_ps in sorted({*grid_ps, *four}):
-            with cluster(hosts, num_ps) as started:
+            with cluster(hosts, num_ps, CHIEF) as started:
                 if num_ps in grid_ps:
                     for ids, zipf in itertools.product(
                         values.grid_ids, values.grid_zipf

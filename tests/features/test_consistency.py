@@ -267,7 +267,7 @@ def test_steps_between_exchanges_are_counted_together(strategy, policy, monkeypa
     model = compiled(strategy)
     train(model)
     assert strategy.staleness_report().steps == BATCHES
-    with pytest.raises(ValueError, match=r"Every\(5\)"):
+    with pytest.raises(ValueError, match=r"Every\(steps=5\)"):
         policy(tfdist.BoundedStaleness(5))
 
 

@@ -1,4 +1,4 @@
-"""Blocks that workers keep: what moves and when, and that nothing is lost."""
+"""Blocks and rows that workers keep: what moves and when, and that nothing is lost."""
 
 import keras
 import numpy as np
@@ -196,30 +196,102 @@ def test_batches_of_other_shapes_share_what_a_worker_keeps(
     )
     model.fit(odd, epochs=2, verbose=0)
     np.testing.assert_array_equal(model.height.numpy(), np.full((3, 2), 1 - 2 * 6))
-    assert len(made) == 1
+    assert len(made) == 2, "of weights, and of tables"
+
+
+def recommender():
+    """Two tables in shards, of users and items."""
+    pair = keras.Input((2,), dtype="int32")
+    both = [tfdist.Embedding(rows, 8)(pair[:, i]) for i, rows in enumerate((50, 20))]
+    return keras.Model(pair, layers.Dense(1)(layers.Concatenate()(both)))
+
+
+def ratings():
+    """Ratings of items, of which a few are in most of them."""
+    rng = np.random.default_rng(0)
+    number = BATCH * BATCHES
+    users = rng.integers(0, 50, number)
+    items = np.minimum(rng.zipf(1.5, number), 20) - 1
+    return np.stack([users, items], 1).astype("int32"), rng.normal(size=(number, 1))
 
 
 @averages_of_the_last
-def test_shards_are_blocks_and_rows_move_in_each_step(strategy, exchange):
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_rows_that_stay_are_those_of_today(strategy, exchange, optimizer):
+    models, losses, initial = [], [], None
+    for threshold in (0, 50.0):
+        exchange(threshold, max_age=13)
+        with strategy.scope():
+            model = recommender()
+            model.compile(OPTIMIZERS[optimizer](), "mse", steps_per_execution=BATCHES)
+        initial = initial or model.get_weights()
+        model.set_weights(initial)
+        options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+        losses.append(model.fit(*ratings(), **options).history["loss"])
+        models.append(model)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    for today, mine in zip(*(each.get_weights() for each in models), strict=True):
+        np.testing.assert_allclose(mine, today, rtol=1e-3, atol=1e-5)
+    # In the order of creation: two shards of each of this model's two tables.
+    tables = [it for it in strategy.exchange_report().blocks if it.looked_up][-4:]
+    # Each row is fetched once at least, and popular ones not whenever they are looked up.
+    pair = ratings()[0]
+    different = len(np.unique(pair[:, 0])) + len(np.unique(pair[:, 1]))
+    looked_up = sum(each.looked_up for each in tables)
+    assert different <= sum(each.fetched for each in tables) < looked_up / 2
+
+
+def test_no_change_of_a_row_is_lost(strategy, exchange):
+    exchange(0.9, max_age=7)
+    with strategy.scope():
+        ids = keras.Input((3,), dtype="int32")
+        table = tfdist.Embedding(10, 4, embeddings_initializer="ones")
+        model = keras.Model(ids, layers.Flatten()(table(ids)))
+        model.compile(keras.optimizers.SGD(1.0), lambda _, y: keras.ops.sum(y, axis=-1))
+    x = np.random.default_rng(0).integers(0, 9, (BATCH * BATCHES, 3)).astype("int32")
+    model.fit(x, x, batch_size=BATCH, epochs=2, verbose=0)
+    expected = 1 - 2 * np.bincount(x.ravel(), minlength=10) / BATCH
+    np.testing.assert_array_equal(
+        table.get_weights()[0], np.repeat(expected[:, None], 4, axis=1)
+    )
+
+
+def test_rows_that_a_step_draws_move_in_each_step(strategy, exchange):
+    exchange(1.0)
+
+    class Drawing(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = tfdist.Embedding(10, 4)
+
+        def call(self, x):
+            drawn = tf.random.uniform([8, 1], maxval=10, dtype=tf.int32)
+            return x + keras.ops.sum(self.table(drawn), axis=-1)
+
+    with strategy.scope():
+        model = Drawing()
+        model.compile("sgd", "mse")
+    x = np.zeros((BATCH * BATCHES, 1), np.float32)
+    model.fit(x, x, batch_size=BATCH, verbose=0)
+    report = strategy.exchange_report()
+    assert model.table.embeddings.path in " ".join(report.in_each_step)
+
+
+def test_shards_are_blocks(strategy, exchange):
     exchange(2.0)
     with strategy.scope():
-        inputs = keras.Input((20,))
-        table = tfdist.Embedding(50, 6)(keras.ops.cast(inputs > 0, "int32"))
         split = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
         with tfdist.partition_variables(split):
-            outputs = layers.Dense(10)(layers.Flatten()(table))
-        model = keras.Model(inputs, outputs)
+            model = keras.Sequential([keras.Input((20,)), layers.Dense(10)])
         model.compile(
-            keras.optimizers.Adam(0.01),
+            keras.optimizers.SGD(0.1),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     losses = model.fit(*data(), batch_size=BATCH, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
-    report = strategy.exchange_report()
-    names = [each.name for each in report.blocks]
-    assert sum("kernel" in each for each in names) == 2
-    assert any("embedding" in each for each in report.in_each_step)
-    assert not any("embedding" in each for each in names)
+    names = {each.name for each in strategy.exchange_report().blocks}
+    kernel = model.layers[0].kernel.path
+    assert sum(each.startswith(f"{kernel}[") for each in names) == 2
 
 
 def test_a_step_that_fails_leaves_what_others_have_changed(strategy, exchange):

@@ -14,6 +14,7 @@ from tfdist.parameter_server.step_graph.tasks import (
     task_at,
     tasks_of,
 )
+from tfdist.parameter_server.step_graph.used_inputs import used_inputs
 
 # What reads a variable or a table and leaves it as it is. All else may write.
 _READS = frozenset(
@@ -102,7 +103,7 @@ def _computing(
 def _touches_ps(op: tf.Operation, tasks: Mapping[str, str]) -> bool:
     return any(
         each.dtype == tf.resource and tasks[each.op.name] != WORKER
-        for each in op.inputs
+        for each in used_inputs(op)
     )
 
 

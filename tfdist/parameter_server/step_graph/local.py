@@ -26,6 +26,7 @@ from tfdist.parameter_server.step_graph.step_graph import (
 )
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
 from tfdist.parameter_server.step_graph.unrolling import copies
+from tfdist.parameter_server.step_graph.used_inputs import used_inputs
 
 # What a step does with a variable of which a worker can have a copy. The others look up
 # or update some rows, or pass the variable on to a function.
@@ -255,7 +256,7 @@ class _Rewriting:
             definition.attr.pop("_class", None)
             homes = [
                 self._homes[each.op.name]
-                for each in op.inputs
+                for each in used_inputs(op)
                 if each.op.name in self._homes and each.op.name not in local
             ]
             if task_at(op.device) != WORKER:
@@ -280,7 +281,7 @@ class _Rewriting:
         """Returns what uses each variable that a worker can copy, by its placeholder."""
         uses: dict[str, list[tf.Operation]] = {}
         for op in self._ops:
-            for name in dict.fromkeys(each.op.name for each in op.inputs):
+            for name in dict.fromkeys(each.op.name for each in used_inputs(op)):
                 if name in self._homes:
                     uses.setdefault(name, []).append(op)
         return {

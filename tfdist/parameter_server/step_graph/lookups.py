@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
+from tfdist.parameter_server.step_graph.used_inputs import used_inputs
 
 _GATHER = "ResourceGather"
 _BY_ROW = frozenset(
@@ -52,14 +53,14 @@ def lookups_of(
     """
     uses: dict[str, list[tf.Operation]] = {}
     for op in ops:
-        for name in dict.fromkeys(each.op.name for each in op.inputs):
+        for name in dict.fromkeys(each.op.name for each in used_inputs(op)):
             if name in homes:
                 uses.setdefault(name, []).append(op)
     found = {}
     for name, of_variable in uses.items():
         ids = [op.inputs[1] for op in of_variable if op.type == _GATHER]
         if (
-            all(op.type in _BY_ROW or _is_unused(op, name) for op in of_variable)
+            all(op.type in _BY_ROW for op in of_variable)
             and task_at(homes[name]) != WORKER
             and all(op.node_def.attr["batch_dims"].i == 0 for op in of_variable)
             and can_run_twice(each.op for each in ids)
@@ -67,15 +68,6 @@ def lookups_of(
             names = tuple(dict.fromkeys(each.name for each in ids))
             found[name] = Lookups(name, homes[name], names)
     return found
-
-
-def _is_unused(op: tf.Operation, name: str) -> bool:
-    """Whether an operation only passes a handle on, to nothing, as custom gradients do."""
-    return op.type == "IdentityN" and not any(
-        output.consumers()
-        for given, output in zip(op.inputs, op.outputs, strict=True)
-        if given.op.name == name
-    )
 
 
 def can_run_twice(ops: Iterable[tf.Operation]) -> bool:

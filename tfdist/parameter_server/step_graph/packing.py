@@ -17,6 +17,7 @@ from tfdist.parameter_server.step_graph.tasks import (
     task_at,
     tasks_of,
 )
+from tfdist.parameter_server.step_graph.used_inputs import used_inputs
 
 LARGEST_PACKED = 2**20
 """The size, in bytes, from which a tensor travels alone.
@@ -78,7 +79,9 @@ def _waits(
     waits = {}
     for name, op in operations.items():
         if name not in before:
-            tasks = {task_at(homes[i.op.name]) for i in op.inputs if i.op.name in homes}
+            tasks = {
+                task_at(homes[i.op.name]) for i in used_inputs(op) if i.op.name in homes
+            }
             waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
     return waits
 

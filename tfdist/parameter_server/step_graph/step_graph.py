@@ -18,6 +18,7 @@ from tfdist.parameter_server.step_graph.copies import (
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
+from tfdist.parameter_server.step_graph.used_inputs import without_unused_handles
 
 
 class StepGraph:
@@ -75,6 +76,7 @@ class StepGraph:
     def definition(self) -> Any:
         """Returns a new `GraphDef` of it, of which there may be copies."""
         definition = self.function.graph.as_graph_def()
+        without_unused_handles(definition, self.function.graph)
         _tf.add_functions(without_seeds(definition))
         return definition
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.parameter_server.step_graph.used_inputs import used_inputs
+
 WORKER = "worker"
 
 # They only pass their input on, so they cost nothing where their input is.
@@ -62,7 +64,7 @@ def _task_of(
     if op.type in _FORWARDING:
         return tasks[op.inputs[0].op.name]
     if not calls_functions(op):
-        for each in op.inputs:
+        for each in used_inputs(op):
             if each.dtype == tf.resource and tasks[each.op.name] != WORKER:
                 return tasks[each.op.name]
     return task_at(op.device)
