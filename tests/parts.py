@@ -279,6 +279,7 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_messages_per_step[rows-sgd]",
         "test_one_worker_computes_what_one_process_does",
         "test_ten_steps_take_ten_times_the_messages_of_one",
+        "test_the_value_of_a_split_weight_goes_to_the_worker_only",
         "test_the_rest_of_a_dataset_takes_no_trace_of_its_own",
     ),
     "features/test_steps": (
@@ -307,6 +308,13 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_the_loop_of_the_guide",
         "test_train_on_batch",
         "test_validation_data",
+    ),
+    "features/test_when_changed": (
+        "test_a_threshold_of_zero_is_todays_step",
+        "test_no_change_of_a_worker_is_lost",
+        "test_no_change_of_a_row_is_lost",
+        "test_one_worker_computes_what_one_process_does[momentum]",
+        "test_rows_that_stay_are_those_of_today[adam]",
     ),
     "test_estimator_cluster": (
         "test_every_process_ends_by_itself_with_status_0",

@@ -227,6 +227,7 @@ def test_the_public_names():
         "VariableSpec",
         "Weight",
         "WhenChanged",
+        "WhenChangedReport",
         "WorkerReport",
         "byte_size_load_fn",
         "embedding_lookup_sparse_with_distributed_aggregation",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.model_parallel.measured import measure_layers
     from tfdist.model_parallel.place import place_layers
     from tfdist.model_parallel.plan import LayerPlan
+    from tfdist.parameter_server.caching.report import WhenChangedReport
     from tfdist.parameter_server.consistency.asynchronous import Asynchronous
     from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
     from tfdist.parameter_server.consistency.staleness import StalenessReport
@@ -107,6 +108,7 @@ _PURE = {
     ),
     "tfdist.model_parallel.place": ("place_layers",),
     "tfdist.model_parallel.plan": ("LayerPlan",),
+    "tfdist.parameter_server.caching.report": ("WhenChangedReport",),
     "tfdist.parameter_server.consistency.asynchronous": ("Asynchronous",),
     "tfdist.parameter_server.consistency.bounded_staleness": ("BoundedStaleness",),
     "tfdist.parameter_server.consistency.synchronous": ("Synchronous",),
@@ -281,6 +283,7 @@ __all__ = [
     "VariableSpec",
     "Weight",
     "WhenChanged",
+    "WhenChangedReport",
     "WorkerReport",
     "byte_size_load_fn",
     "embedding_lookup_sparse_with_distributed_aggregation",

@@ -247,6 +247,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         self.activity.ended(replica, is_over)
         if not is_over:
             self._gates.leave(replica)
+            self.caches.lose(replica)
             self._in_flight.worker_lost(replica)
 
     def _connect(

@@ -1,5 +1,6 @@
 """Gets what the workers have kept back to the ps before anything else reads it."""
 
+import functools
 import logging
 from typing import Any
 
@@ -33,19 +34,27 @@ class Caches:
             tf.errors.OpError: If a ps cannot be reached.
             StalledError: If a worker does not answer.
         """
-        used, self._used = list(self._used.values()), {}
+        used = list(self._used.values())
+        # Those that are under way keep back changes after this.
+        if not self._strategy.in_flight.under_way():
+            self._used = {}
         for steps in used:
             here = self._strategy.replicas_here
             outputs = _tf.run_on_workers(self._strategy.coordinator, steps.flush, here)
             for index, output in outputs.items():
-                self._strategy.in_flight.wait_until(
-                    lambda seconds, output=output: _tf.has_run(output, seconds)
-                )
+                self._strategy.in_flight.wait_until(functools.partial(_tf.has_run, output))
                 if _tf.was_lost(output):
-                    name = self._strategy.replicas[index].name
-                    _log.warning(
-                        "worker %s was lost, and with it the changes that it had kept "
-                        "back: those of at most max_age=%s of its steps",
-                        name,
-                        getattr(self._strategy.exchange, "max_age", "?"),
-                    )
+                    self._warn(index)
+
+    def lose(self, replica: int) -> None:
+        """Warns if a replica that is lost may have kept changes back."""
+        if self._used:
+            self._warn(replica)
+
+    def _warn(self, replica: int) -> None:
+        _log.warning(
+            "worker %s was lost, and with it the changes that it had kept back: of each "
+            "weight those of at most max_age=%s of its steps",
+            self._strategy.replicas[replica].name,
+            getattr(self._strategy.exchange, "max_age", "?"),
+        )
