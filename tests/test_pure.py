@@ -89,6 +89,7 @@ PURE = {
         "work",
     ],
     "parameter_server": ["exchange", "exchange_report", "replicas"],
+    "parameter_server.caching": ["decision", "report"],
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],

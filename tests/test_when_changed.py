@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,11 @@ def test_the_bound_shrinks_with_the_learning_rate(threshold, rate, norm, factor)
 def test_without_a_rate_any_change_is_due():
     assert is_due(1e-12, 0.0, bound(5.0, 0.0, 3.0), 0, 10)
     assert not is_due(0.0, 0.0, bound(5.0, 0.0, 3.0), 0, 10)
+
+
+def test_what_is_not_a_number_moves_at_once():
+    assert is_due(math.nan, 0.0, math.inf, 0, 10)
+    assert is_due(tf.constant(math.nan), 0.0, math.inf, 0, 10)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ SYMBOLS: tuple[Symbol, ...] = (
         "`Layer.compute_mask` computes the mask of one layer's outputs.",
     ),
     Symbol(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator."
+        "ClosureAbortedError",
+        "Tells a function that failed from one whose worker was lost.",
+        "None: `RemoteValue.get` raises either.",
+    ),
+    Symbol(
         "tensorflow.python.ops.handle_data_util.create_handle_data",
         "Says the shape of a variable that a worker keeps, where a step is traced: "
         "operations on its rows need it.",
@@ -507,7 +513,7 @@ MEMBERS: tuple[Member, ...] = (
         "tensorflow.python.distribute.coordinator.values.RemoteValueImpl",
         "_error",
         "read",
-        "Tells whether a function has failed.",
+        "Tells whether a function has failed, or its worker was lost.",
         "`RemoteValue.get` waits until it has ended.",
     ),
     Member(

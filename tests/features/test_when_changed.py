@@ -145,6 +145,16 @@ def test_a_large_threshold_moves_a_block_once_per_epoch_and_worker(strategy, exc
     )
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_what_is_not_a_number_is_not_kept_back(strategy, exchange, epochs):
+    exchange(1e9)
+    model = sinking(strategy)
+    x = np.zeros((BATCH * BATCHES, 1), np.float32)
+    model.optimizer.learning_rate = np.nan
+    model.fit(x, x, batch_size=BATCH, epochs=epochs, verbose=0)
+    assert np.isnan(model.height.numpy()).all()
+
+
 def test_an_age_moves_a_block_that_has_not_changed_much(strategy, exchange):
     exchange(1e9, max_age=4)
     with strategy.scope():

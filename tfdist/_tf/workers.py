@@ -201,7 +201,7 @@ def was_lost(output: Any) -> bool:
     Raises:
         tf.errors.OpError: If the function has failed.
     """
-    error = output._get_error()
+    error = output._error
     if error is None or isinstance(error, ClosureAbortedError):
         return error is not None
     raise error

@@ -67,11 +67,12 @@ class CachedSteps:
         self._names = {id(variable.handle): name for variable, name in known}
         key = [id(local.captured[each]) for each in self._placeholders]
         self.first: CachedSteps = others.setdefault(tuple(key), self)
+        self.kept: Kept
+        self.kept_tables: Kept
         if self.first is not self:
             self.kept, self.kept_tables = self.first.kept, self.first.kept_tables
             return
-        self.kept = Kept(self._state_specs)
-        self.kept_tables = Kept(self._table_specs)
+        self.kept, self.kept_tables = Kept(self._state_specs), Kept(self._table_specs)
         # Its branches are functions of their own, which live as long as the graph.
         self._flush_graph = StepGraph(strategy, self._flush, self.specs)
         with strategy.scope():
@@ -80,9 +81,11 @@ class CachedSteps:
 
     @property
     def _placeholders(self) -> list[str]:
-        return [
-            each for it in (*self._blocks, *self._tables) for each in it.placeholders
-        ]
+        return [each for it in self._all for each in it.placeholders]
+
+    @property
+    def _all(self) -> list[MovingBlock | Table]:
+        return [*self._blocks, *self._tables]
 
     def note(self, exchanges: Exchanges) -> None:
         """Notes what becomes of the variables of the step."""
@@ -91,11 +94,12 @@ class CachedSteps:
             return [self._names[id(it)] for it in handles if id(it) in self._names]
 
         captured = self._local.captured
-        kept = [*self._blocks, *self._tables]
-        slots = names(captured[name] for it in kept for name in it.placeholders[1:])
+        slots = names(
+            captured[name] for it in self._all for name in it.placeholders[1:]
+        )
         exchanges.note(
             1,
-            names(captured[each.placeholders[0]] for each in kept),
+            names(captured[each.placeholders[0]] for each in self._all),
             slots,
             names(self._local.in_each_step),
             slots,
@@ -171,11 +175,11 @@ class CachedSteps:
             for name, handle in table.local_handles(of_table).items()
         }
         captured = [own.get(name, handle) for name, handle in handles.items()]
-        result, values = self._local.compute(batch, captured, values, ids)
+        result, after = self._local.compute(batch, captured, values, ids)
         states = [
             state._replace(
-                value=values[block.block.weight],
-                slots=tuple(values[i] for i in block.block.slots),
+                value=after[block.block.weight],
+                slots=tuple(after[i] for i in block.block.slots),
                 age=state.age + 1,
             )
             for block, state in zip(self._blocks, states, strict=True)
@@ -208,7 +212,7 @@ class CachedSteps:
 
     def _unflattened(
         self, kept: Sequence[Any]
-    ) -> tuple[list[BlockState], tf.Tensor, list[Sequence[tf.Tensor]]]:
+    ) -> tuple[list[BlockState], tf.Tensor, list[list[tf.Tensor]]]:
         """Returns what the worker keeps: of blocks, the number of steps, of tables."""
         structure = [each.specs for each in self._blocks]
         rest = iter(kept)

@@ -42,7 +42,9 @@ class Caches:
             here = self._strategy.replicas_here
             outputs = _tf.run_on_workers(self._strategy.coordinator, steps.flush, here)
             for index, output in outputs.items():
-                self._strategy.in_flight.wait_until(functools.partial(_tf.has_run, output))
+                self._strategy.in_flight.wait_until(
+                    functools.partial(_tf.has_run, output)
+                )
                 if _tf.was_lost(output):
                     self._warn(index)
 

@@ -34,6 +34,8 @@ def is_due(own: Any, others: Any, bound: Any, age: Any, max_age: Any) -> Any:
     >>> is_due(own=0.0, others=0.0, bound=1.5, age=10, max_age=10)
     True
 
+    What is not a number moves at once, so that others see it, too.
+
     Args:
         own: The norm of the worker's change since the block last moved.
         others: The sum of the norms of what other workers have added since.
@@ -41,4 +43,5 @@ def is_due(own: Any, others: Any, bound: Any, age: Any, max_age: Any) -> Any:
         age: How many steps have used it since.
         max_age: The most that may.
     """
-    return (own + others > bound) | (age >= max_age)
+    is_nan = own != own  # noqa: PLR0124 - whatever it is compared with
+    return (own + others > bound) | is_nan | (age >= max_age)

@@ -118,16 +118,17 @@ class MovingBlock:
         def same() -> tuple[tf.Tensor, ...]:
             return state.value, state.base, state.seen, state.age
 
-        now = tf.cond(fetches, fetched, same)
-        for each in now[:2]:
-            each.set_shape(weight.shape)
-        return BlockState(*now, tuple(_first(is_warm, state.slots, first)))
+        now, base, seen, age = tf.cond(fetches, fetched, same)
+        now.set_shape(weight.shape)
+        base.set_shape(weight.shape)
+        slots = tuple(_first(is_warm, state.slots, first))
+        return BlockState(now, base, seen, age, slots)
 
     def flush(self, state: BlockState, handles: Mapping[str, tf.Tensor]) -> None:
         """Adds what sends the ps all that a worker has kept back."""
         own = _norm(state.value - state.base)
         is_used = state.age > 0
-        self._push(state, handles, own, is_used & (own > 0), tf.constant(False))
+        self._push(state, handles, own, is_used & (own != 0), tf.constant(False))
         for slot, value in zip(self._slots, state.slots, strict=True):
             _assign(slot, handles[slot.placeholder], _if(is_used, value))
 

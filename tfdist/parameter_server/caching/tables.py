@@ -128,7 +128,7 @@ class Table:
         change = _gather(value, rows, weight)
         change -= _gather(base, rows, weight)
         own = _norms(change)
-        self._push(rows, change, own, own > 0, own_handles)
+        self._push(rows, change, own, own != 0, own_handles)
         for variable, name, handle in zip(slots, self.slots, of_slots, strict=True):
             kept = _gather(handle, rows, variable)
             with tf.device(variable.device):
@@ -144,16 +144,11 @@ class Table:
         fetched: tf.Tensor | None = None,
     ) -> None:
         """Adds the worker's changes of some rows on the ps, and counts."""
-        is_due &= own > 0
+        is_due &= own != 0
         pushed, changes = tf.boolean_mask(rows, is_due), tf.boolean_mask(change, is_due)
         norms = tf.boolean_mask(own, is_due)
-        sizes = [tf.size(pushed)]
-        sizes = (
-            [0, 0, *sizes]
-            if fetched is None
-            else [tf.size(rows), tf.size(fetched), *sizes]
-        )
-        moves = tf.cast(tf.stack(sizes), tf.int64)
+        used = (0, 0) if fetched is None else (tf.size(rows), tf.size(fetched))
+        moves = tf.cast(tf.stack([*used, tf.size(pushed)]), tf.int64)
         weight = self.variables[0]
         with tf.device(weight.device):
             tf.raw_ops.ResourceScatterNdAdd(

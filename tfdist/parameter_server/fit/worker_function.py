@@ -157,11 +157,11 @@ class WorkerFunction:
         key = source.key, 1
         if key not in self._exchanges:
 
-            def run(argument: Any, *state: tf.Tensor) -> Any:
-                return cached.run(source.tensors(argument, 0), state)
+            def step(argument: Any, *kept: tf.Tensor) -> Any:
+                return cached.run(source.tensors(argument, 0), kept)
 
             self._exchanges[key] = StepGraph(
-                self._strategy, run, [source.spec(1), *cached.specs], self._gate
+                self._strategy, step, [source.spec(1), *cached.specs], self._gate
             )
         graph = self._exchanges[key]
 
