@@ -37,15 +37,16 @@ class Bench:
         self._data: dict[str, Any] = {"cnn": digits(), "recommender": ratings()}
 
     def prepare(
-        self, model: str, exchange: dict[str, Any], seed: int
+        self, model: str, exchange: dict[str, Any], seed: int, epochs: int
     ) -> dict[str, Any]:
-        """Makes the model, and trains one epoch, in which it is traced."""
+        """Makes the model, and trains one of its epochs, in which it is traced."""
         self._strategy.exchange = exchange_of(**exchange)
         keras.utils.set_random_seed(seed)
-        with self._strategy.scope():
-            self._model = MODELS[model]()
         self._train, self._validation = self._data[model]
         self._batch_size = BATCH[model]
+        steps = epochs * -(-len(self._train[0]) // self._batch_size)
+        with self._strategy.scope():
+            self._model = MODELS[model](steps)
         self._fit(1)
         return {}
 
@@ -68,22 +69,27 @@ class Bench:
 
 def exchange_of(kind: str, number: float, max_age: int = 100) -> Any:
     """Returns `Every(number)` or `WhenChanged(number, max_age)`."""
-    if kind == "every":
+    if kind in ("every", "again"):
         return tfdist.Every(int(number))
     return tfdist.WhenChanged(number, max_age)
 
 
-def build_cnn() -> keras.Model:
+def falling(rate: float, steps: int) -> Any:
+    """Returns a rate that falls to 0, so that the last losses are not those of chance."""
+    return keras.optimizers.schedules.CosineDecay(rate, steps)
+
+
+def build_cnn(steps: int) -> keras.Model:
     """Returns the CNN of examples/mnist_cnn.py."""
     model = mnist_cnn.build_model()
     model.compile(
-        keras.optimizers.SGD(0.05),
+        keras.optimizers.SGD(falling(0.05, steps)),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     return model
 
 
-def build_recommender() -> keras.Model:
+def build_recommender(steps: int) -> keras.Model:
     """Returns a model of a user's stars for an item."""
     pair = keras.Input((2,), dtype="int32")
     user = tfdist.Embedding(USERS, DIM)(pair[:, 0])
@@ -92,7 +98,7 @@ def build_recommender() -> keras.Model:
     hidden = layers.Dense(64, activation="relu")(both)
     start = keras.initializers.Constant(zipf_ratings.MEAN)
     model = keras.Model(pair, layers.Dense(1, bias_initializer=start)(hidden))
-    model.compile(keras.optimizers.Adagrad(0.05), "mse")
+    model.compile(keras.optimizers.Adagrad(falling(0.05, steps)), "mse")
     return model
 
 
