@@ -12,6 +12,7 @@ import dataclasses
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ AGAIN = ("again", 1.0)
 def define_flags() -> None:
     flags.DEFINE_list("models", list(THRESHOLDS), "Which to train.")
     flags.DEFINE_integer("seeds", 5, "Runs under each exchange.", lower_bound=1)
+    flags.DEFINE_string("rate", None, "Of every link, as tc says it: 200mbit, say.")
     flags.DEFINE_string("json", None, "Write every measurement to this file.")
     flags.DEFINE_string("markdown", None, "Write tables to this file.")
 
@@ -48,6 +50,7 @@ class Measurement:
         number: The steps between two exchanges, or the threshold.
         steps: Those that were counted.
         ps_bytes: Received and sent by all ps, in all of these.
+        seconds: That these took.
         loss: Of the validation data, at the end.
     """
 
@@ -57,6 +60,7 @@ class Measurement:
     number: float
     steps: int
     ps_bytes: int
+    seconds: float
     loss: float
 
     @property
@@ -88,18 +92,23 @@ def measure(
         exchange={"kind": kind, "number": number},
     )
     before, _ = started.bytes()
+    begin = time.monotonic()
     steps = int(started.ask(do="train", epochs=EPOCHS[model] - 1)["steps"])
+    seconds = time.monotonic() - begin
     after, _ = started.bytes()
     loss = started.ask(do="loss")["loss"]
-    return Measurement(model, seed, kind, number, steps, after - before, loss)
+    return Measurement(model, seed, kind, number, steps, after - before, seconds, loss)
 
 
-def measurements(models: Iterable[str], seeds: int) -> Iterator[Measurement]:
+def measurements(
+    models: Iterable[str], seeds: int, rate: str | None
+) -> Iterator[Measurement]:
     """Trains each model under each exchange."""
     with (
         network(host_names(NUM_PS, NUM_WORKERS)) as hosts,
         cluster(hosts, NUM_PS, CHIEF, NUM_WORKERS) as started,
     ):
+        hosts.shape(rate)
         for model in models:
             for seed in range(seeds):
                 for kind, number in exchanges(model):
@@ -110,19 +119,23 @@ def table(found: Sequence[Measurement]) -> str:
     """Returns a row for each exchange of one model; pairs of a seed are compared."""
     today = {each.seed: each for each in found if each.exchange == TODAY}
     lines = [
-        "| exchange | bytes per step | times fewer | loss | loss / `Every(1)` |",
-        "| --- | --- | --- | --- | --- |",
+        "| exchange | bytes per step | times fewer | loss | loss / `Every(1)` | rate / "
+        "`Every(1)` |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for exchange in dict.fromkeys(each.exchange for each in found):
         of_it = [each for each in found if each.exchange == exchange]
         pairs = [(each, today[each.seed]) for each in of_it if each.seed in today]
         fewer = Spread.of(old.bytes_per_step / new.bytes_per_step for new, old in pairs)
         losses = Spread.of(new.loss / old.loss for new, old in pairs)
+        rates = Spread.of(
+            old.seconds / old.steps * new.steps / new.seconds for new, old in pairs
+        )
         size = statistics.median(each.bytes_per_step for each in of_it)
         loss = statistics.median(each.loss for each in of_it)
         lines.append(
             f"| {name_of(*exchange)} | {size:,.0f} | {fewer} | {loss:.4f} | "
-            f"{losses.median:.3f} ({losses.least:.3f} to {losses.greatest:.3f}) |"
+            f"{losses.median:.3f} ({losses.least:.3f} to {losses.greatest:.3f}) | {rates} |"
         )
     return "\n".join(lines)
 
@@ -141,23 +154,24 @@ def main(argv: list[str]) -> int:
         The exit status: 2 if the network cannot be created.
     """
     del argv
+    given = flags.FLAGS
     found: list[Measurement] = []
     try:
-        for each in measurements(flags.FLAGS.models, flags.FLAGS.seeds):
+        for each in measurements(given.models, given.seeds, given.rate):
             found.append(each)
             print(each, flush=True)
     except NetworkError as error:
         print(error, file=sys.stderr)
         return 2
     pages = []
-    for model in flags.FLAGS.models:
+    for model in given.models:
         pages.append(f"{model}:\n\n{table([m for m in found if m.model == model])}")
     print("\n\n".join(pages))
-    if flags.FLAGS.json:
+    if given.json:
         rows: list[dict[str, Any]] = [dataclasses.asdict(each) for each in found]
-        Path(flags.FLAGS.json).write_text(json.dumps(rows, indent=1) + "\n")
-    if flags.FLAGS.markdown:
-        Path(flags.FLAGS.markdown).write_text("\n\n".join(pages) + "\n")
+        Path(given.json).write_text(json.dumps(rows, indent=1) + "\n")
+    if given.markdown:
+        Path(given.markdown).write_text("\n\n".join(pages) + "\n")
     return 0
 
 
