@@ -41,6 +41,7 @@ def train(run_program, directory, policy, data, fault, devices=2):
         ("rounds", "arrays"),
         ("backups", "arrays"),
         ("exchange", "arrays"),
+        ("changed", "arrays"),
     ],
 )
 def test_every_device_of_every_worker_computes_steps(

@@ -266,6 +266,25 @@ def test_no_change_of_a_row_is_lost(strategy, exchange):
     )
 
 
+def test_rows_of_an_embedding_of_keras_stay(strategy, exchange):
+    exchange(1e9, max_age=10**6)
+    with strategy.scope():
+        ids = keras.Input((3,), dtype="int32")
+        table = layers.Embedding(10, 4, embeddings_initializer="ones")
+        model = keras.Model(ids, layers.Flatten()(table(ids)))
+        model.compile(keras.optimizers.SGD(1.0), lambda _, y: keras.ops.sum(y, axis=-1))
+    x = np.random.default_rng(0).integers(0, 9, (BATCH * BATCHES, 3)).astype("int32")
+    model.fit(x, x, batch_size=BATCH, verbose=0)
+    block = strategy.exchange_report().blocks[-1]
+    assert (block.name, block.size) == (table.embeddings.path, 16)
+    # The first step of a model is waited for, too.
+    assert 9 <= block.fetched <= 2 * 9 * strategy.num_replicas < block.looked_up
+    expected = 1 - np.bincount(x.ravel(), minlength=10) / BATCH
+    np.testing.assert_array_equal(
+        table.get_weights()[0], np.repeat(expected[:, None], 4, axis=1)
+    )
+
+
 def test_rows_that_a_step_draws_move_in_each_step(strategy, exchange):
     exchange(1.0)
 

@@ -22,13 +22,14 @@ POLICIES = {
     "rounds": tfdist.Synchronous(),
     "backups": tfdist.Synchronous(1),
 }
+EXCHANGES = {"exchange": tfdist.Every(5), "changed": tfdist.WhenChanged(2.0, 9)}
 STEPS, EPOCHS, BATCH = 300, 2, 4
 replicas.KIND = "CPU"
 # Each worker's log tells where it runs each operation.
 tf.debugging.set_log_device_placement(True)
 strategy = tfdist.ParameterServerStrategy(
     consistency=POLICIES.get(policy),
-    exchange=tfdist.Every(5) if policy == "exchange" else None,
+    exchange=EXCHANGES.get(policy),
     startup_timeout=200,
 )
 with strategy.scope():

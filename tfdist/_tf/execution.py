@@ -51,13 +51,14 @@ def give_workers_own_executors(
 def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], None]:
     def processed(closure: Any) -> None:
         function = getattr(closure, "_concrete_function", None)
-        with executor_scope(own), _call_options(function in _not_optimized):
+        with executor_scope(own), prepared_as_told(function):
             process(closure)
 
     return processed
 
 
 _not_optimized: weakref.WeakSet[Any] = weakref.WeakSet()
+_not_folded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def leave_out_graph_optimizers(function: Any) -> None:
@@ -70,14 +71,29 @@ def leave_out_graph_optimizers(function: Any) -> None:
     _not_optimized.add(function)
 
 
+def leave_out_constant_folding(function: Any) -> None:
+    """Has workers leave constants in a function's graph as they are.
+
+    The folding infers shapes backwards: it takes a vector that is empty for one of the size
+    that a branch needs which is not reached, and breaks graphs that depend on it.
+
+    Args:
+        function: As of `leave_out_graph_optimizers`.
+    """
+    _not_folded.add(function)
+
+
 @contextmanager
-def _call_options(as_it_is: bool) -> Iterator[None]:
-    """Sets how the functions that this thread calls are prepared."""
+def prepared_as_told(function: Any) -> Iterator[None]:
+    """Sets how the function that this thread calls is prepared."""
     eager = context.context()
     before = eager.function_call_options
-    if as_it_is:
+    if function in _not_optimized or function in _not_folded:
         config = tf.compat.v1.ConfigProto.FromString(before.config_proto_serialized)
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        rewrite = config.graph_options.rewrite_options
+        rewrite.disable_meta_optimizer |= function in _not_optimized
+        if function in _not_folded:
+            rewrite.constant_folding = rewrite.OFF
         # The options are shared with whoever else calls functions on this thread.
         eager.function_call_options = copy.copy(before)
         eager.function_call_options.config_proto_serialized = config

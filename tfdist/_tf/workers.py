@@ -13,6 +13,8 @@ from tensorflow.python.distribute.coordinator.cluster_coordinator import (
 )
 from tensorflow.python.eager import context
 
+from tfdist._tf.execution import prepared_as_told
+
 NOT_HERE_YET = "has not joined yet"
 """Ends what the coordinator logs about a worker that is absent at the start."""
 
@@ -186,8 +188,13 @@ def run_on_workers(
     Returns:
         What `has_run` and `was_lost` take, by the index of the worker.
     """
+
+    def run() -> None:
+        with prepared_as_told(function):
+            function()
+
     of_all = coordinator._cluster.workers
-    return {index: of_all[index].create_resource(function) for index in workers}
+    return {index: of_all[index].create_resource(run) for index in workers}
 
 
 def has_run(output: Any, timeout: float) -> bool:

@@ -78,6 +78,7 @@ class CachedSteps:
         with strategy.scope():
             traced = tf.function(self._forget, autograph=False)
             self.flush = traced.get_concrete_function()
+        _tf.leave_out_constant_folding(self.flush)
 
     @property
     def _placeholders(self) -> list[str]:

@@ -173,9 +173,9 @@ def _size(shape: tf.TensorShape, is_all: tf.Tensor) -> tf.Tensor:
 def _restored(vector: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """Returns the tensor of which a vector has all elements.
 
-    TensorFlow's constant folding takes the size that a reshape, or an assignment, needs for
-    that of the vector, even if the vector is empty and they are not reached. What it
-    concludes of a slice of unknown size ends with the slice.
+    TensorFlow's graph optimizers take the size that a reshape, or an assignment, needs for
+    that of the vector, even if the vector is empty and they are not reached. What they
+    conclude of a slice of unknown size ends with the slice.
     """
     slice_of_all = tf.slice(vector, [0], [tf.size(vector)])
     return tf.reshape(slice_of_all, shape)

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.exchange import WhenChanged
@@ -135,6 +136,8 @@ class WorkerFunction:
             traced = tf.function(run, autograph=False)
             function = traced.get_concrete_function(source.spec(steps))
         prepare_quickly(function)
+        if self.cached_steps is not None:
+            _tf.leave_out_constant_folding(function)
         return function
 
     def _one_by_one(

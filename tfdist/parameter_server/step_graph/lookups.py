@@ -60,7 +60,7 @@ def lookups_of(
     for name, of_variable in uses.items():
         ids = [op.inputs[1] for op in of_variable if op.type == _GATHER]
         if (
-            all(op.type in _BY_ROW for op in of_variable)
+            all(op.type in _BY_ROW or _is_for_shape(op) for op in of_variable)
             and task_at(homes[name]) != WORKER
             and all(op.node_def.attr["batch_dims"].i == 0 for op in of_variable)
             and can_run_twice(each.op for each in ids)
@@ -68,6 +68,14 @@ def lookups_of(
             names = tuple(dict.fromkeys(each.name for each in ids))
             found[name] = Lookups(name, homes[name], names)
     return found
+
+
+def _is_for_shape(op: tf.Operation) -> bool:
+    """Whether an operation reads a whole variable, to know its shape."""
+    return op.type in ("ReadVariableOp", "Identity") and all(
+        each.type == "Shape" or _is_for_shape(each)
+        for each in op.outputs[0].consumers()
+    )
 
 
 def can_run_twice(ops: Iterable[tf.Operation]) -> bool:
