@@ -179,6 +179,7 @@ LEFT_OUT = (
 
 OF_CLUSTERS: dict[str, Collection[str]] = {
     "differential/test_fixed": ("*",),
+    "differential/test_when_changed": ("test_trains_as_in_one_process[26]",),
     "features/test_callbacks": (
         "test_a_rate_set_between_epochs_is_that_of_the_epoch",
         "test_backup_and_restore",

@@ -10,7 +10,8 @@ import pytest
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and "alike" in item.fixturenames:
+        needs = {"alike", "alike_when_changed"}.intersection(item.fixturenames)
+        if Path(__file__).parent in item.path.parents and needs:
             item.add_marker("cluster")
 
 
@@ -21,9 +22,33 @@ def alike(strategy) -> Callable[..., list[str]]:
     One function is on its way at a time, so that the steps have an order: that of one
     process.
     """
+    import tfdist
+
+    return comparing(strategy, lambda program: tfdist.Every(program.exchange))
+
+
+@pytest.fixture(scope="session")
+def alike_when_changed(strategy) -> Callable[..., list[str]]:
+    """The same where workers keep weights during a function, and send them after it."""
+    import tfdist
+
+    submit = strategy.in_flight.submit
+
+    def submit_and_collect(*args, **kwargs):
+        output = submit(*args, **kwargs)
+        strategy.in_flight.join_functions()
+        strategy.in_flight.collect()
+        return output
+
+    return comparing(
+        strategy, lambda _: tfdist.WhenChanged(2.0, max_age=3), submit_and_collect
+    )
+
+
+def comparing(strategy, exchange_of, submit=None) -> Callable[..., list[str]]:
+    """Returns what compares a program under an exchange with itself in one process."""
     import tensorflow as tf
 
-    import tfdist
     from tfdist.parameter_server.fit.pace import Pace
 
     from .compare import differences
@@ -37,8 +62,10 @@ def alike(strategy) -> Callable[..., list[str]]:
             return program.stride
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(strategy, "exchange", tfdist.Every(program.exchange))
+            patch.setattr(strategy, "exchange", exchange_of(program))
             patch.setattr(strategy.in_flight, "limit", 1)
+            if submit is not None:
+                patch.setattr(strategy.in_flight, "submit", submit)
             # The stride depends on the time that steps take.
             patch.setattr(Pace, "steps", steps)
             ours = run(program, strategy)
