@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,14 @@ def test_a_compressed_file_is_named(tmp_path):
         record_offsets(Stamp.of(path))
 
 
+@pytest.mark.parametrize("length", [376, 40_056])
+def test_a_length_that_looks_compressed_is_one(tmp_path, length):
+    path = tmp_path / "r"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(bytes(length))
+    assert record_offsets(Stamp.of(path)).tolist() == [0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_open", [False, True], ids=["path", "memmap"])
 def test_rows_are_where_the_file_has_them(tmp_path, dtype, is_open):
@@ -82,6 +91,20 @@ def test_a_part_of_an_array(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 3)))
     with pytest.raises(SourceError, match="Give the whole array"):
         array_file(np.load(tmp_path / "x.npy", mmap_mode="r")[1:])
+
+
+def test_a_map_whose_changes_stay_in_this_process(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+    with pytest.raises(SourceError, match="opened with mmap_mode='c'"):
+        array_file(np.load(tmp_path / "x.npy", mmap_mode="c"))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("gs://b/x.npy", "is a URL"), ("/tmp", "is a directory")]
+)
+def test_what_is_no_file(path, why):
+    with pytest.raises(SourceError, match=f"{path} {why}"):
+        Stamp.of(path)
 
 
 def test_a_truncated_array(tmp_path):

@@ -150,7 +150,11 @@ def test_the_command(command, capsys, tmp_path):
         (("--workers=2", "--ps=1", "a_model.py:build"), "either --measured"),
         (
             ("--workers=2", "--ps=1", "--step_seconds=1", "--measured=x", "a:b"),
-            "either --measured",
+            "computes; received both",
+        ),
+        (
+            ("--workers=2", "--ps=1", "--step_seconds=1", "--disk=nan", "a:b"),
+            "--disk is a finite number; received nan",
         ),
         (("--workers=2", "--ps=1", "--measured=none.json", "a:b"), "none.json"),
         (("--workers=2", "--ps=1", "--step_seconds=1", "b.py:f"), "no file b.py"),

@@ -168,6 +168,22 @@ def test_sources_that_are_none(path, source, why):
         from_source(source(path))
 
 
+def test_a_copy_of_a_memory_map_is_an_array_in_memory(tmp_path):
+    np.save(tmp_path / "y.npy", np.arange(4))
+    copy = np.load(tmp_path / "y.npy", mmap_mode="r").copy()
+    assert list(from_source(copy).as_numpy_iterator()) == [0, 1, 2, 3]
+
+
+def test_one_path_in_place_of_a_list():
+    with pytest.raises(SourceError, match="takes a list of paths; received '/x.tfr'"):
+        from_files("/x.tfr")
+
+
+def test_a_block_that_is_no_integer(path):
+    with pytest.raises(ValueError, match=r"an integer of at least 1 .* received 1\.5"):
+        from_source(path, shuffle=True, block=1.5)
+
+
 def test_no_records():
     with pytest.raises(SourceError, match="no records in 0 files"):
         from_files([])

@@ -221,3 +221,8 @@ def test_an_impossible_cluster_is_refused():
         Hosts(cores=0.0)
     with pytest.raises(ValueError, match="1 worker or more"):
         simulate(COST, Hosts(), 0, Asynchronous())
+
+
+def test_too_few_steps_to_measure():
+    with pytest.raises(ValueError, match="7 steps are too few for 4 workers"):
+        simulate(COST, Hosts(2.0, True), 4, Asynchronous(), steps=7)

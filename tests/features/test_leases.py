@@ -257,3 +257,18 @@ def test_a_file_changes_between_epochs(strategy, own_files):
     )
     with pytest.raises(SourceError, match="x.npy has 1,000 bytes, and had 12,800,128"):
         model.fit(of_arrays(*own_files), epochs=2, callbacks=[spoils], verbose=0)
+
+
+@pytest.mark.parameter_server
+def test_a_file_that_is_written_again_and_opened_again_has_its_new_rows(
+    strategy, make_directory
+):
+    """Workers keep the constants of what they have read, and equal sources are one."""
+    path = make_directory("again") / "x.npy"
+    with strategy.scope():
+        model = keras.Sequential([keras.Input(()), keras.layers.Rescaling(1.0)])
+    for number in (1.0, 2.0):
+        np.save(path, np.full(6, number, np.float32))
+        os.utime(path, ns=(0, int(number)))
+        found = model.predict(from_source(path).batch(2), verbose=0)
+        np.testing.assert_array_equal(found, np.full(6, number))

@@ -71,6 +71,12 @@ def _of_memmap(array: np.memmap[Any, Any], path: str) -> ArrayFile:
             f"a part of the array in {stamp.path} was given. Give the whole array, and "
             "choose its examples with skip, take or shard"
         )
+    if array.mode == "c":
+        raise SourceError(
+            f"the array in {stamp.path} was opened with mmap_mode='c', so that changes stay "
+            "in this process, and workers would read the file. Open it with 'r', or write "
+            "the changes with 'r+'"
+        )
     dtype, wrong = array.dtype, ""
     if dtype.kind not in _KINDS or not dtype.isnative:
         wrong = f"elements of type {dtype}; numbers in this machine's byte order can be"

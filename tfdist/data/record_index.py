@@ -14,6 +14,8 @@ from tfdist.data.stamp import Stamp
 
 _HEADER = struct.Struct("<Q4x")
 _FRAME = _HEADER.size + 4
+# Of CRC-32C, bits reversed, and what TensorFlow adds to a rotated checksum.
+_CASTAGNOLI, _MASK = 0x82F63B78, 0xA282EAD8
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 
@@ -43,7 +45,7 @@ def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
         while at < stamp.size:
             file.seek(at)
             header = file.read(_HEADER.size)
-            if not offsets and header[:2] in _COMPRESSED:
+            if not offsets and header[:2] in _COMPRESSED and not _is_record(header):
                 problem = (
                     f"{stamp.path} is compressed, and must be read from its beginning. "
                     "Write it without compression, or use tf.data.TFRecordDataset"
@@ -60,6 +62,18 @@ def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
             offsets.append(at)
             at += _FRAME + length
     return np.array(offsets, np.int64), problem
+
+
+def _is_record(header: bytes) -> bool:
+    """Whether the checksum of a record's length is right: any length may look compressed."""
+    crc = 0xFFFFFFFF
+    for byte in header[:8]:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_CASTAGNOLI if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    masked = ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+    return masked == int.from_bytes(header[8:12], "little")
 
 
 def mean_length(path: str | os.PathLike[str], records: int = 32) -> float:

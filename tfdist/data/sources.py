@@ -1,5 +1,6 @@
 """Sources of examples that every process can read, a lease at a time."""
 
+import numbers
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +112,8 @@ def from_files(
         dataset = tfdist.data.from_files(glob.glob("train-*"), shuffle=True, block=64)
         model.fit(dataset.shuffle(1024).map(parse).batch(64))
     """
+    if isinstance(paths, str | bytes | os.PathLike):
+        raise SourceError(f"from_files takes a list of paths; received {paths!r}")
     stamps = [Stamp.of(path) for path in paths]
     with ThreadPoolExecutor(_THREADS) as threads:
         places = list(threads.map(record_offsets, stamps))
@@ -149,7 +152,9 @@ class _Leaf:
 
     @classmethod
     def of(cls, source: Any) -> "_Leaf":
-        if isinstance(source, np.memmap | str | os.PathLike):
+        # A copy of a memory map is one by its type, and has no file.
+        in_memory = isinstance(source, np.memmap) and source.filename is None
+        if isinstance(source, np.memmap | str | os.PathLike) and not in_memory:
             file = array_file(source)
             return cls(file, None, file.shape[0], file.stamp.path)
         rows = np.asarray(source)
@@ -185,14 +190,19 @@ def _common_length(leaves: Sequence[_Leaf]) -> int:
 def _indices(
     examples: int, shuffle: bool, seed: int | None, block: int
 ) -> tf.data.Dataset:
-    if block < 1:
-        raise ValueError(f"block must be at least 1 example; received {block!r}")
+    if not isinstance(block, numbers.Integral) or block < 1:
+        raise ValueError(
+            f"block must be an integer of at least 1 example; received {block!r}"
+        )
     return shuffled(examples, block, seed) if shuffle else in_order(examples)
 
 
 def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
     def rows(index: tf.Tensor) -> tf.Tensor:
-        return tf.gather(_in_place(file), index)
+        # What is equal is sent once, and a worker keeps its constants: the same path once
+        # more, with other rows in it, must not be equal.
+        with tf.name_scope(f"written_{file.stamp.modified}_{file.stamp.size}"):
+            return tf.gather(_in_place(file), index)
 
     # TensorFlow makes constants of arrays below 10 MiB. This has it do so once, and not
     # for each step of each function. It is made anew for each trace: workers do not know

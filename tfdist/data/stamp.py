@@ -1,6 +1,7 @@
 """What a file was like when a source opened it. Pure."""
 
 import os
+import stat
 from dataclasses import dataclass
 
 from tfdist.data.errors import SourceError
@@ -27,6 +28,11 @@ class Stamp:
         Raises:
             SourceError: If there is none.
         """
+        if "://" in os.fsdecode(path):
+            raise SourceError(
+                f"{os.fsdecode(path)} is a URL. A source needs a path that the chief and "
+                "every worker see, such as one of a directory that all of them mount"
+            )
         absolute = os.path.abspath(path)
         try:
             found = os.stat(absolute)
@@ -35,6 +41,8 @@ class Stamp:
                 f"{absolute} cannot be opened ({error.strerror}). A source needs a path "
                 "that the chief and every worker see"
             ) from None
+        if stat.S_ISDIR(found.st_mode):
+            raise SourceError(f"{absolute} is a directory. A source needs its files")
         return cls(absolute, found.st_size, found.st_mtime_ns)
 
     def check(self) -> None:

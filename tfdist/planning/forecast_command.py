@@ -72,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
             check_directory(options.plot)
             _picture.check_path(options.plot)
         policy = policy_of(options.consistency)
+        _check_finite(options)
         measured = _measured(options)
         lookups = lookups_of(options.lookups)
         build_model = load_function(names[0], theirs)
@@ -171,11 +172,20 @@ def _sizes(workers: Sequence[str]) -> list[int]:
     return sorted(set(sizes))
 
 
+def _check_finite(options: Any) -> None:
+    for name in ("disk", "restart_seconds", "checkpoint_seconds"):
+        if not math.isfinite(options[name].value):
+            raise UsageError(
+                f"--{name} is a finite number; received {options[name].value}"
+            )
+
+
 def _measured(options: Any) -> StepCost | None:
     if bool(options.measured) == (options.step_seconds is not None):
+        both = "; received both" if options.measured else ""
         raise UsageError(
             "say what a step takes: either --measured=speedup.json, or --step_seconds, "
-            "the seconds that a worker computes"
+            f"the seconds that a worker computes{both}"
         )
     if not options.measured:
         return None

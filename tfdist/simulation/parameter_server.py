@@ -105,6 +105,11 @@ def simulate(
     """
     if workers < 1:
         raise ValueError(f"training needs 1 worker or more; received {workers!r}")
+    if 0 < steps < 2 * workers:
+        raise ValueError(
+            f"{steps} steps are too few for {workers} workers, whose first ones only fill "
+            f"the queues: simulate {2 * workers} or more, or 0 for as many as it takes"
+        )
     steps = steps or max(_STEPS_PER_WORKER * workers, _FEWEST_STEPS)
 
     def outcome(hosts: Hosts) -> Outcome:
