@@ -1,7 +1,9 @@
 """Resuming after a restart: `checkpoint_dir`."""
 
 import csv
+import functools
 import json
+import os
 import shutil
 import threading
 import time
@@ -363,6 +365,36 @@ def test_steps_per_epoch(strategy, program, killed):
     [last] = program(main)
     # Steps that were run again count twice; those of the first half would be less.
     assert rows[size:].sum() <= last <= rows[size:].sum() * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("other_batches", "has 8 batches, and had 16"),
+        ("written_again", "has files that were written again"),
+        ("same", None),
+    ],
+)
+def test_data_that_is_another_within_an_epoch_is_told(
+    strategy, program, killed, make_directory, caplog, kind, told
+):
+    path = make_directory("resumed") / "x.npy"
+    np.save(path, np.zeros((128, 1), np.float32))
+
+    def main(*callbacks, batch=8):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        dataset = from_source((path, path)).batch(batch)
+        model.fit(dataset, epochs=2, callbacks=list(callbacks), verbose=0)
+
+    killed(main, [(1, 3)], at=(1, 6))
+    if kind == "written_again":
+        os.utime(path, ns=(0, 1))
+    caplog.clear()
+    program(functools.partial(main, batch=16 if kind == "other_batches" else 8))
+    found = [each for each in caplog.messages if "the rest of this epoch" in each]
+    assert [told in each for each in found] == ([True] if told else [])
 
 
 class Rows(keras.metrics.Metric):

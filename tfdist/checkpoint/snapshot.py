@@ -44,6 +44,8 @@ class Snapshot:
         put_back: Batches that were read, but whose steps have not run: a matrix of
             `bytes`, whose rows are made by `parameter_server.fit.message.to_row`.
         is_by_lease: Whether these rows are leases.
+        data_size: How many batches the dataset has; negative if that is not known.
+        data_files: What tells whether its files have changed; "" if nothing does.
     """
 
     position: Position
@@ -55,6 +57,8 @@ class Snapshot:
     data: tf.Tensor | None = None
     put_back: np.ndarray | None = None
     is_by_lease: bool = False
+    data_size: int = -1
+    data_files: str = ""
 
     def write(self, path: Path, write_data: "DataWriter") -> None:
         """Writes the snapshot to the directory of a checkpoint.

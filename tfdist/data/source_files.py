@@ -1,5 +1,6 @@
 """The files of a source, and how an error names what a lease has of them. Pure."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,12 @@ class SourceFiles:
 
     files: tuple[Stamp, ...]
     describe: Callable[..., str]
+
+    @property
+    def digest(self) -> str:
+        """What is another one once a file has another size, or was written again."""
+        told = [(each.size, each.modified) for each in self.files]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def check(self) -> None:
         """Checks that the files are what they were.

@@ -190,6 +190,8 @@ class Checkpoints:
             feed.state() if position.batches else None,
             np.concatenate([row.numpy() for row in ahead]) if ahead else None,
             feed.is_by_lease,
+            feed.size,
+            feed.files,
         )
 
     def _write(self, snapshot: Snapshot) -> None:

@@ -48,8 +48,10 @@ class Feed(Iterator[FedBatch]):
         is_by_lease: Whether the rows are leases.
         otherwise: The rows and the structure of the same dataset by leases if these are
             not, or the other way; None if there is only one way.
+        files: What tells whether the files of the leases have changed.
 
     Attributes:
+        size: How many batches the dataset has; negative if that is not known.
         taken: How many batches were taken, including those that `start_at` skipped.
         asked: How many steps to take next; None for `steps_per_execution`.
         is_shown: Whether somebody sees the logs of the steps before the epoch ends.
@@ -62,7 +64,9 @@ class Feed(Iterator[FedBatch]):
         worker_input: WorkerInput | None,
         is_by_lease: bool = False,
         otherwise: Callable[[], tuple[tf.data.Dataset, BatchStructure]] | None = None,
+        files: str = "",
     ) -> None:
+        self.size, self.files = int(rows.cardinality()), files
         self.structure = structure
         self.worker_input = worker_input
         self.is_by_lease = is_by_lease
@@ -241,7 +245,8 @@ class FedDataset:
         if is_by_lease:
             assert self._leased is not None
             self._leased.source.check()
-        return Feed(rows, structure, worker_input, is_by_lease, otherwise)
+        files = self._leased.source.digest if is_by_lease and self._leased else ""
+        return Feed(rows, structure, worker_input, is_by_lease, otherwise, files)
 
     def _is_by_lease(self) -> bool:
         """Whether the next iteration is by leases: files may come and go between them."""

@@ -289,6 +289,7 @@ class ResumableFit(keras.callbacks.Callback):
                 "checkpoints do not keep their positions in it"
             )
         elif position.batches:
+            _tell_of_other_data(snapshot, feed)
             feed.start_at(
                 position.batches,
                 snapshot.data,
@@ -328,3 +329,19 @@ class ResumableFit(keras.callbacks.Callback):
         """Waits a limited time for the checkpoint that is being written."""
         if self._checkpoints is not None:
             self._checkpoints.settle()
+
+
+def _tell_of_other_data(snapshot: Snapshot, feed: Feed) -> None:
+    """Warns if positions in the dataset of the checkpoint are others in this one."""
+    is_known = snapshot.data_size >= 0 <= feed.size
+    if is_known and snapshot.data_size != feed.size:
+        changed = f"has {feed.size:,} batches, and had {snapshot.data_size:,}"
+    elif snapshot.data_files and feed.files and snapshot.data_files != feed.files:
+        changed = "has files that were written again"
+    else:
+        return
+    _log.warning(
+        "the dataset %s when the checkpoint was written, within an epoch: the rest of this "
+        "epoch may leave out examples, or use some again. The next epoch uses each once",
+        changed,
+    )
