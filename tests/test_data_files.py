@@ -127,7 +127,7 @@ def test_a_file_that_changes_is_named(tmp_path):
     stamp = Stamp.of(path)
     stamp.check()
     os.utime(path, ns=(0, stamp.modified + 1))
-    with pytest.raises(SourceError, match="x was written to when this source"):
+    with pytest.raises(SourceError, match="x was written to after this source"):
         stamp.check()
     path.write_bytes(b"abcd")
     with pytest.raises(SourceError, match="x has 4 bytes, and had 3 when"):

@@ -147,8 +147,7 @@ def test_below_the_minimum_the_job_fails_and_says_so(launcher, restarts):
     [given_up] = re.findall(r"giving up (\S+); the job goes on with 2 of 3", errors)
     [other] = {"worker:1", "worker:2"} - {given_up}
     assert f"{other} was killed by SIGKILL" in errors
-    if restarts:
-        assert "1 of 3 workers would be left (--min_workers=2)" in errors
+    assert "1 of 3 workers would be left (--min_workers=2)" in errors
 
 
 def test_without_the_flag_a_worker_that_cannot_be_restarted_ends_the_job(launcher):

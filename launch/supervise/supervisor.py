@@ -216,8 +216,10 @@ class Supervisor:
     def _judge(self) -> Verdict | None:
         exits, given_up = self._tasks.exits, self._restarts.given_up
         verdict = policy.judge(self._job.kind, self._job.plans, exits, given_up)
-        if verdict and verdict.status and self._job.kind == EVERY_TASK:
-            failed = [task for task in exits if exits[task] != 0]
+        if verdict and verdict.status:
+            # A server that ends by itself has failed, too.
+            by_itself = self._job.kind != EVERY_TASK
+            failed = [task for task in exits if exits[task] != 0 or by_itself]
             shortage = self._restarts.shortage(failed)
             verdict = replace(verdict, reason=verdict.reason + shortage)
         return verdict or self._tunnels.failure

@@ -3,6 +3,9 @@
 Each has the batches of the chief's route, which a dataset has with `AutoShardPolicy.OFF`.
 """
 
+import os
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -19,6 +22,8 @@ from record_files import (
     off,
     parse,
 )
+
+from tfdist.data import SourceError
 
 
 @pytest.fixture
@@ -184,3 +189,25 @@ def test_an_error_says_what_was_read(strategy, paths, size):
     assert "too much" in message
     assert f" of {paths[1]}" in message
     assert "AutoShardPolicy.OFF" in message
+
+
+@pytest.mark.parameter_server
+def test_a_file_that_is_replaced_behind_a_shuffle_of_all_is_told(model, own_paths):
+    first, *_ = own_paths
+    data = tf.data.TFRecordDataset(own_paths).shuffle(10_000).map(parse).batch(8)
+
+    def replace(batch, logs):
+        if batch == 1:
+            os.utime(first, ns=(0, 1))
+
+    watch = keras.callbacks.LambdaCallback(on_train_batch_end=replace)
+    with pytest.raises(SourceError, match="was written to"):
+        model.fit(data, verbose=0, callbacks=[watch])
+    model.fit(data, verbose=0)
+
+
+@pytest.fixture
+def own_paths(paths, make_directory):
+    """Copies, which a test may change."""
+    directory = make_directory("own_paths")
+    return [shutil.copy(each, directory) for each in paths]

@@ -53,13 +53,13 @@ class Stamp:
         """
         now = Stamp.of(self.path)
         if now.size != self.size:
-            changed = f"has {now.size:,} bytes, and had {self.size:,}"
+            changed = f"has {now.size:,} bytes, and had {self.size:,} when"
         elif now.modified != self.modified:
-            changed = "was written to"
+            changed = "was written to after"
         else:
             return
         raise SourceError(
-            f"{self.path} {changed} when this source was opened, so its examples are "
+            f"{self.path} {changed} this source was opened, so its examples are "
             "no longer where its leases say. Open the source again once the file is "
             "complete, and leave it alone while training runs"
         )

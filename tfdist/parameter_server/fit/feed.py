@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.data.source_files import SourceFiles
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders
@@ -48,10 +49,11 @@ class Feed(Iterator[FedBatch]):
         is_by_lease: Whether the rows are leases.
         otherwise: The rows and the structure of the same dataset by leases if these are
             not, or the other way; None if there is only one way.
-        files: What tells whether the files of the leases have changed.
+        files: The files of the leases, as they were when the iteration began.
 
     Attributes:
         size: How many batches the dataset has; negative if that is not known.
+        files: What tells whether the files have changed since; "" without any.
         taken: How many batches were taken, including those that `start_at` skipped.
         asked: How many steps to take next; None for `steps_per_execution`.
         is_shown: Whether somebody sees the logs of the steps before the epoch ends.
@@ -64,9 +66,11 @@ class Feed(Iterator[FedBatch]):
         worker_input: WorkerInput | None,
         is_by_lease: bool = False,
         otherwise: Callable[[], tuple[tf.data.Dataset, BatchStructure]] | None = None,
-        files: str = "",
+        files: SourceFiles | None = None,
     ) -> None:
-        self.size, self.files = int(rows.cardinality()), files
+        self.size = int(rows.cardinality())
+        self.files = files.digest if files else ""
+        self._files = files
         self.structure = structure
         self.worker_input = worker_input
         self.is_by_lease = is_by_lease
@@ -188,9 +192,13 @@ class Feed(Iterator[FedBatch]):
 
         Raises:
             StopIteration: If no batch is left.
+            SourceError: If none is, and a file has changed since the first one.
         """
         batches = self.peek(count)
         if not batches:
+            # A shuffle may have had all leases long before the workers read by them.
+            if self._files is not None:
+                self._files.check()
             raise StopIteration
         for _ in batches:
             self._ahead.popleft()
@@ -242,10 +250,10 @@ class FedDataset:
             )
         elif self._leased.followed is not None:
             otherwise = functools.partial(self._rows_and_structure, not is_by_lease)
+        files = None
         if is_by_lease:
             assert self._leased is not None
-            self._leased.source.check()
-        files = self._leased.source.digest if is_by_lease and self._leased else ""
+            files = self._leased.files_now()
         return Feed(rows, structure, worker_input, is_by_lease, otherwise, files)
 
     def _is_by_lease(self) -> bool:

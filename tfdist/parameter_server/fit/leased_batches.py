@@ -8,6 +8,7 @@ the function which the workers run.
 """
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from tfdist.data.followed import MAX_CONSTANT_BYTES, Followed, followed
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_index import mean_length
 from tfdist.data.record_places import TURN_OFF
+from tfdist.data.source_files import SourceFiles
+from tfdist.data.stamp import Stamp
 from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
@@ -68,6 +71,19 @@ class LeasedBatches(BatchStructure):
     def row_key(self) -> str:
         """A key of this pipeline alone, whose functions read by its leases."""
         return self._row_key
+
+    def files_now(self) -> SourceFiles:
+        """Returns the files as an iteration finds them when it begins.
+
+        Raises:
+            SourceError: If those of a source of `tfdist.data` are not what they were.
+        """
+        if self.followed is None:
+            self.source.check()
+            return self.source
+        # Of the others, those that are missing are told when their turn comes.
+        there = [Stamp.of(each) for each in self.followed.paths if os.path.isfile(each)]
+        return SourceFiles(tuple(there), self.source.describe)
 
     def describe(self, rows: tf.Tensor) -> str:
         """Says what the leases in the rows of a message stand for."""
