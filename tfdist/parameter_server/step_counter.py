@@ -59,6 +59,9 @@ class StepCounter:
             return 0
         try:
             return int(value.get())
+        except tf.errors.AbortedError:
+            # It was started again, and no step has run there that would have told so.
+            return 0
         except tf.errors.OpError:
             # It may have gone a moment ago.
             if self._presence.is_elastic:
