@@ -105,8 +105,11 @@ class MovingBlock:
         )
         fetches = is_due | ~is_warm
         self._push(state, handles, own, is_due & is_warm, fetches)
-        total = counts.read()[_CHANGE]
-        value = _fetch(weight, handles[weight.placeholder], fetches)
+        # Before the value: a change that comes between them is counted once more, not missed.
+        counted = counts.read()
+        with tf.control_dependencies([counted]):
+            value = _fetch(weight, handles[weight.placeholder], fetches)
+        total = counted[_CHANGE]
         first = [
             _fetch(each, handles[each.placeholder], ~is_warm) for each in self._slots
         ]

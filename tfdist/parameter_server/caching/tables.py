@@ -104,11 +104,13 @@ class Table:
         )
         fetched = tf.boolean_mask(rows, is_due | ~is_warm)
         self._push(rows, change, own, is_due & is_warm, own_handles, fetched)
-        with tf.device(weight.device):
+        # Before the rows: a change that comes between them is counted once more, not missed.
+        counted = self.counts.at(fetched)
+        with tf.device(weight.device), tf.control_dependencies([counted]):
             new = _gather(own_handles[self.weight], fetched, weight)
         _set(value, fetched, new)
         _set(base, fetched, new)
-        _set(seen, fetched, self.counts.at(fetched))
+        _set(seen, fetched, counted)
         _set(stamp, fetched, tf.fill(tf.shape(fetched), now + 1))
         cold = tf.boolean_mask(rows, ~is_warm)
         for variable, name, handle in zip(slots, self.slots, of_slots, strict=True):
