@@ -34,6 +34,7 @@ AGAIN = ("again", 1.0)
 def define_flags() -> None:
     flags.DEFINE_list("models", list(THRESHOLDS), "Which to train.")
     flags.DEFINE_integer("seeds", 5, "Runs under each exchange.", lower_bound=1)
+    flags.DEFINE_bool("falling", True, "Whether learning rates fall to 0.")
     flags.DEFINE_string("rate", None, "Of every link, as tc says it: 200mbit, say.")
     flags.DEFINE_string("json", None, "Write every measurement to this file.")
     flags.DEFINE_string("markdown", None, "Write tables to this file.")
@@ -81,7 +82,7 @@ def exchanges(model: str) -> list[tuple[str, float]]:
 
 
 def measure(
-    started: Cluster, model: str, seed: int, kind: str, number: float
+    started: Cluster, model: str, seed: int, kind: str, number: float, falling: bool
 ) -> Measurement:
     """Trains once."""
     started.ask(
@@ -89,6 +90,7 @@ def measure(
         model=model,
         seed=seed,
         epochs=EPOCHS[model],
+        falling=falling,
         exchange={"kind": kind, "number": number},
     )
     before, _ = started.bytes()
@@ -101,7 +103,7 @@ def measure(
 
 
 def measurements(
-    models: Iterable[str], seeds: int, rate: str | None
+    models: Iterable[str], seeds: int, rate: str | None, falling: bool
 ) -> Iterator[Measurement]:
     """Trains each model under each exchange."""
     with (
@@ -112,7 +114,7 @@ def measurements(
         for model in models:
             for seed in range(seeds):
                 for kind, number in exchanges(model):
-                    yield measure(started, model, seed, kind, number)
+                    yield measure(started, model, seed, kind, number, falling)
 
 
 def table(found: Sequence[Measurement]) -> str:
@@ -157,7 +159,7 @@ def main(argv: list[str]) -> int:
     given = flags.FLAGS
     found: list[Measurement] = []
     try:
-        for each in measurements(given.models, given.seeds, given.rate):
+        for each in measurements(given.models, given.seeds, given.rate, given.falling):
             found.append(each)
             print(each, flush=True)
     except NetworkError as error:

@@ -37,7 +37,12 @@ class Bench:
         self._data: dict[str, Any] = {"cnn": digits(), "recommender": ratings()}
 
     def prepare(
-        self, model: str, exchange: dict[str, Any], seed: int, epochs: int
+        self,
+        model: str,
+        exchange: dict[str, Any],
+        seed: int,
+        epochs: int,
+        falling: bool,
     ) -> dict[str, Any]:
         """Makes the model, and trains one of its epochs, in which it is traced."""
         self._strategy.exchange = exchange_of(**exchange)
@@ -46,7 +51,7 @@ class Bench:
         self._batch_size = BATCH[model]
         steps = epochs * -(-len(self._train[0]) // self._batch_size)
         with self._strategy.scope():
-            self._model = MODELS[model](steps)
+            self._model = MODELS[model](steps if falling else None)
         self._fit(1)
         return {}
 
@@ -74,12 +79,14 @@ def exchange_of(kind: str, number: float, max_age: int = 100) -> Any:
     return tfdist.WhenChanged(number, max_age)
 
 
-def falling(rate: float, steps: int) -> Any:
-    """Returns a rate that falls to 0, so that the last losses are not those of chance."""
+def falling(rate: float, steps: int | None) -> Any:
+    """Returns a rate that falls to 0 in so many steps, if it falls at all."""
+    if steps is None:
+        return rate
     return keras.optimizers.schedules.CosineDecay(rate, steps)
 
 
-def build_cnn(steps: int) -> keras.Model:
+def build_cnn(steps: int | None) -> keras.Model:
     """Returns the CNN of examples/mnist_cnn.py."""
     model = mnist_cnn.build_model()
     model.compile(
@@ -89,7 +96,7 @@ def build_cnn(steps: int) -> keras.Model:
     return model
 
 
-def build_recommender(steps: int) -> keras.Model:
+def build_recommender(steps: int | None) -> keras.Model:
     """Returns a model of a user's stars for an item."""
     pair = keras.Input((2,), dtype="int32")
     user = tfdist.Embedding(USERS, DIM)(pair[:, 0])
