@@ -1,8 +1,10 @@
 """Small models, the same inside a strategy's scope and outside of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
@@ -13,6 +15,27 @@ def compiled(*layers: keras.Layer, **compile: Any) -> keras.Sequential:
     model = keras.Sequential([keras.Input((4,)), *layers])
     model.compile(**{"optimizer": "sgd", "loss": "mse", **compile})
     return model
+
+
+def built_in_scope(
+    strategy: Any, build: Callable[[], Any], optimizer: Any, **options: Any
+) -> keras.Model:
+    """A classifier that is built and compiled in the scope of a strategy."""
+    with strategy.scope():
+        model = build()
+        model.compile(
+            optimizer,
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            **options,
+        )
+    return model
+
+
+def positions(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of 20 numbers, and where the greatest of the first 10 is."""
+    x = np.random.default_rng(0).normal(size=(count, 20)).astype("float32")
+    return x, x[:, :10].argmax(axis=1)
 
 
 def mlp(*, units: int = 1, **compile: Any) -> keras.Sequential:

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import Seen
+from models import Seen, positions
+from models import built_in_scope as compiled
 
 import tfdist
 from tfdist import _tf
@@ -74,21 +75,7 @@ def recommender():
 
 
 def data():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH * BATCHES, 20)).astype("float32")
-    return x, x[:, :10].argmax(axis=1)
-
-
-def compiled(strategy, model, optimizer, **options):
-    with strategy.scope():
-        made = model()
-        made.compile(
-            optimizer,
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **options,
-        )
-    return made
+    return positions(BATCH * BATCHES)
 
 
 def crossings(graph: tf.Graph) -> int:
@@ -410,7 +397,9 @@ def test_what_the_last_worker_sets_is_told(strategy, exchange, monkeypatch, capl
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5", np.True_, np.array([5])])
 def test_an_exchange_of_no_steps_is_an_error(wrong):
-    with pytest.raises((TypeError, ValueError), match="Every takes a number of steps"):
+    with pytest.raises(
+        (TypeError, ValueError), match="steps of Every is a whole number"
+    ):
         tfdist.Every(wrong)
 
 

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from models import built_in_scope as compiled
+from models import positions
 
 import tfdist
 from tfdist.parameter_server.caching import worker_cache
@@ -48,21 +50,7 @@ def mlp():
 
 
 def data():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH * BATCHES, 20)).astype("float32")
-    return x, x[:, :10].argmax(axis=1)
-
-
-def compiled(strategy, model, optimizer, **options):
-    with strategy.scope():
-        made = model()
-        made.compile(
-            optimizer,
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **options,
-        )
-    return made
+    return positions(BATCH * BATCHES)
 
 
 def moves(strategy, model):
@@ -251,38 +239,46 @@ def test_rows_that_stay_are_those_of_today(strategy, exchange, optimizer):
     assert different <= sum(each.fetched for each in tables) < looked_up / 2
 
 
-def test_no_change_of_a_row_is_lost(strategy, exchange):
+@pytest.fixture
+def counting_rows(strategy):
+    """Each look-up of a row takes 1/BATCH from it; returns the model and the batches."""
+
+    def make(embedding):
+        with strategy.scope():
+            ids = keras.Input((3,), dtype="int32")
+            table = embedding(10, 4, embeddings_initializer="ones")
+            model = keras.Model(ids, layers.Flatten()(table(ids)))
+            model.compile(
+                keras.optimizers.SGD(1.0), lambda _, y: keras.ops.sum(y, axis=-1)
+            )
+        x = np.random.default_rng(0).integers(0, 9, (BATCH * BATCHES, 3))
+        return model, table, x.astype("int32")
+
+    return make
+
+
+def after_lookups(x, epochs):
+    """What the rows are then."""
+    rows = 1 - epochs * np.bincount(x.ravel(), minlength=10) / BATCH
+    return np.repeat(rows[:, None], 4, axis=1)
+
+
+def test_no_change_of_a_row_is_lost(counting_rows, exchange):
     exchange(0.9, max_age=7)
-    with strategy.scope():
-        ids = keras.Input((3,), dtype="int32")
-        table = tfdist.Embedding(10, 4, embeddings_initializer="ones")
-        model = keras.Model(ids, layers.Flatten()(table(ids)))
-        model.compile(keras.optimizers.SGD(1.0), lambda _, y: keras.ops.sum(y, axis=-1))
-    x = np.random.default_rng(0).integers(0, 9, (BATCH * BATCHES, 3)).astype("int32")
+    model, table, x = counting_rows(tfdist.Embedding)
     model.fit(x, x, batch_size=BATCH, epochs=2, verbose=0)
-    expected = 1 - 2 * np.bincount(x.ravel(), minlength=10) / BATCH
-    np.testing.assert_array_equal(
-        table.get_weights()[0], np.repeat(expected[:, None], 4, axis=1)
-    )
+    np.testing.assert_array_equal(table.get_weights()[0], after_lookups(x, epochs=2))
 
 
-def test_rows_of_an_embedding_of_keras_stay(strategy, exchange):
+def test_rows_of_an_embedding_of_keras_stay(strategy, counting_rows, exchange):
     exchange(1e9, max_age=10**6)
-    with strategy.scope():
-        ids = keras.Input((3,), dtype="int32")
-        table = layers.Embedding(10, 4, embeddings_initializer="ones")
-        model = keras.Model(ids, layers.Flatten()(table(ids)))
-        model.compile(keras.optimizers.SGD(1.0), lambda _, y: keras.ops.sum(y, axis=-1))
-    x = np.random.default_rng(0).integers(0, 9, (BATCH * BATCHES, 3)).astype("int32")
+    model, table, x = counting_rows(layers.Embedding)
     model.fit(x, x, batch_size=BATCH, verbose=0)
     block = strategy.exchange_report().blocks[-1]
     assert (block.name, block.size) == (table.embeddings.path, 16)
     # The first step of a model is waited for, too.
     assert 9 <= block.fetched <= 2 * 9 * strategy.num_replicas < block.looked_up
-    expected = 1 - np.bincount(x.ravel(), minlength=10) / BATCH
-    np.testing.assert_array_equal(
-        table.get_weights()[0], np.repeat(expected[:, None], 4, axis=1)
-    )
+    np.testing.assert_array_equal(table.get_weights()[0], after_lookups(x, epochs=1))
 
 
 def test_rows_that_a_step_draws_move_in_each_step(strategy, exchange):
@@ -369,6 +365,7 @@ def test_a_report_says_what_has_moved(strategy, exchange):
     exchange(3.0)
     model = compiled(strategy, mlp, "sgd")
     model.fit(*data(), batch_size=BATCH, verbose=0)
+    model.predict(data()[0], verbose=0)
     report = strategy.exchange_report()
     assert isinstance(report, WhenChangedReport)
     assert 0 < report.share < 1

@@ -1,8 +1,10 @@
 """How often values move between the workers and the ps."""
 
 import math
-import operator
+import numbers
 from dataclasses import dataclass
+
+from tfdist.parameter_server.consistency.numbers import count_of
 
 
 @dataclass(frozen=True)
@@ -31,17 +33,8 @@ class Every:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        steps = _integer(self.steps)
-        if steps is None:
-            raise TypeError(
-                "Every takes a number of steps as an integer, for example Every(5); "
-                f"received {self.steps!r}, of type {type(self.steps).__name__}"
-            )
+        steps = count_of("Every", "steps", self.steps, 1)
         object.__setattr__(self, "steps", steps)
-        if self.steps < 1:
-            raise ValueError(
-                f"Every takes a number of steps of at least 1; received {self.steps}"
-            )
 
     @property
     def is_each_step(self) -> bool:
@@ -58,19 +51,21 @@ class WhenChanged:
     value of the ps back, when the change since it last moved, of this worker and of all
     others, is larger than `threshold` x learning rate x the norm of the block, or when
     `max_age` steps have used it. So less moves where less is learned, and a smaller rate
-    makes small changes count. After Gaia (Hsieh et al., NSDI 2017, section 5.2) and the
-    scheduling of STRADS (Kim et al., EuroSys 2016), which looks at changes, too.
+    makes small changes count. After the significance filter of Gaia (Hsieh et al., NSDI
+    2017) and the scheduling of STRADS (Kim et al., EuroSys 2016), which looks at changes,
+    too.
 
     Before anything else reads the weights, as at the end of an epoch, for a checkpoint or
     to evaluate, each worker sends what it has kept back. The slots of an optimizer stay
     with the worker until then, and become those of the worker that sends last. No change
     of a weight is lost, unless its worker is: up to `max_age` of its steps.
 
-    Variables that a step looks up by row, and all that are not weights, such as counters,
-    metrics and moving averages, still move in each step.
+    Of a table, each row that a step looks up is a block, if the step uses the table by rows
+    alone, it has at most 256 MiB, and which rows are looked up can be computed twice. All
+    that are not weights, such as counters, metrics and moving averages, move in each step.
 
-    Cost: a step takes two messages more to each ps than without it, and a worker keeps each
-    weight twice, and its slots.
+    Cost: a step takes two messages more to each ps than without it. A worker keeps each
+    weight twice, and its slots; of a table all rows, though few may be used.
 
     Args:
         threshold: The change that is small, in learning rates times the norm of the block.
@@ -86,28 +81,20 @@ class WhenChanged:
     max_age: int = 100
 
     def __post_init__(self) -> None:
-        if not _is_number(self.threshold):
+        threshold = self.threshold
+        if not isinstance(threshold, numbers.Real) or isinstance(threshold, bool):
             raise TypeError(
                 "WhenChanged takes a threshold as a number, for example WhenChanged(1.0); "
-                f"received {self.threshold!r}, of type {type(self.threshold).__name__}"
+                f"received {threshold!r}, of type {type(threshold).__name__}"
             )
-        object.__setattr__(self, "threshold", float(self.threshold))
-        if not 0 <= self.threshold < math.inf:
+        if not 0 <= threshold < math.inf:
             raise ValueError(
                 "WhenChanged takes a finite threshold of at least 0; received "
-                f"{self.threshold}"
+                f"{threshold}"
             )
-        max_age = _integer(self.max_age)
-        if max_age is None:
-            raise TypeError(
-                "WhenChanged takes max_age as an integer, for example max_age=100; "
-                f"received {self.max_age!r}, of type {type(self.max_age).__name__}"
-            )
+        object.__setattr__(self, "threshold", float(threshold))
+        max_age = count_of("WhenChanged", "max_age", self.max_age, 1)
         object.__setattr__(self, "max_age", max_age)
-        if max_age < 1:
-            raise ValueError(
-                f"WhenChanged takes a max_age of at least 1; received {max_age}"
-            )
 
     @property
     def steps(self) -> int:
@@ -118,6 +105,11 @@ class WhenChanged:
     def is_each_step(self) -> bool:
         """Whether each step reads and writes the variables on the ps."""
         return self.threshold == 0
+
+
+def keeps_values(exchange: Every | WhenChanged) -> bool:
+    """Whether workers keep values from one message to the next."""
+    return isinstance(exchange, WhenChanged) and not exchange.is_each_step
 
 
 def check_exchange(exchange: object) -> None:
@@ -131,23 +123,3 @@ def check_exchange(exchange: object) -> None:
             "exchange says how often values move, for example tfdist.Every(5) or "
             f"tfdist.WhenChanged(1.0); received {exchange!r}"
         )
-
-
-def _integer(value: object) -> int | None:
-    """Returns an integer of any type; NumPy's booleans count as little as Python's."""
-    if type(value).__name__ in ("bool", "bool_"):
-        return None
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def _is_number(value: object) -> bool:
-    if type(value).__name__ in ("bool", "bool_") or isinstance(value, str | bytes):
-        return False
-    try:
-        float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -28,7 +28,7 @@ class Resource:
     def __init__(self, kind: str, device: str, **attributes: Any) -> None:
         self.device = device
         # A ps may outlive the chief, and the next chief must not find what this one had.
-        name = f"rounds_{secrets.token_hex(8)}"
+        name = f"tfdist_{secrets.token_hex(8)}"
         with tf.init_scope(), tf.device(device):
             make = getattr(tf.raw_ops, kind)
             self.handle = make(container="", shared_name=name, **attributes)

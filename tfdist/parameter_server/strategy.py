@@ -44,7 +44,12 @@ from tfdist.parameter_server.consistency.setting import (
     setting_of,
 )
 from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
+from tfdist.parameter_server.exchange import (
+    Every,
+    WhenChanged,
+    check_exchange,
+    keeps_values,
+)
 from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
@@ -346,7 +351,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             tf.errors.OpError: With `WhenChanged`, while a worker or a ps is down.
         """
         noted = self.exchanges.report(self.exchange.steps)
-        if self.exchange.is_each_step or not isinstance(self.exchange, WhenChanged):
+        if not keeps_values(self.exchange):
             return noted
         return WhenChangedReport(
             sum(self.worker_report().steps),

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.caching.report import BlockMoves
 from tfdist.parameter_server.resources import Numbers
-from tfdist.parameter_server.step_graph.local import LocalVariable
+from tfdist.parameter_server.step_graph.rewriting import LocalVariable
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
     weights = {
         id(variable.handle)
         for handle in handles.values()
-        if (variable := variables.get(id(handle))) is not None and _is_weight(variable)
+        if (variable := variables.get(id(handle))) is not None and is_weight(variable)
     }
     return {
         name
@@ -102,17 +102,13 @@ def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
     return tuple(moves)
 
 
-def _is_weight(variable: Any) -> bool:
+def is_weight(variable: Any) -> bool:
+    """Whether workers may keep a variable: a weight of numbers that can be learned."""
     elements = variable.shape.num_elements()
     return bool(variable.is_weight and variable.dtype.is_floating and elements)
 
 
 def _weight_of(variable: Any) -> Any:
     """Returns the handle of the weight that a variable is a slot of, or None."""
-    if variable is None or not variable.is_slot or not _has_elements(variable):
-        return None
-    return variable.beside.handle
-
-
-def _has_elements(variable: Any) -> bool:
-    return bool(variable.shape.num_elements())
+    is_slot = variable is not None and variable.is_slot
+    return variable.beside.handle if is_slot and all(variable.shape) else None

@@ -34,6 +34,8 @@ class Caches:
             tf.errors.OpError: If a ps cannot be reached.
             StalledError: If a worker does not answer.
         """
+        if not self._used:
+            return
         used = list(self._used.values())
         # Those that are under way keep back changes after this.
         if not self._strategy.in_flight.under_way():

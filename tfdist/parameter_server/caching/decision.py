@@ -9,9 +9,9 @@ from typing import Any
 def bound(threshold: Any, learning_rate: Any, norm: Any) -> Any:
     """Returns how much of a change is small: it shrinks with the learning rate.
 
-    The significance filter of Gaia (Hsieh et al., NSDI 2017, section 5.2) compares each
-    element with its own value, and shrinks with the square root of the time. A block is
-    compared as a whole here, and the learning rate says what that root stands for.
+    The significance filter of Gaia (Hsieh et al., NSDI 2017) compares each element with its
+    own value, and shrinks with the square root of the time. A block is compared as a whole
+    here, and the learning rate says what that root stands for.
 
     >>> bound(2.0, 0.1, 10.0)
     2.0

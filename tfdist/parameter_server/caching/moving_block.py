@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist.parameter_server.caching import decision
 from tfdist.parameter_server.caching.blocks import Block
 from tfdist.parameter_server.exchange import WhenChanged
-from tfdist.parameter_server.step_graph.local import LocalVariable
+from tfdist.parameter_server.step_graph.rewriting import LocalVariable
 
 _COLD = -1
 """The age of a block that a worker does not have."""

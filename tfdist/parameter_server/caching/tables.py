@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.parameter_server.caching import decision
+from tfdist.parameter_server.caching.blocks import is_weight
 from tfdist.parameter_server.exchange import WhenChanged
 from tfdist.parameter_server.resources import Numbers
 from tfdist.parameter_server.step_graph.lookups import Lookups
@@ -176,16 +177,17 @@ def tables_of(
         known: The strategy's variables with their names.
     """
     placeholders = {id(handle): name for name, handle in handles.items()}
+    # Whatever the order in which a step uses them.
     of_step = [
         (variable, name, placeholders[id(variable.handle)])
-        for variable, name in known
+        for variable, name in sorted(known, key=lambda each: each[1])
         if id(variable.handle) in placeholders
     ]
     tables = []
-    for variable, name, placeholder in sorted(of_step, key=lambda each: each[1]):
+    for variable, name, placeholder in of_step:
         slots = [
             (slot, of_slot)
-            for slot, _, of_slot in sorted(of_step, key=lambda each: each[1])
+            for slot, _, of_slot in of_step
             if slot.is_slot and slot.beside.handle is variable.handle
         ]
         if (
@@ -211,14 +213,8 @@ def tables_of(
 
 def is_table(variable: Any) -> bool:
     """Whether workers may keep rows of a variable."""
-    elements = variable.shape.num_elements()
-    return bool(
-        variable.is_weight
-        and variable.dtype.is_floating
-        and variable.shape.rank
-        and elements
-        and elements * variable.dtype.size <= LARGEST_TABLE
-    )
+    size = variable.shape.num_elements() * variable.dtype.size
+    return bool(is_weight(variable) and variable.shape.rank and size <= LARGEST_TABLE)
 
 
 def _counts_of(variable: Any) -> tuple[Numbers, Numbers]:

@@ -1,6 +1,5 @@
 """Tensors that each worker keeps from one function to the next."""
 
-import itertools
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -27,7 +26,7 @@ class Kept:
             tf.raw_ops.VarHandleOp(
                 dtype=spec.dtype, shape=spec.shape, shared_name=f"{self._name}/{i}"
             )
-            for i, spec in zip(itertools.count(), self._specs)
+            for i, spec in enumerate(self._specs)
         ]
 
     def read(
@@ -48,9 +47,8 @@ class Kept:
                 for handle, spec in zip(handles, self._specs, strict=True)
             ]
 
-        are_here = [tf.raw_ops.VarIsInitializedOp(resource=each) for each in handles]
         tensors: list[tf.Tensor] = tf.cond(
-            tf.reduce_all(are_here), kept, lambda: list(otherwise())
+            _are_here(handles), kept, lambda: list(otherwise())
         )
         for tensor, spec in zip(tensors, self._specs, strict=True):
             tensor.set_shape(spec.shape)
@@ -65,8 +63,7 @@ class Kept:
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
             return tf.constant(True)
 
-        are_here = [tf.raw_ops.VarIsInitializedOp(resource=each) for each in handles]
-        tf.cond(tf.reduce_all(are_here), lambda: tf.constant(False), zeros)
+        tf.cond(_are_here(handles), lambda: tf.constant(False), zeros)
 
     def write(self, handles: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
         """Keeps these values."""
@@ -77,3 +74,9 @@ class Kept:
         """Frees the tensors, so that the next function begins anew."""
         for handle in handles:
             tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _are_here(handles: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Whether the worker has all of these tensors."""
+    here = [tf.raw_ops.VarIsInitializedOp(resource=each) for each in handles]
+    return tf.reduce_all(here)

@@ -52,8 +52,6 @@ class Feed(Iterator[FedBatch]):
         files: The files of the leases, as they were when the iteration began.
 
     Attributes:
-        size: How many batches the dataset has; negative if that is not known.
-        files: What tells whether the files have changed since; "" without any.
         taken: How many batches were taken, including those that `start_at` skipped.
         asked: How many steps to take next; None for `steps_per_execution`.
         is_shown: Whether somebody sees the logs of the steps before the epoch ends.
@@ -68,8 +66,6 @@ class Feed(Iterator[FedBatch]):
         otherwise: Callable[[], tuple[tf.data.Dataset, BatchStructure]] | None = None,
         files: SourceFiles | None = None,
     ) -> None:
-        self.size = int(rows.cardinality())
-        self.files = files.digest if files else ""
         self._files = files
         self.structure = structure
         self.worker_input = worker_input
@@ -124,6 +120,16 @@ class Feed(Iterator[FedBatch]):
         rows = [] if put_back is None else list(put_back)
         self._ahead.extend(FedBatch(tf.constant([list(row)]), self) for row in rows)
         self.taken = batches - len(rows)
+
+    @property
+    def size(self) -> int:
+        """How many batches the dataset has; negative if that is not known."""
+        return int(self._rows.cardinality())
+
+    @property
+    def files(self) -> str:
+        """What tells whether the files of the leases have changed; "" without any."""
+        return self._files.digest if self._files else ""
 
     @property
     def ahead(self) -> list[tf.Tensor]:

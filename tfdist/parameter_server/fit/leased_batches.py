@@ -7,8 +7,8 @@ with it. What a lease stands for, and the user's own pipeline, are a graph that 
 the function which the workers run.
 """
 
+import contextlib
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.data import unread
+from tfdist.data.errors import SourceError
 from tfdist.data.followed import MAX_CONSTANT_BYTES, Followed, followed
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_index import mean_length
@@ -81,8 +82,11 @@ class LeasedBatches(BatchStructure):
         if self.followed is None:
             self.source.check()
             return self.source
-        # Of the others, those that are missing are told when their turn comes.
-        there = [Stamp.of(each) for each in self.followed.paths if os.path.isfile(each)]
+        there = []
+        for path in self.followed.paths:
+            # One that is missing is told when its turn comes.
+            with contextlib.suppress(SourceError):
+                there.append(Stamp.of(path))
         return SourceFiles(tuple(there), self.source.describe)
 
     def describe(self, rows: tf.Tensor) -> str:

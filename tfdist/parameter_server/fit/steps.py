@@ -17,6 +17,7 @@ from tfdist.keras.logs import StepLogs
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
+from tfdist.parameter_server.exchange import keeps_values
 from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.learning_rate import learning_rate_of
@@ -134,7 +135,8 @@ class WorkerSteps:
     def _submit(
         self, structure: BatchStructure, function: Any, argument: Any, steps: int
     ) -> None:
-        if (cached := self._worker_function(structure).cached_steps) is not None:
+        # Without any, which is most often, nothing is looked up at each message.
+        if self._kept and (cached := self._worker_function(structure).cached_steps):
             self._strategy.caches.use(cached)
         self._in_flight.submit(
             function,
@@ -193,7 +195,7 @@ class WorkerSteps:
                 structure,
                 gate,
                 self._rounds,
-                self._caching,
+                self._caching if keeps_values(self._strategy.exchange) else None,
             )
             # Before a worker runs any of it.
             check_captures(traced.step.function, self._model)

@@ -8,7 +8,6 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
-from tfdist.parameter_server.exchange import WhenChanged
 from tfdist.parameter_server.fit import message
 from tfdist.parameter_server.fit.batch_source import (
     BatchSource,
@@ -37,7 +36,7 @@ class WorkerFunction:
         structure: The structure of each batch.
         gate: Where each step takes its turn, if it does.
         rounds: The rounds that the step is part of; each batch comes with a ticket then.
-        caching: Returns the step on what its worker keeps.
+        caching: Returns the step on what its worker keeps, if that keeps anything.
 
     Attributes:
         step: The step.
@@ -66,8 +65,7 @@ class WorkerFunction:
             return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
 
         # Steps with local copies write together, and take one turn.
-        exchange = strategy.exchange
-        alone = exchange.is_each_step
+        alone = caching is None and strategy.exchange.steps == 1
         if not alone:
             run = leaving_updates_to_keras(run)
 
@@ -79,7 +77,7 @@ class WorkerFunction:
         )
         self._local_steps: LocalSteps | None = None
         self.cached_steps: CachedSteps | None = None
-        if isinstance(exchange, WhenChanged) and not alone and caching:
+        if caching is not None:
             self.cached_steps = caching(self.step)
             self.cached_steps.note(strategy.exchanges)
         elif not alone:
