@@ -41,10 +41,10 @@ def scaled_activities(operation: Any, share: float) -> Iterator[None]:
 @functools.cache
 def _activities_are_sums() -> bool:
     """Whether this Keras adds the sum of a regularizer's values, and not their mean."""
-    with tf.init_scope():
-        layer = keras.layers.ActivityRegularization(l2=1.0, name="of_two_rows")
-        layer(tf.ones((2, 1)))
-        return float(layer.losses[0]) > 1.5
+    # In a scope of its own, or the loss would count in that of a replica's copies.
+    with tf.init_scope(), keras.StatelessScope(collect_losses=True) as scope:
+        keras.layers.ActivityRegularization(l2=1.0, name="of_two_rows")(tf.ones((2, 1)))
+        return float(scope.losses[0]) > 1.5
 
 
 class _Divided(keras.regularizers.Regularizer):
@@ -65,7 +65,7 @@ def of_weights(stage: Stage, scale: Any) -> tuple[list[Any], list[Any]]:
     """
     weights = stage.weights
     if not any(each.regularizer for each in weights):
-        return [], []
+        return [], [None] * len(weights)
     with on(stage.device):
         with tf.GradientTape() as tape:
             losses = [w.regularizer(w) for w in weights if w.regularizer]

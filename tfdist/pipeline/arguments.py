@@ -69,6 +69,26 @@ def checked_microbatches(microbatches: Any) -> int:
     return microbatches
 
 
+def checked_replicas(replicas: Any, max_staleness: int) -> int:
+    """Returns the number of replicas.
+
+    Raises:
+        PipelineError: If it is no positive integer, or stages do not wait.
+    """
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        raise PipelineError(
+            f"replicas must be an int of at least 1, how many pipelines share each batch; "
+            f"received {replicas!r}"
+        )
+    if replicas > 1 and max_staleness:
+        raise PipelineError(
+            f"replicas={replicas} needs max_staleness=0, for the gradients of all replicas "
+            f"are added up in each step; received max_staleness={max_staleness}. Use more "
+            "stages, or wait for results of the same step"
+        )
+    return replicas
+
+
 def checked_staleness(max_staleness: Any) -> int:
     """Returns how many steps old a result of another stage may be.
 
@@ -99,23 +119,35 @@ def checked_schedule(schedule: Any) -> str:
     return str(schedule)
 
 
-def devices_of(stages: Stages, available: Sequence[str]) -> tuple[str, ...]:
-    """Returns the device of each stage, of those that are available.
+def devices_of(
+    stages: Stages, available: Sequence[str], replicas: int = 1
+) -> list[tuple[str, ...]]:
+    """Returns, of each stage, the devices of its replicas, of those that are available.
+
+    The first replica has the first devices, and so on.
+
+    >>> devices_of("auto", ["a", "b", "c", "d"], replicas=2)
+    [('a', 'c'), ('b', 'd')]
 
     Raises:
         PipelineError: If there are too few.
     """
     if isinstance(stages, str):
-        return tuple(available)
-    if isinstance(stages, LayerPlan):
+        numbers = list(range(len(available) // replicas or 1))
+    elif isinstance(stages, LayerPlan):
         numbers = [each.device for each in stages_of(stages)]
     else:
         numbers = list(range(stages if isinstance(stages, int) else len(stages)))
-    needed = max(numbers) + 1
+    of_one = max(numbers) + 1
+    needed = of_one * replicas
     if needed > len(available):
+        times = f"{replicas} replicas of " if replicas > 1 else ""
         raise PipelineError(
-            f"{needed} stages need as many devices; there are {len(available)}: "
+            f"{times}{of_one} stages need {needed} devices; there are {len(available)}: "
             f"{', '.join(available)}. Start more workers (--num_workers={needed}), pass "
-            "more devices, or ask for fewer stages"
+            "more devices, or ask for fewer stages or replicas"
         )
-    return tuple(available[each] for each in numbers)
+    return [
+        tuple(available[replica * of_one + each] for replica in range(replicas))
+        for each in numbers
+    ]

@@ -17,7 +17,7 @@ class End:
         pipeline: The model in stages.
         tasks: The tasks of the step.
         objective: The loss.
-        count: The number of microbatches.
+        replica_of: The replica that computes each microbatch.
         by_part: Whether the loss of a microbatch is computed before its backward task,
             and not that of all of them together.
         scale: By what the loss is multiplied against underflow.
@@ -28,25 +28,30 @@ class End:
         pipeline: Pipeline,
         tasks: Tasks,
         objective: Objective,
-        count: int,
+        replica_of: Sequence[int],
         by_part: bool,
         scale: Any,
     ) -> None:
         self._ids, self._device = pipeline.outputs, pipeline.stages[-1].device
+        # The loss of a microbatch is computed where its outputs are.
+        self._devices = [
+            pipeline.stages[-1].devices[replica] if by_part else self._device
+            for replica in replica_of
+        ]
         self._tasks, self._objective = tasks, objective
         self._by_part, self._scale = by_part, scale
-        self._outputs: list[Any] = [None] * count
+        self._outputs: list[Any] = [None] * len(replica_of)
         self._whole: Any = None
 
     def after_forward(self, microbatch: int) -> None:
         """Takes the outputs of a microbatch."""
         self._outputs[microbatch] = at_the_end(
-            self._tasks, self._ids, self._device, microbatch
+            self._tasks, self._ids, self._devices[microbatch], microbatch
         )
 
     def before_backward(self, microbatch: int) -> None:
         """Gives the tasks the gradients of a microbatch's outputs."""
-        with on(self._device):
+        with on(self._devices[microbatch]):
             if self._by_part:
                 found = self._objective.gradients_of_part(
                     microbatch, self._outputs[microbatch], self._scale

@@ -22,6 +22,15 @@ def bounds(rows: int, microbatches: int) -> list[tuple[int, int]]:
     return list(zip(starts[:-1], starts[1:], strict=True))
 
 
+def replicas_of(microbatches: int, replicas: int) -> list[int]:
+    """Returns the replica that computes each microbatch: consecutive ones.
+
+    >>> replicas_of(5, 2)
+    [0, 0, 0, 1, 1]
+    """
+    return [each * replicas // microbatches for each in range(microbatches)]
+
+
 def rows_of(values: Any) -> int:
     """Returns the number of rows of a batch.
 

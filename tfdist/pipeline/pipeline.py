@@ -13,20 +13,25 @@ from tfdist.pipeline.assign import assign
 
 @dataclass(frozen=True)
 class Stage:
-    """Some layers of a model, on one device.
+    """Some layers of a model, on one device or with replicas on several.
 
     Attributes:
-        device: The full name of the device.
+        devices: The full names of the devices of its replicas.
         nodes: The calls of layers, in the order in which they are computed.
         takes: The symbolic tensors, by identity, that come from the batch or from earlier
             stages.
         gives: Those that later stages or the loss take.
     """
 
-    device: str
+    devices: tuple[str, ...]
     nodes: tuple[Any, ...]
     takes: tuple[int, ...]
     gives: tuple[int, ...]
+
+    @property
+    def device(self) -> str:
+        """The device of the first replica."""
+        return self.devices[0]
 
     @property
     def operations(self) -> list[Any]:
@@ -56,7 +61,7 @@ class Pipeline:
     Args:
         functional: The functional model.
         stages: "auto", a number of stages, the layers of each, or a plan.
-        devices: The device of each stage.
+        devices: Of each stage, the devices of its replicas.
 
     Raises:
         PipelineError: If the model cannot be cut so.
@@ -66,7 +71,7 @@ class Pipeline:
         self,
         functional: Any,
         stages: Stages,
-        devices: Sequence[str],
+        devices: Sequence[tuple[str, ...]],
     ) -> None:
         # Kept, so that the identities of its tensors stay theirs.
         self.functional = functional
@@ -75,12 +80,16 @@ class Pipeline:
         nodes = list(_tf.nodes_of(functional))
         numbers = assign(functional, nodes, stages, len(devices))
         self.stages = tuple(
-            self._stage(number, nodes, numbers, device)
-            for number, device in enumerate(devices)
+            self._stage(number, nodes, numbers, each)
+            for number, each in enumerate(devices)
         )
 
     def _stage(
-        self, number: int, nodes: list[Any], numbers: list[int], device: str
+        self,
+        number: int,
+        nodes: list[Any],
+        numbers: list[int],
+        devices: tuple[str, ...],
     ) -> Stage:
         here = [n for n, at in zip(nodes, numbers, strict=True) if at == number]
         elsewhere = [n for n, at in zip(nodes, numbers, strict=True) if at != number]
@@ -89,7 +98,7 @@ class Pipeline:
         wanted = {id(each) for node in elsewhere for each in node.input_tensors}
         wanted.update(self.outputs)
         return Stage(
-            device,
+            devices,
             tuple(here),
             tuple(each for each in used if each not in made),
             tuple(each for each in made if each in wanted),
@@ -106,7 +115,23 @@ class Pipeline:
     @property
     def placed(self) -> list[tuple[keras.Variable, str]]:
         """Each variable of the layers, and its device."""
-        return [(v, stage.device) for stage in self.stages for v in stage.variables]
+        return [each for stage in self.stages for each in _spread(stage)]
+
+
+def _spread(stage: Stage) -> list[tuple[keras.Variable, str]]:
+    """Spreads the variables of a stage over its replicas, so that each has as many bytes."""
+    bytes_on = dict.fromkeys(stage.devices, 0)
+    placed = []
+    for variable in sorted(stage.variables, key=_bytes, reverse=True):
+        device = min(bytes_on, key=bytes_on.__getitem__)
+        bytes_on[device] += _bytes(variable)
+        placed.append((variable, device))
+    return placed
+
+
+def _bytes(variable: keras.Variable) -> int:
+    value = _tf.value_of(variable)
+    return int(value.shape.num_elements() * value.dtype.size)
 
 
 def _each_once(variables: Any) -> list[keras.Variable]:

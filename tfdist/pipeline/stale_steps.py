@@ -219,7 +219,7 @@ class StaleSteps:
         """Returns the gradients by the weights of a stage, and by what it takes."""
         count = len(self._parts)
         by_taken = [tasks.gradients(m, self._links.wanted[stage]) for m in range(count)]
-        return [*tasks.sums[stage], *sum(by_taken, [])]
+        return [*tasks.sums(stage), *sum(by_taken, [])]
 
     def _passed_back(
         self, stage: int, sums: list[Any], gradients: Sequence[Any]

@@ -11,7 +11,7 @@ from tfdist.model_parallel.schedule import FORWARD, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
 from tfdist.pipeline.end import End, at_the_end
-from tfdist.pipeline.microbatches import bounds, joined
+from tfdist.pipeline.microbatches import bounds, joined, replicas_of
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.order import in_order
 from tfdist.pipeline.pipeline import Pipeline
@@ -25,7 +25,7 @@ class Steps:
     Args:
         model: The Keras model.
         pipeline: The model in stages.
-        microbatches: The number of microbatches of a batch.
+        microbatches: The number of microbatches of each replica.
         schedule: The name of the schedule.
         recompute: Whether activations are computed again on the way back.
     """
@@ -42,11 +42,12 @@ class Steps:
         self._microbatches, self._schedule = microbatches, schedule
         self._recompute = recompute
         self._last = pipeline.stages[-1].device
+        self._replicas = len(pipeline.stages[0].devices)
 
     def train(self, batch: Any, rows: int) -> Any:
         """Trains on a batch, and returns the logs."""
         x, y, weight = _unpacked(batch)
-        parts = bounds(rows, self._microbatches)
+        parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, True)
             objective = Objective(self._model, self._packed, y, weight, parts)
@@ -54,13 +55,16 @@ class Steps:
             loss, predictions = self._forward_and_backward(
                 tasks, objective, len(parts), scale
             )
-        update(self._model, self._pipeline, dict(enumerate(tasks.sums)))
+            tasks.assign_changes()
+            stages = range(len(self._pipeline.stages))
+            sums = {number: tasks.sums(number) for number in stages}
+        update(self._model, self._pipeline, sums)
         return self._counted(loss, rows, batch, predictions)
 
     def test(self, batch: Any, rows: int) -> Any:
         """Evaluates a batch, and returns the logs."""
         x, y, weight = _unpacked(batch)
-        parts = bounds(rows, self._microbatches)
+        parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, False)
             outputs = self._forward(tasks, len(parts))
@@ -76,7 +80,7 @@ class Steps:
     def predict(self, batch: Any, rows: int) -> Any:
         """Returns the outputs for a batch."""
         x, _, _ = _unpacked(batch)
-        parts = bounds(rows, self._microbatches)
+        parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
             outputs = self._forward(self._tasks(x, parts, False), len(parts))
             with on(self._last):
@@ -87,7 +91,11 @@ class Steps:
 
     def _tasks(self, x: Any, parts: Sequence[tuple[int, int]], training: bool) -> Tasks:
         inputs = _tf.flat_inputs(self._pipeline.functional, x)
-        return Tasks(self._pipeline, inputs, parts, training, self._recompute)
+        of = replicas_of(len(parts), self._replicas)
+        return Tasks(self._pipeline, inputs, parts, training, self._recompute, of)
+
+    def _bounds(self, rows: int) -> list[tuple[int, int]]:
+        return bounds(rows, self._replicas * self._microbatches)
 
     def _packed(self, outputs: list[Any]) -> Any:
         return in_structure(self._pipeline, outputs)
@@ -96,6 +104,7 @@ class Steps:
         for microbatch in range(count):
             for number in range(len(self._pipeline.stages)):
                 tasks.forward(number, microbatch)
+        tasks.assign_changes()
         ids = self._pipeline.outputs
         return [at_the_end(tasks, ids, self._last, each) for each in range(count)]
 
@@ -105,19 +114,33 @@ class Steps:
         last = len(self._pipeline.stages) - 1
         added = self._regularize(tasks, scale)
         by_part = self._schedule == "1f1b"
-        end = End(self._pipeline, tasks, objective, count, by_part, scale)
-        for number, task in in_order(make_schedule(self._schedule, last + 1, count)):
-            if task.kind == FORWARD:
-                tasks.forward(number, task.microbatch)
+        of = replicas_of(count, self._replicas)
+        end = End(self._pipeline, tasks, objective, of, by_part, scale)
+        for number, kind, microbatch in self._order(of, by_part):
+            if kind == FORWARD:
+                tasks.forward(number, microbatch)
                 if number == last:
-                    end.after_forward(task.microbatch)
+                    end.after_forward(microbatch)
             else:
                 if number == last:
-                    end.before_backward(task.microbatch)
-                tasks.backward(number, task.microbatch, scale)
+                    end.before_backward(microbatch)
+                tasks.backward(number, microbatch, scale)
         loss, predictions = end.result()
         with on(self._last):
             return total([loss, *added, *tasks.added]), predictions
+
+    def _order(self, of: list[int], by_part: bool) -> list[tuple[int, str, int]]:
+        """Returns stages, kinds and microbatches of all tasks, each after what it needs."""
+        order: list[tuple[int, str, int]] = []
+        for replica in sorted(set(of)):
+            first, count = of.index(replica), of.count(replica)
+            schedule = make_schedule(self._schedule, len(self._pipeline.stages), count)
+            order += [
+                (number, task.kind, first + task.microbatch)
+                for number, task in in_order(schedule)
+            ]
+        # The loss of the whole batch needs the outputs of all replicas.
+        return order if by_part else sorted(order, key=lambda each: each[1] != FORWARD)
 
     def _regularize(self, tasks: Tasks, scale: Any) -> list[Any]:
         losses = []

@@ -25,7 +25,8 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
 
     A step equals one process's step on the same batch, to rounding, except for what
     depends on how a batch is divided: BatchNormalization takes the statistics of each
-    microbatch, and dropout draws for each.
+    microbatch, and dropout draws for each. What layers assign in a step, as the averages
+    of BatchNormalization, is the mean over replicas.
 
     Under TF_CONFIG the script runs on the chief, and the stages are on the workers
     (`python -m launch.local --num_ps=0 --num_workers=2 --program=coordinator`).
@@ -33,7 +34,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
 
     Cost: with K stages and M microbatches stages idle for `(K - 1) / (M + K - 1)` of the
     time, if they take equally long. Of each tensor that crosses a cut its bytes go
-    forward, and as many backward.
+    forward, and as many backward. With R replicas, each weight and its slots are on one
+    of them (ZeRO, stage 1): in a step each device sends and receives about
+    `2 (R - 1) / R` times the bytes of its stage's weights, as in a ring all-reduce.
 
     Args:
         stages: "auto" for as many stages as devices, of about equal cost; their number;
@@ -50,6 +53,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
             what crosses a cut: a third more work for less memory.
         devices: The names of logical devices of this process. By default, the workers of
             the cluster, or all devices of this process.
+        replicas: How many pipelines share a batch, each with `microbatches` parts of it
+            and with as many devices: those of the first pipeline, then those of the
+            second, and so on.
         max_staleness: How many steps old the results of another stage may be. 0: those of
             the same step, which gives one process's results. 1: no stage waits for
             another, so there is no bubble; each computes another batch, and its gradients
@@ -68,7 +74,8 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
 
     References:
         Huang et al., "GPipe: efficient training of giant neural networks using pipeline
-        parallelism", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B;
+        parallelism", NeurIPS 2019; Rajbhandari et al., "ZeRO: memory optimizations toward
+        training trillion parameter models", SC 2020, section 5.1; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B;
         Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS 2018,
         for `max_staleness`.
     """
@@ -81,6 +88,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
         recompute: bool = False,
         devices: Sequence[str] | None = None,
         *,
+        replicas: int = 1,
         max_staleness: int = 0,
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
@@ -90,20 +98,24 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
         self.schedule = arguments.checked_schedule(schedule)
         self.recompute = recompute
         self.max_staleness = arguments.checked_staleness(max_staleness)
+        self.replicas = arguments.checked_replicas(replicas, self.max_staleness)
         self.workers: Any = None
         if devices is None and has_cluster():
             self.workers = Workers(self, startup_timeout, peer_timeout)
             available = self.workers.devices
         else:
             available = devices_here(devices)
-        of_stages = arguments.devices_of(self.given_stages, available)
-        super().__init__(PipelineExtended(self, of_stages))
+        self.stage_devices = arguments.devices_of(
+            self.given_stages, available, self.replicas
+        )
+        used = dict.fromkeys(e for devices in self.stage_devices for e in devices)
+        super().__init__(PipelineExtended(self, list(used)))
         self.fit_driver = PipelineDriver(self)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The device of each stage."""
-        return tuple(self.extended.worker_devices)
+        """The device of each stage, that of its first replica."""
+        return tuple(each[0] for each in self.stage_devices)
 
     def stages_of(self, model: Any) -> list[list[str]]:
         """Returns the names of the layers in each stage of a model that is built."""

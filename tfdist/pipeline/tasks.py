@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.pipeline.added_losses import scaled_activities
+from tfdist.pipeline.copies import Copies, Originals, assign_changes, total_of
 from tfdist.pipeline.devices import on
 from tfdist.pipeline.gradients import add_up, dense
 from tfdist.pipeline.microbatches import carried, part_of
@@ -28,10 +29,35 @@ class _Kept:
     draws: Draws = field(default_factory=list)
 
 
+class _Replica:
+    """One replica of a stage within a step.
+
+    Attributes:
+        device: Its device.
+        variables: What it computes with.
+        after: What its next task waits for.
+        sums: The sums of its gradients of the weights, or None.
+    """
+
+    def __init__(self, stage: Stage, replica: int) -> None:
+        self.device = stage.devices[replica]
+        self.variables: Originals | Copies = (
+            Originals(stage) if len(stage.devices) == 1 else Copies(stage, self.device)
+        )
+        self.after: list[Any] = []
+        self.sums: list[Any] = [None] * len(stage.weights)
+
+    def add_up(self, gradients: Sequence[Any]) -> list[Any]:
+        """Adds gradients of the weights, and returns the sums."""
+        self.sums = [add_up(*pair) for pair in zip(self.sums, gradients, strict=True)]
+        return self.sums
+
+
 class Tasks:
     """Adds the tasks of one step to the graph that is being traced.
 
-    The tasks of a stage run one after the other, in the order in which they are added.
+    The tasks of a replica of a stage run one after the other, in the order in which they
+    are added.
 
     Args:
         pipeline: The model in stages.
@@ -39,10 +65,10 @@ class Tasks:
         bounds: The rows of each microbatch.
         training: Whether the model is trained.
         recompute: Whether a backward task computes the forward one again.
+        replica_of: The replica that computes each microbatch; the first by default.
 
     Attributes:
         added: What layers passed to `add_loss`, for the whole batch.
-        sums: Of each stage, the sums of the gradients of its weights, or None.
     """
 
     def __init__(
@@ -52,8 +78,10 @@ class Tasks:
         bounds: Sequence[tuple[int, int]],
         training: bool,
         recompute: bool = False,
+        replica_of: Sequence[int] = (),
     ) -> None:
         self._pipeline = pipeline
+        self._replica_of = replica_of or [0] * len(bounds)
         self._training, self._recompute = training, recompute
         rows = bounds[-1][1]
         self._shares = [(end - start) / rows for start, end in bounds]
@@ -61,11 +89,10 @@ class Tasks:
         for number, (start, end) in enumerate(bounds if inputs else ()):
             for each, value in zip(pipeline.inputs, inputs, strict=True):
                 self._values[number, each] = part_of(value, start, end)
-        self._after: list[list[Any]] = [[] for _ in pipeline.stages]
+        self._replicas: dict[tuple[int, int], _Replica] = {}
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._gradients: dict[tuple[int, int], list[Any]] = defaultdict(list)
         self.added: list[Any] = []
-        self.sums: list[list[Any]] = [[None] * len(s.weights) for s in pipeline.stages]
 
     def arrive(self, microbatch: int, values: Mapping[int, Any]) -> None:
         """Adds values of a microbatch that other stages computed, or inputs."""
@@ -104,16 +131,15 @@ class Tasks:
     def forward(self, number: int, microbatch: int) -> None:
         """Adds the forward task of a stage."""
         stage = self._pipeline.stages[number]
-        with self._task(number) as results:
+        replica = self._replica_of[microbatch]
+        with self._task(number, replica) as results:
             taken = {id: carried(self._values[microbatch, id]) for id in stage.takes}
             kept = _Kept(taken)
-            if not self._training:
-                self._compute(stage, microbatch, kept)
-            elif self._recompute:
-                with drawing(kept.draws):
-                    self._compute(stage, microbatch, kept)
-            else:
-                self._compute_on_tape(stage, microbatch, kept)
+            has_tape = self._training and not self._recompute
+            compute = self._compute_on_tape if has_tape else self._compute
+            draws = self._recompute or replica
+            with drawing(kept.draws, replica) if draws else contextlib.nullcontext():
+                compute(number, microbatch, kept)
             results += kept.given.values()
         for id, value in kept.given.items():
             self._values[microbatch, id] = value
@@ -132,57 +158,86 @@ class Tasks:
             microbatch: The microbatch.
             scale: By what a loss is multiplied against underflow; 1 for most.
         """
-        stage = self._pipeline.stages[number]
         kept = self._kept.pop((number, microbatch))
-        with self._task(number) as results:
+        replica = self._replica_of[microbatch]
+        with self._task(number, replica) as results:
             if self._recompute:
                 # A copy of what was taken: TensorFlow would take equal operations on the
                 # same tensor for one, and keep its result.
                 kept.taken = {id: carried(value) for id, value in kept.taken.items()}
                 with drawing_again(kept.draws):
-                    self._compute_on_tape(stage, microbatch, kept)
-            passed = self._pass_on(stage, microbatch, kept, scale)
-            self._add_up(number, passed[len(kept.taken) :])
+                    self._compute_on_tape(number, microbatch, kept, is_again=True)
+            passed = self._pass_on(number, microbatch, kept, scale)
+            sums = self._replica(number, replica).add_up(passed[len(kept.taken) :])
             by_taken = dict(zip(kept.taken, passed, strict=False))
             by_taken = {id: dense(g) for id, g in by_taken.items() if g is not None}
-            sums = [each for each in self.sums[number] if each is not None]
+            sums = [each for each in sums if each is not None]
             results += tf.nest.flatten([*by_taken.values(), *sums], True)
         for id, gradient in by_taken.items():
             self._gradients[microbatch, id].append(gradient)
 
     def start_from(self, number: int, gradients: Sequence[Any]) -> None:
         """Begins the sums of a stage with gradients of what is no example's."""
-        self._add_up(number, gradients)
+        self._replica(number, 0).add_up(gradients)
+
+    def sums(self, number: int) -> list[Any]:
+        """Returns the sums of the gradients of a stage's weights, or None."""
+        weights = self._pipeline.stages[number].weights
+        return total_of([each.sums for each in self._replicas_of(number)], weights)
+
+    def assign_changes(self) -> None:
+        """Assigns what layers have changed in copies of their variables."""
+        for number in range(len(self._pipeline.stages)):
+            copies = [each.variables for each in self._replicas_of(number)]
+            assign_changes([each for each in copies if isinstance(each, Copies)])
+
+    def _replica(self, number: int, replica: int) -> _Replica:
+        if (number, replica) not in self._replicas:
+            stage = self._pipeline.stages[number]
+            self._replicas[number, replica] = _Replica(stage, replica)
+        return self._replicas[number, replica]
+
+    def _replicas_of(self, number: int) -> list[_Replica]:
+        return [self._replica(number, each) for each in sorted(set(self._replica_of))]
 
     @contextlib.contextmanager
-    def _task(self, number: int) -> Iterator[list[Any]]:
+    def _task(self, number: int, replica: int) -> Iterator[list[Any]]:
         results: list[Any] = []
-        device = self._pipeline.stages[number].device
-        with on(device), tf.control_dependencies(self._after[number]):
+        of = self._replica(number, replica)
+        with on(of.device), tf.control_dependencies(of.after):
             yield results
-            self._after[number] = [tf.group(*(r for r in results if r is not None))]
+            of.after = [tf.group(*(r for r in results if r is not None))]
 
-    def _compute(self, stage: Stage, microbatch: int, kept: _Kept) -> None:
+    def _compute(
+        self, number: int, microbatch: int, kept: _Kept, is_again: bool = False
+    ) -> None:
+        stage = self._pipeline.stages[number]
+        variables = self._replica(number, self._replica_of[microbatch]).variables
         values = dict(kept.taken)
         share = self._shares[microbatch]
-        for node in stage.nodes:
-            with scaled_activities(node.operation, share):
-                outputs = _tf.call_node(node, values, self._training)
-            values |= {id(s): v for s, v in zip(node.outputs, outputs, strict=True)}
-            kept.losses += _tf.losses_of_call(node.operation)
+        with variables.in_use(keeps_changes=not is_again) as losses_of:
+            for node in stage.nodes:
+                with scaled_activities(node.operation, share):
+                    outputs = _tf.call_node(node, values, self._training)
+                values |= {id(s): v for s, v in zip(node.outputs, outputs, strict=True)}
+                kept.losses += losses_of(node.operation)
         kept.given = {id: values[id] for id in stage.gives}
 
-    def _compute_on_tape(self, stage: Stage, microbatch: int, kept: _Kept) -> None:
+    def _compute_on_tape(
+        self, number: int, microbatch: int, kept: _Kept, is_again: bool = False
+    ) -> None:
+        copies = self._replica(number, self._replica_of[microbatch]).variables.copies
         with tf.GradientTape() as kept.tape:
-            for each in kept.taken.values():
+            for each in (*kept.taken.values(), *copies):
                 if _is_float(each):
                     kept.tape.watch(each)
-            self._compute(stage, microbatch, kept)
+            self._compute(number, microbatch, kept, is_again)
 
     def _pass_on(
-        self, stage: Stage, microbatch: int, kept: _Kept, scale: Any
+        self, number: int, microbatch: int, kept: _Kept, scale: Any
     ) -> list[Any]:
         """Returns the gradients by what was taken, and by the weights."""
+        weights = self._replica(number, self._replica_of[microbatch]).variables.weights
         targets, gradients = [], []
         for id, value in kept.given.items():
             parts = self._gradients.pop((microbatch, id), [])
@@ -200,16 +255,11 @@ class Tasks:
             for id, value in kept.taken.items()
         ]
         present = [each for each in taken if each is not None]
-        sources = present + stage.weights
+        sources = present + weights
         if not targets or not sources:
-            return [None] * (len(taken) + len(stage.weights))
+            return [None] * (len(taken) + len(weights))
         found = iter(kept.tape.gradient(targets, sources, output_gradients=gradients))
         return [None if each is None else next(found) for each in taken] + list(found)
-
-    def _add_up(self, number: int, gradients: Sequence[Any]) -> None:
-        sums = self.sums[number]
-        for at, gradient in enumerate(gradients):
-            sums[at] = add_up(sums[at], gradient)
 
 
 def _is_float(value: Any) -> bool:

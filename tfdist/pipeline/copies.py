@@ -1,0 +1,132 @@
+"""The variables with which a replica of a stage computes: themselves, or copies."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.pipeline.devices import on
+from tfdist.pipeline.gradients import add_up
+from tfdist.pipeline.microbatches import carried
+from tfdist.pipeline.pipeline import Stage
+
+LossesOf = Callable[[Any], list[Any]]
+"""Returns what the last call of an operation passed to `add_loss`."""
+
+
+class Originals:
+    """The variables of a stage that has one replica.
+
+    Args:
+        stage: The stage.
+
+    Attributes:
+        weights: What gradients are taken by.
+        copies: Those of them that a tape does not watch by itself.
+    """
+
+    copies = ()
+
+    def __init__(self, stage: Stage) -> None:
+        self.weights: list[Any] = stage.weights
+
+    @contextlib.contextmanager
+    def in_use(self, keeps_changes: bool) -> Iterator[LossesOf]:
+        """Has layers compute with these variables in this context."""
+        yield _tf.losses_of_call
+
+
+class Copies:
+    """Copies of the variables of a stage on the device of one of its replicas.
+
+    They are made once a step. What layers assign, as the averages of
+    BatchNormalization, is seen by the microbatches of the same replica only.
+
+    Cost: the bytes of the variables that live on another device.
+
+    Args:
+        stage: The stage.
+        device: The device of the replica.
+
+    Attributes:
+        weights: What gradients are taken by.
+        copies: Those of them that a tape does not watch by itself.
+    """
+
+    def __init__(self, stage: Stage, device: str) -> None:
+        self._variables = stage.variables
+        with on(device):
+            self._values = [tf.identity(each.value) for each in self._variables]
+        self._begun = list(self._values)
+        by_id = dict(zip(map(id, self._variables), self._values, strict=True))
+        self.weights = self.copies = [by_id[id(each)] for each in stage.weights]
+
+    @contextlib.contextmanager
+    def in_use(self, keeps_changes: bool) -> Iterator[LossesOf]:
+        """Has layers compute with these copies in this context.
+
+        Args:
+            keeps_changes: Whether what they assign is seen by later microbatches.
+        """
+        mapping = list(zip(self._variables, self._values, strict=True))
+        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+
+            def losses_of(operation: Any) -> list[Any]:
+                found, scope.losses = scope.losses, []
+                return found
+
+            yield losses_of
+        if keeps_changes:
+            self._values = [scope.get_current_value(v) for v in self._variables]
+
+    @property
+    def changed(self) -> list[tuple[keras.Variable, Any]]:
+        """The variables that layers have assigned, and their values."""
+        values = zip(self._variables, self._begun, self._values, strict=True)
+        return [(v, now) for v, before, now in values if now is not before]
+
+
+def assign_changes(replicas: list[Copies]) -> None:
+    """Assigns what the layers of a stage have changed in its replicas.
+
+    That is the mean over replicas; of integers, as the states of random generators, what
+    the first replica has.
+    """
+    found: dict[int, tuple[keras.Variable, list[Any]]] = {}
+    for copies in replicas:
+        for variable, value in copies.changed:
+            found.setdefault(id(variable), (variable, []))[1].append(value)
+    for variable, values in found.values():
+        first = tf.convert_to_tensor(values[0])
+        with on(_tf.value_of(variable).device):
+            is_float = first.dtype.is_floating
+            variable.assign(tf.add_n(values) / len(values) if is_float else first)
+
+
+def total_of(sums: list[list[Any]], weights: list[keras.Variable]) -> list[Any]:
+    """Returns the sums of the gradients of all replicas, each beside its weight.
+
+    Args:
+        sums: Of each replica, the gradients of the weights, or None.
+        weights: The weights.
+    """
+    if len(sums) == 1:
+        return sums[0]
+    totals = []
+    for weight, parts in zip(weights, zip(*sums, strict=True), strict=True):
+        with on(_tf.value_of(weight).device):
+            total = None
+            for each in parts:
+                total = add_up(total, _carried(each))
+            totals.append(total)
+    return totals
+
+
+def _carried(gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values, indices = carried(gradient.values), carried(gradient.indices)
+        return tf.IndexedSlices(values, indices, gradient.dense_shape)
+    return carried(gradient)
