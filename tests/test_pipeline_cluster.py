@@ -78,3 +78,15 @@ def test_without_waiting_each_batch_still_counts_once(tmp_path):
         assert found["history"][name] == pytest.approx(values, rel=1e-5)
     assert found["iterations"] == 2 + 3 * 5
     assert found["losses"][-1] < found["losses"][0]
+
+
+def test_replicas_share_each_batch_and_the_weights(tmp_path):
+    run(tmp_path, PROGRAM, "--replicas")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(found["seen"]) == 2
+    assert str(found["chief"]) not in found["seen"]
+    workers = {each.rpartition("/device")[0] for each in found["devices"].values()}
+    assert len(workers) == 2
+    assert found["difference"] < 1e-6
+    for name, values in found["expected"].items():
+        assert found["history"][name] == pytest.approx(values, rel=1e-5)

@@ -12,13 +12,13 @@ from .conftest import PATIENT, PROGRAMS
 
 SERVER = str(PROGRAMS / "server_with_devices.py")
 PLACED = re.compile(
-    r"^\S*/MatMul: .*/job:worker/replica:0/task:(\d)/device:(CPU:\d)$", re.M
+    r"^\S*/MatMul: .*/job:worker/replica:0/task:(\d)/device:([CG]PU:\d)$", re.M
 )
 
 
-def train(run_program, directory, policy, data, fault, devices=2):
+def train(run_program, directory, policy, data, fault, *devices):
     """What the program says, and where the logs say that products were computed."""
-    server = (SERVER, str(devices))
+    server = (SERVER, *(devices or ("2",)))
     with launch.servers(
         1, 2, server=server, log_dir=str(directory), **PATIENT
     ) as servers:
@@ -73,7 +73,7 @@ def test_every_device_of_every_worker_computes_steps(
 @pytest.mark.cluster
 def test_a_worker_with_one_device_is_sent_steps_as_before(run_program, tmp_path):
     found, placed = train(
-        run_program, tmp_path, "asynchronous", "arrays", "none", devices=1
+        run_program, tmp_path, "asynchronous", "arrays", "none", "1"
     )
     assert found["replicas"] == ["0", "1"]
     assert found["trace"] == ["/device:CPU:0"]

@@ -47,7 +47,7 @@ def make():
 STAGES = [["first", "where_first"], ["second", "skip", "where_second", "last"]]
 
 
-def train(strategy=None, **options):
+def train(strategy=None, make=make, **options):
     keras.utils.set_random_seed(3)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = make()
@@ -108,11 +108,46 @@ def without_waiting(directory):
     Path(directory, "found.json").write_text(json.dumps(found))
 
 
+class Seen(keras.layers.Layer):
+    """Leaves a file with the number of each process that computes it."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.directory = directory
+
+    def call(self, x):
+        stat = tf.io.read_file("/proc/self/stat")
+        number = tf.strings.split(stat, " ")[0]
+        tf.io.write_file(tf.strings.join([self.directory, "/seen/", number]), "")
+        return x
+
+
+def replicas(directory):
+    """Trains the whole model on each of two workers, half of each batch on each."""
+
+    def with_seen():
+        model = make()
+        return keras.Model(model.inputs, Seen(directory)(model.output))
+
+    strategy = tfdist.PipelineStrategy(1, microbatches=2, replicas=2)
+    plain, x, expected = train()
+    model, _, history = train(strategy, make=with_seen)
+    found = {
+        "seen": [each.name for each in Path(directory, "seen").iterdir()],
+        "chief": os.getpid(),
+        "devices": {w.path: w.value.device for w in model.weights},
+        "difference": difference(model, plain),
+        "expected": expected,
+        "history": history,
+    }
+    Path(directory, "found.json").write_text(json.dumps(found))
+
+
 def difference(one, other):
     pairs = zip(one.trainable_weights, other.trainable_weights, strict=True)
     return max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b in pairs)
 
 
 if __name__ == "__main__":
-    run = without_waiting if "--without_waiting" in sys.argv else main
-    run(sys.argv[1])
+    runs = {"--without_waiting": without_waiting, "--replicas": replicas}
+    runs.get(sys.argv[-1], main)(sys.argv[1])

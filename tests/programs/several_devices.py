@@ -24,7 +24,7 @@ POLICIES = {
 }
 EXCHANGES = {"exchange": tfdist.Every(5), "changed": tfdist.WhenChanged(2.0, 9)}
 STEPS, EPOCHS, BATCH = 300, 2, 4
-replicas.KIND = "CPU"
+replicas.KIND = os.environ.get("TEST_DEVICES", "CPU")
 # Each worker's log tells where it runs each operation.
 tf.debugging.set_log_device_placement(True)
 strategy = tfdist.ParameterServerStrategy(

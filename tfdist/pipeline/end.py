@@ -17,7 +17,7 @@ class End:
         pipeline: The model in stages.
         tasks: The tasks of the step.
         objective: The loss.
-        replica_of: The replica that computes each microbatch.
+        count: The number of microbatches.
         by_part: Whether the loss of a microbatch is computed before its backward task,
             and not that of all of them together.
         scale: By what the loss is multiplied against underflow.
@@ -28,19 +28,20 @@ class End:
         pipeline: Pipeline,
         tasks: Tasks,
         objective: Objective,
-        replica_of: Sequence[int],
+        count: int,
         by_part: bool,
         scale: Any,
     ) -> None:
         self._ids, self._device = pipeline.outputs, pipeline.stages[-1].device
         # The loss of a microbatch is computed where its outputs are.
+        last = len(pipeline.stages) - 1
         self._devices = [
-            pipeline.stages[-1].devices[replica] if by_part else self._device
-            for replica in replica_of
+            tasks.device(last, each) if by_part else self._device
+            for each in range(count)
         ]
         self._tasks, self._objective = tasks, objective
         self._by_part, self._scale = by_part, scale
-        self._outputs: list[Any] = [None] * len(replica_of)
+        self._outputs: list[Any] = [None] * count
         self._whole: Any = None
 
     def after_forward(self, microbatch: int) -> None:

@@ -114,9 +114,8 @@ class Steps:
         last = len(self._pipeline.stages) - 1
         added = self._regularize(tasks, scale)
         by_part = self._schedule == "1f1b"
-        of = replicas_of(count, self._replicas)
-        end = End(self._pipeline, tasks, objective, of, by_part, scale)
-        for number, kind, microbatch in self._order(of, by_part):
+        end = End(self._pipeline, tasks, objective, count, by_part, scale)
+        for number, kind, microbatch in self._order(count, by_part):
             if kind == FORWARD:
                 tasks.forward(number, microbatch)
                 if number == last:
@@ -129,14 +128,15 @@ class Steps:
         with on(self._last):
             return total([loss, *added, *tasks.added]), predictions
 
-    def _order(self, of: list[int], by_part: bool) -> list[tuple[int, str, int]]:
+    def _order(self, count: int, by_part: bool) -> list[tuple[int, str, int]]:
         """Returns stages, kinds and microbatches of all tasks, each after what it needs."""
+        of = replicas_of(count, self._replicas)
         order: list[tuple[int, str, int]] = []
         for replica in sorted(set(of)):
-            first, count = of.index(replica), of.count(replica)
-            schedule = make_schedule(self._schedule, len(self._pipeline.stages), count)
+            stages, own = len(self._pipeline.stages), of.count(replica)
+            schedule = make_schedule(self._schedule, stages, own)
             order += [
-                (number, task.kind, first + task.microbatch)
+                (number, task.kind, of.index(replica) + task.microbatch)
                 for number, task in in_order(schedule)
             ]
         # The loss of the whole batch needs the outputs of all replicas.

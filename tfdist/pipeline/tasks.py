@@ -94,6 +94,10 @@ class Tasks:
         self._gradients: dict[tuple[int, int], list[Any]] = defaultdict(list)
         self.added: list[Any] = []
 
+    def device(self, number: int, microbatch: int) -> str:
+        """Returns the device on which a stage computes a microbatch."""
+        return self._pipeline.stages[number].devices[self._replica_of[microbatch]]
+
     def arrive(self, microbatch: int, values: Mapping[int, Any]) -> None:
         """Adds values of a microbatch that other stages computed, or inputs."""
         self._values |= {(microbatch, each): value for each, value in values.items()}
