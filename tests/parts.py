@@ -35,6 +35,7 @@ PARTS = {
         "test_pipeline_cluster",
         "test_pipeline_cut",
         "test_pipeline_features",
+        "test_pipeline_replicas",
         "test_pipeline_stale",
     ),
     "embedding": (
@@ -351,6 +352,10 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "test_pipeline": (
         "test_equals_one_process[chain-4-4-1f1b-adam-False]",
         "test_stages_compute_in_the_order_of_the_schedule",
+    ),
+    "test_pipeline_replicas": (
+        "test_equals_one_process[transformer-2-2-2-1f1b-adam-False]",
+        "test_refuses_more_replicas_than_devices",
     ),
     "test_pipeline_stale": (
         "test_weights_are_those_of_features_replay[stages2-1-3-gpipe]",

@@ -72,9 +72,7 @@ def test_every_device_of_every_worker_computes_steps(
 
 @pytest.mark.cluster
 def test_a_worker_with_one_device_is_sent_steps_as_before(run_program, tmp_path):
-    found, placed = train(
-        run_program, tmp_path, "asynchronous", "arrays", "none", "1"
-    )
+    found, placed = train(run_program, tmp_path, "asynchronous", "arrays", "none", "1")
     assert found["replicas"] == ["0", "1"]
     assert found["trace"] == ["/device:CPU:0"]
     assert placed == {("0", "CPU:0"), ("1", "CPU:0")}

@@ -102,7 +102,8 @@ RULES = [
                 synchronous="yes",
             ),
             OWN_VALUE(
-                r"(^|/)variable(_\d+)?$", "a product: an increment could make it negative"
+                r"(^|/)variable(_\d+)?$",
+                "a product: an increment could make it negative",
             ),
         ],
     ),

@@ -8,7 +8,7 @@ from models import built_in_scope as compiled
 from models import positions
 
 import tfdist
-from tfdist.parameter_server.caching import worker_cache
+from tfdist.parameter_server.caching import cached_steps, worker_cache
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit import worker_function
@@ -286,6 +286,17 @@ def test_rows_of_an_embedding_of_keras_stay(
     # A prediction keeps nothing, and says nothing of what training does.
     model.predict(x, verbose=0)
     assert table.embeddings.path not in strategy.exchange_report().in_each_step
+
+
+def test_tables_move_in_each_step_where_workers_have_gpus(
+    counting_rows, strategy, exchange, monkeypatch
+):
+    exchange(1.0)
+    monkeypatch.setattr(cached_steps, "workers_have_gpus", lambda: True)
+    model, table, x = counting_rows(tfdist.Embedding)
+    model.fit(x, x, batch_size=BATCH, verbose=0)
+    assert table.embeddings.path in " ".join(strategy.exchange_report().in_each_step)
+    np.testing.assert_array_equal(table.get_weights()[0], after_lookups(x, epochs=1))
 
 
 def test_rows_that_a_step_draws_move_in_each_step(strategy, exchange):
