@@ -56,7 +56,9 @@ def test_few_workers_are_limited_by_their_steps_and_many_by_what_they_share():
     one, few, many = at(1, 4, 200)
     assert one.speedup == pytest.approx(1, rel=0.1)
     assert one.epoch_seconds == pytest.approx(2000 / one.steps_per_second)
-    assert "steps themselves" in few.bound
+    # 0.13 s of moving, and 0.1 s of computing.
+    assert few.bound == "the links"
+    assert at(4, step_seconds=0.2)[0].bound == "the steps themselves"
     # 2 MB of each step through the link of one ps, at 125 MB/s.
     assert "fullest ps's link" in many.bound
     assert many.steps_per_second == pytest.approx(62.5, rel=0.1)
@@ -97,7 +99,7 @@ def test_seconds_out_of_range(seconds):
 
 def test_the_table_says_what_helps():
     text = forecast_view.table(at(1, 200))
-    assert "more workers" in text
+    assert "more workers, or faster links" in text
     assert "more ps, or faster links" in text
     assert "min" in text
 
@@ -146,6 +148,7 @@ def test_the_command(command, capsys, tmp_path):
         (("a_model.py:build",), "--workers is one number of workers"),
         (("--workers=1,x", "a_model.py:build"), "received '1,x'"),
         (("--workers=0", "a_model.py:build"), "received '0'"),
+        (("--workers=1,100000000", "a_model.py:build"), "from 1 to 100,000 workers"),
         (("--workers=2", "a_model.py:build"), "give the number of ps"),
         (("--workers=2", "--ps=1", "a_model.py:build"), "either --measured"),
         (

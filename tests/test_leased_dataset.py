@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
 from tfdist.data.order import shuffled
+from tfdist.synchronous.fit.shares import UnequalDataError, own_batches
 
 SAMPLES = 23
 
@@ -192,3 +193,31 @@ def test_no_records():
 def test_a_block_of_nothing(path):
     with pytest.raises(ValueError, match="at least 1 example; received 0"):
         from_source(path, shuffle=True, block=0)
+
+
+def with_policy(data, name):
+    options = tf.data.Options()
+    policy = getattr(tf.data.experimental.AutoShardPolicy, name)
+    options.experimental_distribute.auto_shard_policy = policy
+    return data.with_options(options)
+
+
+def test_a_source_of_each_workers_own(path, records):
+    """Batches of the cluster, without a static size, are divided among two replicas."""
+    for data in (from_source((path, path)), from_files(records)):
+        own = with_policy(data.batch(8), "OFF")
+        sizes = [
+            len(tf.nest.flatten(batch)[0])
+            for batch in own_batches(own, 2, 0, replicas=2)
+        ]
+        assert sizes == [4] * 5 + [3]
+
+
+@pytest.mark.parametrize("policy", ["FILE", "HINT"])
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_a_source_is_not_divided_by_files(path, policy, drop_remainder):
+    data = with_policy(from_source(path).batch(8, drop_remainder), policy)
+    with pytest.raises(
+        UnequalDataError, match=f"AutoShardPolicy.{policy} divides.*OFF"
+    ):
+        own_batches(data, 2, 0, replicas=2)

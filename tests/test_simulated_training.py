@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tf_config import contract
 from tfdist import Asynchronous, BoundedStaleness, Synchronous
 from tfdist.parameter_server.consistency.setting import policy_of, policy_of_environment
-from tfdist.simulation.parameter_server import POLICY, STEPS, simulate
+from tfdist.simulation.parameter_server import LINKS, POLICY, STEPS, simulate
+from tfdist.simulation.size import MOST_WORKERS, announce, size_of
 from tfdist.simulation.step_cost import Hosts, StepCost
 
 COST = StepCost(worker_cpu=0.03, ps_cpu=0.004, chief_cpu=0.001)
@@ -99,6 +100,37 @@ def test_the_curve_flattens_at_its_bound(cost, hosts, bound, rate):
     found = simulate(cost, hosts, 100, Asynchronous(), steps=2000)
     assert found.bound == bound
     assert found.steps_per_second == pytest.approx(rate, rel=0.06)
+
+
+def test_a_step_that_mostly_moves_bytes_is_limited_by_the_links():
+    cost = replace(COST, pulled=1e6, pushed=1e6, fullest_ps=0.5)
+    slow, fast = (
+        simulate(cost, Hosts(4.0, rate=rate), 1, Asynchronous(), steps=100)
+        for rate in (25e6, 1e9)
+    )
+    assert (slow.bound, fast.bound) == (LINKS, STEPS)
+
+
+def test_under_a_bound_the_others_are_not_simulated():
+    found = [
+        simulate(COST, Hosts(4.0), workers, BoundedStaleness(2), steps=200)
+        for workers in (32, 10_000)
+    ]
+    assert found[0] == found[1]
+    assert size_of(Synchronous(), 1000).workers == 1000
+
+
+@pytest.mark.parametrize("workers", [0, -1, MOST_WORKERS + 1])
+def test_a_number_of_workers_that_is_not_simulated(workers):
+    with pytest.raises(ValueError, match=f"from 1 to 100,000.* received {workers}"):
+        simulate(COST, Hosts(), workers, Asynchronous())
+
+
+def test_a_long_simulation_is_announced(capsys):
+    announce([size_of(Asynchronous(), 1000)])
+    assert not capsys.readouterr().err
+    announce(size_of(Asynchronous(), each) for each in (1000, 10_000))
+    assert capsys.readouterr().err == "simulating takes about 12 s\n"
 
 
 @settings(deadline=None, max_examples=25)
@@ -219,7 +251,7 @@ def test_an_impossible_step_is_refused(change, message):
 def test_an_impossible_cluster_is_refused():
     with pytest.raises(ValueError, match="cores must be positive"):
         Hosts(cores=0.0)
-    with pytest.raises(ValueError, match="1 worker or more"):
+    with pytest.raises(ValueError, match="from 1 to 100,000 workers"):
         simulate(COST, Hosts(), 0, Asynchronous())
 
 

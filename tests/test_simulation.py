@@ -235,6 +235,25 @@ def test_an_impossible_activity_is_refused(arguments, message):
         Resources(Simulator()).run(*arguments)
 
 
+def test_what_shares_by_way_of_another_slows_down():
+    """The middle activity joins two that are under way, and that knew nothing of each other."""
+    simulator, ends = Simulator(), []
+    resources = Resources(simulator)
+    left, right = Resource("left", 1.0), Resource("right", 1.0)
+
+    def start(amount, *uses):
+        event = resources.run(amount, dict.fromkeys(uses, 1.0))
+        event.then(lambda _: ends.append((len(uses), simulator.now)))
+
+    start(2.0, left)
+    start(3.0, right)
+    simulator.after(1.0, lambda: start(1.0, left, right))
+    simulator.run()
+    assert sorted(ends) == [(1, 3.0), (1, 4.0), (2, 3.0)]
+    resources.settle()
+    assert (left.used, right.used) == (3.0, 4.0)
+
+
 def test_nothing_slows_down_what_uses_nothing():
     simulator = Simulator()
     assert Resources(simulator).run(5.0, {}).has_happened

@@ -26,6 +26,10 @@ class Value:
 
 GONE = tf.errors.UnavailableError(None, None, "recvmsg: Connection reset by peer")
 
+AGAIN = tf.errors.AbortedError(
+    None, None, "Session handle is not found. Possibly the worker just restarted"
+)
+
 
 def report(monkeypatch, *values, away=(), is_elastic=True, of=()):
     monkeypatch.setattr(_tf, "values_per_worker", lambda variable: values)
@@ -45,6 +49,12 @@ def test_a_worker_that_is_away_counts_as_0_and_is_not_asked(monkeypatch):
 
 def test_a_worker_that_has_just_gone_counts_as_0(monkeypatch):
     assert report(monkeypatch, Value(error=GONE), Value(5)) == (0, 5)
+
+
+def test_a_worker_that_was_started_again_counts_from_0(monkeypatch):
+    """Even where all are needed: it is there, and no step has run on it yet."""
+    again = Value(error=AGAIN)
+    assert report(monkeypatch, again, Value(5), is_elastic=False) == (0, 5)
 
 
 def test_where_all_workers_are_needed_a_lost_one_is_an_error(monkeypatch):

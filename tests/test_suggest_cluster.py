@@ -101,10 +101,11 @@ def test_faster_links_of_the_ps_save_ps():
     [
         ({"bytes_per_step": -1}, "bytes_per_step is at least 0"),
         ({"compute_seconds": math.nan}, "compute_seconds is at least 0"),
-        ({"num_workers": 0}, "num_workers is at least 1"),
-        ({"num_workers": 2.5}, "num_workers is a number of workers.* received 2.5"),
+        ({"num_workers": 0}, "num_workers of suggest_cluster is a whole number from 1"),
+        ({"num_workers": 10**8}, "from 1 to 100,000 workers; received 100000000"),
         ({"bytes_per_step": "x"}, "bytes_per_step is a number; received 'x'"),
         ({"ps_memory": None}, "ps_memory is a number; received None"),
+        ({"bandwidth": True}, "bandwidth is a number; received True"),
         ({"imbalance": 0.5}, "imbalance is at least 1"),
         ({"bandwidth": 0}, "bandwidth is above 0"),
         ({"ps_memory": 0}, "ps_memory is above 0"),
@@ -117,3 +118,17 @@ def test_arguments_out_of_range_are_refused(kwargs, message):
     arguments = {"bytes_per_step": 1e6, "compute_seconds": 1, "num_workers": 2}
     with pytest.raises(ValueError, match=message):
         suggest_cluster(**{**arguments, **kwargs})
+
+
+@pytest.mark.parametrize("workers", [2.5, True, "8"])
+def test_workers_are_counted(workers):
+    with pytest.raises(TypeError, match="num_workers of suggest_cluster is a whole"):
+        suggest_cluster(1e6, 1, workers)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bandwidth"), [(0, 125e6), (1e-12, 125e6), (0.5, 125e6), (0.5, 1e-3)]
+)
+def test_steps_that_mostly_move_bytes_are_limited_by_the_links(seconds, bandwidth):
+    suggestion = suggest_cluster(205e6, seconds, 8, bandwidth=bandwidth)
+    assert "limited by the links; " in str(suggestion)

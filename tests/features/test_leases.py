@@ -2,6 +2,8 @@
 
 import logging
 import os
+import re
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -272,3 +274,42 @@ def test_a_file_that_is_written_again_and_opened_again_has_its_new_rows(
         os.utime(path, ns=(0, int(number)))
         found = model.predict(from_source(path).batch(2), verbose=0)
         np.testing.assert_array_equal(found, np.full(6, number))
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parameter_server
+def test_backup_and_restore_begins_the_epoch_again(strategy, files, tmp_path):
+    """As docs/recovery.md says: only a checkpoint resumes among the leases of an epoch."""
+
+    def interrupt(batch, logs):
+        if batch == 4:
+            raise Interrupted
+
+    def fit(*callbacks):
+        with strategy.scope():
+            model = counting(SAMPLES)
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=2)
+        data = from_source(files).batch(8)
+        history = model.fit(data, callbacks=[backup, *callbacks], verbose=0)
+        return int(model.optimizer.iterations), history.history["seen"]
+
+    interrupts = keras.callbacks.LambdaCallback(on_train_batch_begin=interrupt)
+    with pytest.raises(Interrupted):
+        fit(interrupts)
+    iterations, seen = fit()
+    assert iterations == 4 + STEPS
+    np.testing.assert_array_equal(seen, [ONCE])
+
+
+@pytest.mark.parameter_server
+def test_what_a_pipeline_costs(model, files, capsys):
+    """The program in docs/parameter-servers.md."""
+    guide = (Path(__file__).parents[2] / "docs" / "parameter-servers.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.M | re.S)
+    (code,) = (block for block in blocks if "one batch, kept" in block)
+    data = from_source(files).batch(8)
+    exec(code, {"tf": tf, "model": model, "data": data})
+    assert len(re.findall(r": [\d.]+ steps/s", capsys.readouterr().out)) == 2

@@ -2,7 +2,7 @@
 
 import numbers
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -47,14 +47,15 @@ def from_source(
             `from_source(..., shuffle=True, block=256).shuffle(4096)`.
 
     Raises:
-        SourceError: If a file cannot be read in place, arrays differ in length, or one in
-            memory has large rows.
+        SourceError: If a file cannot be read in place, arrays differ in length, one in
+            memory has large rows, or only Python can read the examples.
         ValueError: If `block` is not positive.
 
     Example:
         dataset = tfdist.data.from_source(("x.npy", "y.npy"), shuffle=True, seed=1)
         model.fit(dataset.map(augment).batch(64))
     """
+    _check_arrays(source)
     flat = [_Leaf.of(each) for each in tf.nest.flatten(source)]
     examples = _common_length(flat)
     sent = [leaf.rows for leaf in flat if leaf.file is None]
@@ -163,6 +164,23 @@ class _Leaf:
                 f"an array of a source has an example per row; received {source!r}"
             )
         return cls(None, _sendable(rows), len(rows), f"an array of {rows.dtype}")
+
+
+def _check_arrays(source: Any) -> None:
+    """Refuses what would be read whole, or without an end, example by example."""
+    if isinstance(source, list | tuple | Mapping):
+        for each in source.values() if isinstance(source, Mapping) else source:
+            _check_arrays(each)
+    elif hasattr(source, "__getitem__") and not (
+        hasattr(source, "__array__") or isinstance(source, str | bytes | range)
+    ):
+        raise SourceError(
+            "a source has arrays, or the paths of .npy files; received "
+            f"{type(source).__qualname__}, whose examples only Python can read, which "
+            "workers do not run. Write them to .npy or TFRecord files once, or have the "
+            "chief read them, with a keras.utils.PyDataset: see "
+            "docs/parameter-servers.md#parquet-arrayrecord-and-tfds"
+        )
 
 
 def _sendable(rows: np.ndarray) -> Any:

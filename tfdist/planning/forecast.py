@@ -63,7 +63,7 @@ class Forecast:
     Attributes:
         workers: The number of workers.
         steps_per_second: Of all workers together.
-        bound: What limits them: a resource, the policy, or the steps themselves.
+        bound: What limits them: a resource, the policy, the links, or the steps themselves.
         busy: The share of its capacity of the busiest resource, from 0 to 1.
         alone: Steps per second of one worker beside which nothing else runs.
         epoch_seconds: The seconds of an epoch; None if it does not end.

@@ -31,6 +31,7 @@ from tfdist.planning.script import (
     split_arguments,
 )
 from tfdist.simulation.calibration import cost_of
+from tfdist.simulation.size import announce, check_workers, size_of
 from tfdist.simulation.step_cost import Hosts, StepCost
 
 USAGE = """Says how a model would train on a cluster that you do not have.
@@ -123,6 +124,7 @@ def _tell(
         planned, data, measured=measured, step_seconds=options.step_seconds
     )
     hosts = Hosts(cores=options.cores, rate=options.gbits * _GIGABIT)
+    announce(size_of(policy, each, options.steps) for each in sizes)
     found = forecast(cost, hosts, sizes, policy, data, steps=options.steps)
     print(forecast_view.table(found))
     print(_step(cost, options, is_measured=measured is not None))
@@ -169,6 +171,7 @@ def _sizes(workers: Sequence[str]) -> list[int]:
             "--workers is one number of workers or several, for example 10,100,1000; "
             f"received {','.join(workers)!r}"
         )
+    check_workers(max(sizes))
     return sorted(set(sizes))
 
 

@@ -18,6 +18,7 @@ _WHAT_HELPS = (
     ("chief's link", "data that the workers read themselves"),
     ("policy", "a looser bound"),
     ("steps themselves", "more workers"),
+    ("the links", "more workers, or faster links"),
 )
 
 

@@ -3,12 +3,14 @@
 import functools
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from tfdist.parameter_server.consistency.asynchronous import Asynchronous
+from tfdist.parameter_server.consistency.numbers import count_of
 from tfdist.planning.forecast import CHIEF_CPU
 from tfdist.simulation.parameter_server import Outcome, simulate
+from tfdist.simulation.size import check_workers
 from tfdist.simulation.step_cost import Hosts, StepCost
 
 GIGABIT = 125e6
@@ -64,7 +66,7 @@ class ClusterSuggestion:
     def steps_per_second(self) -> float:
         """The steps per second of all workers together, by a simulation.
 
-        Cost: some milliseconds per worker, the first time.
+        Cost: a millisecond per worker, and a third of a second, the first time.
         """
         return self._simulated.steps_per_second
 
@@ -165,6 +167,7 @@ def suggest_cluster(
         chief_seconds: The CPU seconds of the chief for one step.
 
     Raises:
+        TypeError: If `num_workers` is not an integer.
         ValueError: If an argument is out of range.
     """
     ps_bandwidth = bandwidth if ps_bandwidth is None else ps_bandwidth
@@ -179,13 +182,11 @@ def suggest_cluster(
         ps_memory=ps_memory,
         chief_seconds=chief_seconds,
     )
-    if not isinstance(num_workers, Integral):
-        raise ValueError(
-            f"num_workers is a number of workers, at least 1; received {num_workers!r}"
-        )
+    num_workers = count_of("suggest_cluster", "num_workers", num_workers, least=1)
+    check_workers(num_workers)
     _check_at_least(0, bytes_per_step=bytes_per_step, compute_seconds=compute_seconds)
     _check_at_least(0, model_bytes=model_bytes, chief_seconds=chief_seconds)
-    _check_at_least(1, num_workers=num_workers, imbalance=imbalance)
+    _check_at_least(1, imbalance=imbalance)
     for name, value in (
         ("bandwidth", bandwidth),
         ("ps_bandwidth", ps_bandwidth),
@@ -231,7 +232,8 @@ def _rounded(number: float) -> str:
 
 def _check_numbers(**values: Any) -> None:
     for name, value in values.items():
-        if not isinstance(value, Real):
+        # A bool is a number to Python.
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ValueError(f"{name} is a number; received {value!r}")
 
 

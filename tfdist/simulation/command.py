@@ -7,8 +7,10 @@ from pathlib import Path
 from absl import flags
 
 from tf_config.speedup import Speedup
+from tfdist.parameter_server.consistency.setting import policy_of
 from tfdist.simulation import view
-from tfdist.simulation.prediction import predict
+from tfdist.simulation.prediction import predict, sizes_of
+from tfdist.simulation.size import MOST_WORKERS, announce, size_of
 
 USAGE = """Predicts how training goes with more workers, from a measured file.
 
@@ -34,6 +36,12 @@ def main(argv: Sequence[str]) -> int:
         if len(names) != 1:
             raise ValueError(f"name one file of launch.speedup; received {names}")
         measured = Speedup.from_json(Path(names[0]).read_text())
+        policies = options.consistency or measured.policies
+        announce(
+            size_of(policy_of(policy), workers, options.steps)
+            for policy in policies
+            for workers in sizes_of(measured.sizes, options.up_to)
+        )
         curves = [
             predict(
                 measured,
@@ -44,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
                 steps_per_epoch=options.steps_per_epoch,
                 steps=options.steps,
             )
-            for policy in options.consistency or measured.policies
+            for policy in policies
         ]
         for curve in curves:
             print(view.table(curve))
@@ -59,7 +67,12 @@ def main(argv: Sequence[str]) -> int:
 def _flags() -> flags.FlagValues:
     values = flags.FlagValues()
     flags.DEFINE_integer(
-        "up_to", 0, "The largest number of workers.", lower_bound=0, flag_values=values
+        "up_to",
+        0,
+        "The largest number of workers.",
+        lower_bound=0,
+        upper_bound=MOST_WORKERS,
+        flag_values=values,
     )
     flags.DEFINE_list(
         "consistency",

@@ -12,6 +12,7 @@ from tfdist.simulation.parts import CORES, Parts
 from tfdist.simulation.process import Process, Steps, sleep
 from tfdist.simulation.resources import Resource, Resources
 from tfdist.simulation.simulator import Simulator
+from tfdist.simulation.size import size_of
 from tfdist.simulation.step_cost import Hosts, StepCost
 from tfdist.simulation.store import Store
 
@@ -19,16 +20,19 @@ from tfdist.simulation.store import Store
 MESSAGES_PER_WORKER = 4
 # The share of the steps in which workers that began together drift apart.
 _WARM_UP = 0.25
-_FEWEST_STEPS, _STEPS_PER_WORKER = 2000, 8
 # A resource is the bound if it is so busy, since queues make the last tenth hard to
 # reach, or if workers lose such a share of their time to it: in step with each other,
 # they all need it at once, and none needs it meanwhile.
 _BUSY, _LOST = 0.9, 0.2
+# Of the time of a step beside which nothing else runs.
+_MOST = 0.5
 # A spread that no time shows.
 _NONE = 1e-6
 STEPS, POLICY, EPOCH = "the steps themselves", "the policy", "the end of the epoch"
 """The bounds that are not resources: more workers help, wait for each other, or have no
 step left to do."""
+LINKS = "the links"
+"""More workers help, and so do faster links: each step mostly moves its bytes."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Outcome:
             alone, by the name of the resource that it shares, `POLICY` or `EPOCH`.
         staleness: The mean number of writes by others during a step.
         max_staleness: The highest such number, warm-up included.
+        moving: The share of its time in which a step moves bytes, if nothing else runs.
     """
 
     steps: int
@@ -53,6 +58,7 @@ class Outcome:
     lost: Mapping[str, float]
     staleness: float
     max_staleness: int
+    moving: float
 
     @property
     def steps_per_second(self) -> float:
@@ -61,12 +67,12 @@ class Outcome:
 
     @property
     def bound(self) -> str:
-        """What limits the steps per second: a resource, `STEPS`, `POLICY` or `EPOCH`."""
+        """What limits the steps per second: a resource, or one of the bounds above."""
         for shares, enough in ((self.busy, _BUSY), (self.lost, _LOST)):
             name, share = max(shares.items(), key=lambda each: each[1])
             if share >= enough:
                 return name
-        return STEPS
+        return LINKS if self.moving > _MOST else STEPS
 
 
 def simulate(
@@ -100,17 +106,11 @@ def simulate(
         seed: Of the spread of the parts of the steps.
 
     Raises:
-        ValueError: If there is no worker, the policy needs more workers, or it lets no
-            step start.
+        ValueError: If there are no workers or too many, the policy needs more, or it lets
+            no step start.
     """
-    if workers < 1:
-        raise ValueError(f"training needs 1 worker or more; received {workers!r}")
-    if 0 < steps < 2 * workers:
-        raise ValueError(
-            f"{steps} steps are too few for {workers} workers, whose first ones only fill "
-            f"the queues: simulate {2 * workers} or more, or 0 for as many as it takes"
-        )
-    steps = steps or max(_STEPS_PER_WORKER * workers, _FEWEST_STEPS)
+    size = size_of(policy, workers, steps)
+    workers, steps = size.workers, size.steps
 
     def outcome(hosts: Hosts) -> Outcome:
         return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
@@ -189,6 +189,7 @@ class _Training:
             },
             staleness=self._gate.staleness,
             max_staleness=self._gate.max_staleness,
+            moving=self._cost.moving(self._hosts) / self._cost.alone(self._hosts),
         )
 
     def _chief(self) -> Steps:

@@ -2,18 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tf_config.speedup import Speedup
-from tfdist.parameter_server.consistency.combinations import is_free
-from tfdist.parameter_server.consistency.policy import for_workers
 from tfdist.parameter_server.consistency.setting import policy_of
 from tfdist.simulation.calibration import cost_of, epoch_steps, hosts_of, median
 from tfdist.simulation.parameter_server import simulate
 from tfdist.simulation.step_cost import StepCost
-
-# More workers than this only wait under a bound, and each takes its time to simulate.
-_MOST_BOUNDED = 32
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def predict(
     one_for_all = hosts_of(measured, everything)
     length = epoch_steps(everything) if steps_per_epoch is None else steps_per_epoch
     points = []
-    for workers in _sizes(measured.sizes, up_to):
+    for workers in sizes_of(measured.sizes, up_to):
         runs = measured.of(policy, workers)
         hosts = hosts_of(measured, runs) if runs else one_for_all
         if own_hosts or cores is not None:
@@ -102,9 +96,14 @@ def predict(
                 cores=cores or hosts.cores,
                 share=1.0,
             )
-        chosen, size = policy_of(policy), _enough(policy_of(policy), workers)
         outcome = simulate(
-            cost, hosts, size, chosen, steps=steps, epoch_steps=length, seed=seed
+            cost,
+            hosts,
+            workers,
+            policy_of(policy),
+            steps=steps,
+            epoch_steps=length,
+            seed=seed,
         )
         is_comparable = bool(runs) and not own_hosts and cores is None
         is_comparable &= steps_per_epoch is None
@@ -125,22 +124,13 @@ def predict(
     return Curve(policy, cost, tuple(points))
 
 
-def _sizes(measured: Sequence[int], up_to: int) -> list[int]:
+def sizes_of(measured: Sequence[int], up_to: int) -> list[int]:
     """Returns the measured sizes, then powers of two, then the last.
 
-    >>> _sizes([1, 2, 3], 20)
+    >>> sizes_of([1, 2, 3], 20)
     [1, 2, 3, 4, 8, 16, 20]
     """
     largest = max(measured)
     more = [2**power for power in range(up_to.bit_length())]
     more = [each for each in more if largest < each < up_to]
     return [*measured, *more, *([up_to] if up_to > largest else [])]
-
-
-def _enough(policy: Any, workers: int) -> int:
-    """Returns how many workers to simulate: under a bound, the others only wait."""
-    resolved = for_workers(policy, workers)
-    if is_free(resolved) or getattr(resolved, "replicas_to_aggregate", 1) > 1:
-        return workers
-    bound = int(getattr(resolved, "max_staleness", 0))
-    return min(workers, max(_MOST_BOUNDED, 4 * bound))

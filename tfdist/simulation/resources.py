@@ -37,6 +37,9 @@ class Resource:
         self.used = 0.0
 
 
+_Key = tuple[float, frozenset[tuple[Resource, float]]]
+
+
 class _Group:
     """Activities that use the same in the same way, and so progress equally."""
 
@@ -60,7 +63,8 @@ class Resources:
     """Runs activities, each as fast as a fair share of what it uses allows.
 
     Cost: an activity's start and end take O(log n), and O(groups x resources) for the
-    new rates, where activities with the same resources and limit are one group.
+    new rates of all that it may slow down, where activities with the same resources and
+    limit are one group.
 
     >>> simulator = Simulator()
     >>> resources, link = Resources(simulator), Resource("link", 100.0)
@@ -77,10 +81,8 @@ class Resources:
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
-        self._groups: dict[object, _Group] = {}
+        self._pools: dict[_Key, _Pool] = {}
         self._order = itertools.count()
-        self._then = 0.0
-        self._timer: Timer | None = None
 
     def run(
         self,
@@ -110,43 +112,86 @@ class Resources:
         if amount == 0 or (not used and math.isinf(limit)):
             end.happen()
             return end
-        self._advance()
         key = (limit, frozenset(used.items()))
-        group = self._groups.setdefault(key, _Group(used, limit))
-        if not group.ends:
-            # Small numbers lose less to rounding.
-            group.progress = 0.0
-        heapq.heappush(group.ends, (group.progress + amount, next(self._order), end))
-        self._rearrange()
+        pool = self._pools.get(key) or self._add(key, _Group(used, limit))
+        pool.start(key, amount, next(self._order), end)
         return end
 
     @property
     def active(self) -> int:
         """How many activities are under way."""
-        return sum(len(group.ends) for group in self._groups.values())
+        return sum(
+            len(group.ends) for pool in self._apart() for group in pool.groups.values()
+        )
 
     def rates(self) -> dict[Resource, float]:
         """Returns what is taken from each resource per second at the moment."""
         taken: dict[Resource, float] = {}
-        self._share()
-        for group in self._busy():
-            for resource, use in group.uses.items():
-                rate = group.rate * use * len(group.ends)
-                taken[resource] = taken.get(resource, 0.0) + rate
+        for pool in self._apart():
+            pool.share()
+            for group in pool.busy():
+                for resource, use in group.uses.items():
+                    rate = group.rate * use * len(group.ends)
+                    taken[resource] = taken.get(resource, 0.0) + rate
         return taken
 
     def settle(self) -> None:
         """Brings `Resource.used` up to the present time."""
-        self._advance()
+        for pool in self._apart():
+            pool.advance()
 
-    def _busy(self) -> list[_Group]:
-        return [group for group in self._groups.values() if group.ends]
+    def _apart(self) -> dict["_Pool", None]:
+        return dict.fromkeys(self._pools.values())
 
-    def _advance(self) -> None:
+    def _add(self, key: _Key, group: _Group) -> "_Pool":
+        """Adds a group to those with which it shares a resource, directly or by others."""
+        pool = _Pool(self._simulator)
+        for other in self._apart():
+            if any(
+                group.uses.keys() & each.uses.keys() for each in other.groups.values()
+            ):
+                pool.groups.update(other.close())
+        pool.groups[key] = group
+        self._pools.update(dict.fromkeys(pool.groups, pool))
+        return pool
+
+
+class _Pool:
+    """Groups that may slow each other down, and no other."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.groups: dict[_Key, _Group] = {}
+        self._simulator = simulator
+        self._then = simulator.now
+        self._timer: Timer | None = None
+
+    def start(self, key: _Key, amount: float, order: int, end: Event) -> None:
+        """Starts an activity of a group."""
+        self.advance()
+        group = self.groups[key]
+        if not group.ends:
+            # Small numbers lose less to rounding.
+            group.progress = 0.0
+        heapq.heappush(group.ends, (group.progress + amount, order, end))
+        self._rearrange()
+
+    def close(self) -> dict[_Key, _Group]:
+        """Stops, and returns the groups for another pool to go on with."""
+        self.advance()
+        if self._timer is not None:
+            self._timer.cancel()
+        return self.groups
+
+    def busy(self) -> list[_Group]:
+        """Returns the groups with activities under way."""
+        return [group for group in self.groups.values() if group.ends]
+
+    def advance(self) -> None:
+        """Brings the groups up to the present time."""
         elapsed, self._then = self._simulator.now - self._then, self._simulator.now
         if not elapsed:
             return
-        for group in self._busy():
+        for group in self.busy():
             done = group.rate * elapsed
             group.progress += done
             for resource, use in group.uses.items():
@@ -159,15 +204,15 @@ class Resources:
         self._timer = self._simulator.after(0.0, self._continue)
 
     def _continue(self) -> None:
-        self._advance()
+        self.advance()
         ended = []
-        for group in self._busy():
+        for group in self.busy():
             while group.ends and group.seconds_left == 0.0:
                 _, order, end = heapq.heappop(group.ends)
                 ended.append((order, end))
         self._timer = None
-        self._share()
-        seconds = min((group.seconds_left for group in self._busy()), default=math.inf)
+        self.share()
+        seconds = min((group.seconds_left for group in self.busy()), default=math.inf)
         if math.isfinite(seconds):
             self._timer = self._simulator.after(seconds, self._arrive)
         for _, end in sorted(ended, key=lambda pair: pair[0]):
@@ -175,14 +220,23 @@ class Resources:
 
     def _arrive(self) -> None:
         # Rounding may leave the first activity a hair short of its end for ever.
-        self._advance()
-        for group in self._busy():
+        self.advance()
+        for group in self.busy():
             if group.seconds_left <= _ROUNDING * max(1.0, self._simulator.now):
                 group.progress = max(group.progress, group.ends[0][0])
         self._continue()
 
-    def _share(self) -> None:
-        busy = self._busy()
+    def share(self) -> None:
+        """Gives each group its rate."""
+        busy = self.busy()
+        if len(busy) == 1:
+            [group] = busy
+            rates = [
+                each.capacity / (use * len(group.ends))
+                for each, use in group.uses.items()
+            ]
+            group.rate = min([group.limit, *rates])
+            return
         numbers: dict[Resource, int] = {}
         for group in busy:
             for resource in group.uses:

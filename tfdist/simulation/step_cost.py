@@ -67,11 +67,15 @@ class StepCost:
         """
         computing = self.worker_cpu / min(self.parallelism, hosts.cores)
         serving = self.ps_cpu / hosts.ps_parallelism(self.fullest_ps)
+        return self.idle + computing + serving + self.moving(hosts)
+
+    def moving(self, hosts: "Hosts") -> float:
+        """Returns the seconds of such a step in which bytes move."""
         moving = hosts.seconds_to_move(self.fed)
         for amount in (self.pulled, self.pushed):
             of_ps = amount * self.fullest_ps / hosts.rate_of_ps
             moving += max(hosts.seconds_to_move(amount), of_ps)
-        return self.idle + computing + serving + moving
+        return moving
 
 
 @dataclass(frozen=True)

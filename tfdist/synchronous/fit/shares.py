@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.data.leased import LeasedDataset
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.synchronous.fit.row_range import row_range
 
@@ -33,7 +34,16 @@ def own_batches(
     """Returns batches of one replica's size from a worker's own data."""
     if callable(source):
         return source(tf.distribute.InputContext(workers, index, replicas))
-    batch_size = _tf.batch_size_of(source)
+    is_leased = isinstance(source, LeasedDataset)
+    if is_leased and _policy(source) != _POLICY.OFF:
+        raise UnequalDataError(
+            f"AutoShardPolicy.{_policy(source).name} divides the files of a dataset among "
+            "the workers, and a source of tfdist.data is no dataset of files. Leave the "
+            "policy out, and each worker takes its own rows of each batch; or give each "
+            "worker a source of its own files, with AutoShardPolicy.OFF"
+        )
+    # A lease has as many examples as its batch, which `map` hides.
+    batch_size = _tf.batch_size_of(source.leases if is_leased else source)
     if batch_size is None:
         raise UnequalDataError(
             "the batch size of this dataset is unknown, but has to be divided among "
