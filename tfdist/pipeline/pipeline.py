@@ -9,6 +9,7 @@ import keras
 from tfdist import _tf
 from tfdist.pipeline.arguments import Stages
 from tfdist.pipeline.assign import assign
+from tfdist.pipeline.step_time import Execution
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Pipeline:
         functional: The functional model.
         stages: "auto", a number of stages, the layers of each, or a plan.
         devices: The device of each stage.
+        execution: How a step is computed.
 
     Raises:
         PipelineError: If the model cannot be cut so.
@@ -67,13 +69,14 @@ class Pipeline:
         functional: Any,
         stages: Stages,
         devices: Sequence[str],
+        execution: Execution,
     ) -> None:
         # Kept, so that the identities of its tensors stay theirs.
         self.functional = functional
         self.inputs = [id(each) for each in functional.inputs]
         self.outputs = [id(each) for each in functional.outputs]
         nodes = list(_tf.nodes_of(functional))
-        numbers = assign(functional, nodes, stages, len(devices))
+        numbers = assign(functional, nodes, stages, devices, execution)
         self.stages = tuple(
             self._stage(number, nodes, numbers, device)
             for number, device in enumerate(devices)
