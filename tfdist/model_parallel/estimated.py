@@ -9,7 +9,8 @@ from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.keras_graph import Call, bytes_of, graph_of
 
 # The gradients of the inputs and of the weights take as much as the outputs did, each.
-_BACKWARD = 2
+BACKWARD = 2
+"""How many times as long as its forward computation the backward one takes."""
 
 
 def estimate_layers(
@@ -52,16 +53,29 @@ def estimate_layers(
         outputs = keras.tree.map_structure(
             lambda each: keras.KerasTensor(each.shape, each.dtype), found
         )
-        moved = bytes_of((args, kwargs)) + bytes_of(outputs)
-        seconds = max(
-            2 * multiplications(operation, outputs) / flops, moved / bandwidth
-        )
-        return Call(outputs, seconds, _BACKWARD * seconds)
+        seconds = seconds_of_call(operation, (args, kwargs), outputs, flops, bandwidth)
+        return Call(outputs, seconds, BACKWARD * seconds)
 
     def input_of(shape: tuple[int, ...], dtype: str) -> Any:
         return keras.KerasTensor(shape, dtype)
 
     return graph_of(model, call, input_of, batch_size)
+
+
+def seconds_of_call(
+    operation: Any, arguments: Any, outputs: Any, flops: float, bandwidth: float
+) -> float:
+    """Returns the seconds of a call of a layer: of computing or of memory, the longer.
+
+    Args:
+        operation: The layer, or an operation that is none.
+        arguments: What it takes; an unknown length counts as 1.
+        outputs: What it gives.
+        flops: Floating point operations per second.
+        bandwidth: Bytes per second of the memory.
+    """
+    moved = bytes_of(arguments) + bytes_of(outputs)
+    return max(2 * multiplications(operation, outputs) / flops, moved / bandwidth)
 
 
 def multiplications(operation: Any, outputs: Any) -> int:

@@ -5,19 +5,23 @@ from typing import Any
 
 import keras
 
+from tfdist.model_parallel.devices import Device
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline.arguments import Stages
-from tfdist.pipeline.cost import cost_of
-from tfdist.pipeline.cut import cut
+from tfdist.pipeline.cost import graph_of_calls
+from tfdist.pipeline.cut import choose_cut
 from tfdist.pipeline.errors import PipelineError
+from tfdist.pipeline.nominal import links_of, speed_of
 from tfdist.pipeline.planned import stages_of
+from tfdist.pipeline.step_time import Execution
 
 
 def assign(
     functional: Any,
     nodes: Sequence[Any],
     stages: Stages,
-    count: int,
+    devices: Sequence[str],
+    execution: Execution,
 ) -> list[int]:
     """Returns the stage of each call of a layer.
 
@@ -25,13 +29,14 @@ def assign(
         functional: The functional model.
         nodes: The calls, each after those whose results it takes.
         stages: "auto", a number of stages, the layers of each, or a plan.
-        count: The number of stages.
+        devices: The device of each stage.
+        execution: How a step is computed.
 
     Raises:
         PipelineError: If the stages are none of this model.
     """
     if isinstance(stages, str | int):
-        return cut([cost_of(each) for each in nodes], count, _joined(nodes))
+        return _cut(functional, nodes, devices, execution)
     if isinstance(stages, LayerPlan):
         listed = _as_planned(functional, stages)
     else:
@@ -39,22 +44,34 @@ def assign(
         _check_names(functional, listed)
     numbers = _as_listed(nodes, listed)
     _check_shared(nodes, numbers)
-    for number in range(count):
+    for number in range(len(devices)):
         if number not in numbers:
             raise PipelineError(
-                f"stage {number} of {count} computes nothing: what it names are inputs. "
+                f"stage {number} of {len(devices)} computes nothing: what it names are inputs. "
                 "Give it a layer, or leave the stage out"
             )
     return numbers
 
 
-def _joined(nodes: Sequence[Any]) -> list[tuple[int, int]]:
-    """Returns the first and last use of each layer or variable that is used again."""
+def _cut(
+    functional: Any,
+    nodes: Sequence[Any],
+    devices: Sequence[str],
+    execution: Execution,
+) -> list[int]:
+    """Returns consecutive stages, by a simulation of estimated costs."""
     uses: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
         for each in (node.operation, *getattr(node.operation, "variables", ())):
             uses.setdefault(id(each), []).append(at)
-    return [(each[0], each[-1]) for each in uses.values() if len(each) > 1]
+    stages = choose_cut(
+        graph_of_calls(functional, nodes, speed_of(devices)),
+        [Device(each) for each in devices],
+        links_of(devices),
+        execution,
+        uses.values(),
+    )
+    return stages[: len(nodes)]
 
 
 def _as_planned(functional: Any, plan: LayerPlan) -> dict[str, int]:

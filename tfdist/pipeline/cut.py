@@ -1,72 +1,209 @@
-"""Where a chain of layers is cut into stages of about equal cost. Pure."""
+"""Where a model is cut into consecutive stages, so that a step takes least time. Pure."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import combinations
 
+from tfdist.model_parallel.devices import Device, Links
+from tfdist.model_parallel.graph import LayerGraph
+from tfdist.pipeline.chain import Chain, Ends
 from tfdist.pipeline.errors import PipelineError
+from tfdist.pipeline.step_time import Execution, step_seconds
+
+# Of an order of the layers so many cuts are tried at most, and fewer if their tasks, with
+# a message each, and tensors are more than this in all: about a second.
+_TRIED = 1_500
+_EFFORT = 1_000_000
+_LIMITS = 8
+_HALVINGS = 40
+# The memory of devices is not known. What equal stages have room for, others have too, up
+# to a quarter more.
+_MORE = 1.25
+
+Found = tuple[float, Ends]
+"""The seconds of a cut, and where it is."""
 
 
-def cut(
-    costs: Sequence[float], num_stages: int, joined: Collection[tuple[int, int]] = ()
+def choose_cut(
+    graph: LayerGraph,
+    devices: Sequence[Device],
+    links: Links,
+    execution: Execution,
+    together: Iterable[Collection[int]] = (),
 ) -> list[int]:
-    """Cuts a sequence into consecutive stages, the costliest of which costs least.
+    """Cuts a model into consecutive stages, one for each device, by simulated steps.
 
-    Cost: O(n^2 K) for n items.
+    Layers are taken in the order in which they are given, and in that of
+    `LayerGraph.order`, which follows a branch to its end. Of each order all cuts are
+    simulated; or if these are many, those that a search comes to from stages of equal
+    seconds. So no such stages are faster. No stage has more than 1.25 times the bytes of
+    weights, or of activations, that the largest of these has.
 
-    >>> cut([1, 1, 1, 3], 2)
-    [0, 0, 0, 1]
+    Cost: at most 1,500 simulated steps for each order, of `step_seconds`.
+
+    >>> from tfdist.model_parallel.graph import LayerEdge, LayerNode
+    >>> from tfdist.model_parallel.schedule import gpipe
+    >>> graph = LayerGraph(
+    ...     tuple(LayerNode(name, 1.0, 2.0) for name in "abcd"),
+    ...     (LayerEdge("a", "b", 1), LayerEdge("b", "c", 9), LayerEdge("c", "d", 1)),
+    ... )
+    >>> devices, execution = [Device("x"), Device("y")], Execution(gpipe(2, 4))
+    >>> choose_cut(graph, devices, Links(bandwidth=1e3), execution)
+    [0, 0, 1, 1]
+    >>> choose_cut(graph, devices, Links(bandwidth=1.0), execution)
+    [0, 1, 1, 1]
 
     Args:
-        costs: The cost of each item, in the order in which they are computed.
-        num_stages: The number of stages, K.
-        joined: Pairs of a first and a last item that must be in one stage, with all
-            items between them, as the calls of a shared layer.
+        graph: The layers, each after those that it needs, with what they cost and send
+            for one microbatch.
+        devices: The device of each stage. Their memory does not count.
+        links: The links between the devices.
+        execution: How a step is computed.
+        together: Groups of nodes, by number, that are in one stage.
 
     Returns:
-        The stage of each item.
+        The stage of each node.
 
     Raises:
         PipelineError: If there are fewer pieces than stages.
     """
-    pieces = _pieces(len(costs), joined)
-    if not 1 <= num_stages <= len(pieces):
+    numbers = {node.name: at for at, node in enumerate(graph.nodes)}
+    orders = tuple(numbers.values()), tuple(numbers[name] for name in graph.order)
+    groups = list(together)
+    chains = [
+        Chain(graph, order, groups, devices, links) for order in dict.fromkeys(orders)
+    ]
+    most = max(len(chain.seconds) for chain in chains)
+    if not 1 <= len(devices) <= most:
         raise PipelineError(
-            f"stages={num_stages} needs a layer for each stage; received a model of "
-            f"{len(pieces)} layers that can be apart (calls of one layer, and what is "
-            f"between them, cannot). Choose between 1 and {len(pieces)} stages"
+            f"stages={len(devices)} needs a layer for each stage; received a model of "
+            f"{most} layers that can be apart (calls of one layer, and what is between "
+            f"them, cannot). Choose between 1 and {most} stages"
         )
-    ends = _ends([sum(costs[i] for i in piece) for piece in pieces], num_stages)
-    stages = [0] * len(costs)
-    for number, piece in enumerate(pieces):
-        for item in piece:
-            stages[item] = sum(number >= end for end in ends)
-    return stages
+    found = [
+        (_Search(chain, execution).best(), chain)
+        for chain in chains
+        if len(chain.seconds) >= len(devices)
+    ]
+    best, chain = found[0]
+    for other, by_branch in found[1:]:
+        if _faster(best, other) is other:
+            best, chain = other, by_branch
+    return chain.stages(best[1])
 
 
-def _pieces(count: int, joined: Collection[tuple[int, int]]) -> list[range]:
-    """Returns the ranges of items that no cut divides."""
-    closed = {i for first, last in joined for i in range(first + 1, last + 1)}
-    starts = [i for i in range(count) if i not in closed]
-    return [range(a, b) for a, b in zip(starts, [*starts[1:], count], strict=True)]
+def equal_ends(seconds: Sequence[float], count: int) -> Ends:
+    """Cuts a sequence into consecutive parts, the longest of which is shortest.
+
+    Cost: O(n) for each of 40 halvings.
+
+    >>> equal_ends([1, 1, 1, 3], 2)
+    (3,)
+
+    Args:
+        seconds: Those of each item, at least as many as parts.
+        count: The number of parts.
+    """
+    low, high = 0.0, float(sum(seconds))
+    best = _filled(seconds, count, high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        ends = _filled(seconds, count, middle)
+        if len(ends) < count:
+            best, high = ends, middle
+        else:
+            low = middle
+    return best
 
 
-def _ends(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Returns where each stage but the last ends."""
-    total = [0.0]
-    for each in costs:
-        total.append(total[-1] + each)
-    count = len(costs)
-    # Of the first n pieces in k + 1 stages: the greatest cost, and where the last begins.
-    best = [[(cost, 0) for cost in total]]
-    for k in range(1, num_stages):
-        row = [(float("inf"), 0)] * (count + 1)
-        for n in range(k + 1, count + 1):
-            row[n] = min(
-                (max(best[-1][start][0], total[n] - total[start]), start)
-                for start in range(k, n)
+def _filled(seconds: Sequence[float], count: int, most: float) -> Ends:
+    """Fills one part after another up to so many seconds; none stays empty."""
+    ends: list[int] = []
+    spent = 0.0
+    for at, each in enumerate(seconds):
+        is_full = spent + each > most * (1 + 1e-12)
+        if at and (is_full or len(seconds) - at < count - len(ends)):
+            ends.append(at)
+            spent = 0.0
+        spent += each
+    return tuple(ends)
+
+
+class _Search:
+    def __init__(self, chain: Chain, execution: Execution) -> None:
+        self._chain, self._execution = chain, execution
+        self._count = execution.schedule.num_stages
+        self._pieces = len(chain.seconds)
+        size = 2 * len(execution.order) + chain.num_tensors
+        self._tries = min(_TRIED, _EFFORT // size)
+        self._known: dict[Ends, float] = {}
+        self._equal = equal_ends(chain.seconds, self._count)
+        self._limits = [_MORE * each for each in chain.largest(self._equal)]
+
+    def best(self) -> Found:
+        """Returns the seconds of the fastest cut that is found, and where it is."""
+        best = self._tried(self._equal)
+        if math.comb(self._pieces - 1, self._count - 1) <= self._tries:
+            for ends in combinations(range(1, self._pieces), self._count - 1):
+                best = _faster(best, self._tried(ends))
+            return best
+        for _, start in sorted(map(self._tried, self._starts())):
+            best = _faster(best, self._descended(start))
+        return best
+
+    def _tried(self, ends: Ends) -> Found:
+        if ends not in self._known:
+            largest = self._chain.largest(ends)
+            fits = all(a <= b for a, b in zip(largest, self._limits, strict=True))
+            self._known[ends] = (
+                step_seconds(self._execution, self._chain.costs(ends))
+                if fits
+                else math.inf
             )
-        best.append(row)
-    ends, end = [], count
-    for row in reversed(best[1:]):
-        end = row[end][1]
-        ends.append(end)
-    return ends[::-1]
+        return self._known[ends], ends
+
+    def _starts(self) -> set[Ends]:
+        """Returns equal stages, also such that are cut only where little crosses."""
+        seconds, crossing = self._chain.seconds, self._chain.crossing
+        sizes = sorted(crossing, reverse=True)
+        spare = len(sizes) - (self._count - 1)
+        starts = {self._equal}
+        for limit in {sizes[spare * step // _LIMITS] for step in range(_LIMITS + 1)}:
+            bounds = [0, *(at for at, size in enumerate(crossing, 1) if size <= limit)]
+            parts = [
+                sum(seconds[a:b])
+                for a, b in zip(bounds, [*bounds[1:], self._pieces], strict=True)
+            ]
+            starts.add(tuple(bounds[end] for end in equal_ends(parts, self._count)))
+        return starts
+
+    def _descended(self, ends: Ends) -> Found:
+        """Takes the nearest cut that is faster, until none is or the tries are spent."""
+        best = self._tried(ends)
+        before = None
+        while before != best:
+            before = best
+            for near in _near(best[1], self._pieces):
+                if len(self._known) >= self._tries:
+                    return best
+                best = _faster(best, self._tried(near))
+                if best != before:
+                    break
+        return best
+
+
+def _faster(best: Found, other: Found) -> Found:
+    """Returns the other cut if it is faster by more than rounding."""
+    return other if other[0] < (1 - 1e-9) * best[0] else best
+
+
+def _near(ends: Ends, pieces: int) -> Iterator[Ends]:
+    """Yields cuts near one, the nearest first: some ends in a row, moved together."""
+    bounds = [0, *ends, pieces]
+    rows = list(combinations(range(1, len(bounds)), 2))
+    for shift in range(1, pieces):
+        for first, last in rows:
+            for by in (shift, -shift):
+                moved = [end + by for end in bounds[first:last]]
+                if bounds[first - 1] < moved[0] and moved[-1] < bounds[last]:
+                    yield (*bounds[1:first], *moved, *bounds[last:-1])

@@ -11,12 +11,14 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.model_parallel.may_start import Stale
+from tfdist.model_parallel.schedule import make_schedule
 from tfdist.pipeline import refusals
 from tfdist.pipeline.flow import Flow
 from tfdist.pipeline.form import Form, tensors_of
 from tfdist.pipeline.moves import move
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.stale_steps import StaleSteps
+from tfdist.pipeline.step_time import Execution
 from tfdist.pipeline.steps import Steps
 
 _as_written = tf.autograph.experimental.do_not_convert
@@ -105,7 +107,8 @@ class PipelineDriver(DefaultDriver):
         found = self._pipelines.get(model)
         if found is None or found.functional is not functional:
             strategy = self.strategy
-            found = Pipeline(functional, strategy.given_stages, strategy.stage_devices)
+            stages, devices = strategy.given_stages, strategy.stage_devices
+            found = Pipeline(functional, stages, devices, self._execution())
             self._pipelines[model] = found
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())
@@ -138,6 +141,15 @@ class PipelineDriver(DefaultDriver):
         """Has all batches that are under way pass through all stages."""
         for flow in self._flows:
             flow.drain()
+
+    def _execution(self) -> Execution:
+        strategy = self.strategy
+        count, microbatches = len(strategy.devices), strategy.microbatches
+        return Execution(
+            make_schedule(strategy.schedule, count, microbatches),
+            strategy.recompute,
+            waits=not strategy.max_staleness,
+        )
 
     def _steps(self, model: Any) -> Steps:
         strategy = self.strategy

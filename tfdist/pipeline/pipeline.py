@@ -9,6 +9,7 @@ import keras
 from tfdist import _tf
 from tfdist.pipeline.arguments import Stages
 from tfdist.pipeline.assign import assign
+from tfdist.pipeline.step_time import Execution
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Pipeline:
         functional: The functional model.
         stages: "auto", a number of stages, the layers of each, or a plan.
         devices: Of each stage, the devices of its replicas.
+        execution: How a step is computed.
 
     Raises:
         PipelineError: If the model cannot be cut so.
@@ -72,13 +74,15 @@ class Pipeline:
         functional: Any,
         stages: Stages,
         devices: Sequence[tuple[str, ...]],
+        execution: Execution,
     ) -> None:
         # Kept, so that the identities of its tensors stay theirs.
         self.functional = functional
         self.inputs = [id(each) for each in functional.inputs]
         self.outputs = [id(each) for each in functional.outputs]
         nodes = list(_tf.nodes_of(functional))
-        numbers = assign(functional, nodes, stages, len(devices))
+        first = [each[0] for each in devices]
+        numbers = assign(functional, nodes, stages, first, execution)
         self.stages = tuple(
             self._stage(number, nodes, numbers, each)
             for number, each in enumerate(devices)

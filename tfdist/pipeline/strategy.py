@@ -39,7 +39,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
     `2 (R - 1) / R` times the bytes of its stage's weights, as in a ring all-reduce.
 
     Args:
-        stages: "auto" for as many stages as devices, of about equal cost; their number;
+        stages: "auto" for as many consecutive stages as devices, or their number: cut so
+            that a step takes least time, simulated with costs and links that are
+            estimated, with about the memory that equal stages need;
             a list with a list of layer names for each stage; or a plan of
             `tfdist.place_layers`, whose first device is the first one here, and so on.
             A device to which a plan goes back has several stages.
