@@ -105,7 +105,12 @@ class PipelineDriver(DefaultDriver):
         found = self._pipelines.get(model)
         if found is None or found.functional is not functional:
             strategy = self.strategy
-            found = Pipeline(functional, strategy.given_stages, strategy.devices)
+            found = Pipeline(
+                functional,
+                strategy.given_stages,
+                strategy.devices,
+                strategy.available_devices,
+            )
             self._pipelines[model] = found
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())

@@ -7,8 +7,11 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline.arguments import Stages
-from tfdist.pipeline.assign import assign
+from tfdist.pipeline.assign import assign, check_shared
+from tfdist.pipeline.parts import with_parts
+from tfdist.splitting.nodes import with_pieces
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Pipeline:
         functional: The functional model.
         stages: "auto", a number of stages, the layers of each, or a plan.
         devices: The device of each stage.
+        available: All devices, on which the parts of split layers are.
 
     Raises:
         PipelineError: If the model cannot be cut so.
@@ -67,13 +71,27 @@ class Pipeline:
         functional: Any,
         stages: Stages,
         devices: Sequence[str],
+        available: Sequence[str],
     ) -> None:
         # Kept, so that the identities of its tensors stay theirs.
         self.functional = functional
         self.inputs = [id(each) for each in functional.inputs]
         self.outputs = [id(each) for each in functional.outputs]
-        nodes = list(_tf.nodes_of(functional))
-        numbers = assign(functional, nodes, stages, len(devices))
+        whole = list(_tf.nodes_of(functional))
+        nodes = with_pieces(whole, functional.outputs)
+        if isinstance(stages, LayerPlan):
+            numbers = assign(functional, nodes, stages, len(devices))
+            self.layer_names = _names(nodes, numbers)
+        else:
+            numbers = assign(functional, whole, stages, len(devices))
+            self.layer_names = _names(whole, numbers)
+            if len(nodes) > len(whole):
+                of_layers = {
+                    id(node.operation): number
+                    for node, number in zip(whole, numbers, strict=True)
+                }
+                numbers, devices = with_parts(nodes, of_layers, devices, available)
+                check_shared(nodes, numbers)
         self.stages = tuple(
             self._stage(number, nodes, numbers, device)
             for number, device in enumerate(devices)
@@ -96,17 +114,31 @@ class Pipeline:
         )
 
     @property
-    def layer_names(self) -> list[list[str]]:
-        """The names of the layers of each stage."""
-        return [
-            [op.name for op in stage.operations if isinstance(op, keras.Layer)]
-            for stage in self.stages
-        ]
+    def parts(self) -> dict[str, list[str]]:
+        """The devices of the parts of each layer that is split, by its name."""
+        devices: dict[str, dict[int, str]] = {}
+        for stage in self.stages:
+            for node in stage.nodes:
+                if (part := getattr(node, "part", None)) is not None:
+                    devices.setdefault(node.layer.name, {})[part] = stage.device
+        return {
+            name: [device for _, device in sorted(found.items())]
+            for name, found in devices.items()
+        }
 
     @property
     def placed(self) -> list[tuple[keras.Variable, str]]:
         """Each variable of the layers, and its device."""
         return [(v, stage.device) for stage in self.stages for v in stage.variables]
+
+
+def _names(nodes: Sequence[Any], numbers: Sequence[int]) -> list[list[str]]:
+    """Returns the names of the layers of each stage."""
+    found: list[dict[str, None]] = [{} for _ in range(max(numbers) + 1)]
+    for node, number in zip(nodes, numbers, strict=True):
+        if isinstance(node.operation, keras.Layer):
+            found[number][node.operation.name] = None
+    return [list(names) for names in found]
 
 
 def _each_once(variables: Any) -> list[keras.Variable]:

@@ -96,6 +96,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
             available = self.workers.devices
         else:
             available = devices_here(devices)
+        self.available_devices = tuple(available)
         of_stages = arguments.devices_of(self.given_stages, available)
         super().__init__(PipelineExtended(self, of_stages))
         self.fit_driver = PipelineDriver(self)
@@ -108,3 +109,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
     def stages_of(self, model: Any) -> list[list[str]]:
         """Returns the names of the layers in each stage of a model that is built."""
         return self.fit_driver.pipeline(model).layer_names
+
+    def parts_of(self, model: Any) -> dict[str, list[str]]:
+        """Returns the devices of the parts of each layer that is split, by its name."""
+        return self.fit_driver.pipeline(model).parts
