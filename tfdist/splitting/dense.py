@@ -7,13 +7,32 @@ import keras
 import numpy as np
 
 from tfdist.splitting.pieces import Cut, Join, PartOf, Pieces, keep
-from tfdist.splitting.split import COLUMNS, ROWS, Split, ranges, resolved
+from tfdist.splitting.split import COLUMNS, ROWS, LayerMatrix, Split, ranges, resolved
 
-_BY_NUMBER = (
-    "elu gelu relu relu6 selu silu tanh celu mish linear sigmoid softplus softsign "
-    "exponential hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu log_sigmoid "
-    "squareplus swish"
-).split()
+_BY_NUMBER = [
+    "elu",
+    "gelu",
+    "relu",
+    "relu6",
+    "selu",
+    "silu",
+    "tanh",
+    "celu",
+    "mish",
+    "linear",
+    "sigmoid",
+    "softplus",
+    "softsign",
+    "exponential",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "leaky_relu",
+    "log_sigmoid",
+    "squareplus",
+    "swish",
+]
 
 
 def acts_by_number(activation: Any) -> bool:
@@ -51,12 +70,13 @@ class Dense(keras.layers.Dense):
         super().__init__(units, **kwargs)
         self.split = Split(parts, by)
         # That of the join's output, wherever that is computed.
-        self._of_activity, self.activity_regularizer = self.activity_regularizer, None
+        self._of_activity: Any = self.activity_regularizer
+        self.activity_regularizer: Any = None
 
     def build(self, input_shape: Sequence[int]) -> None:
         """Creates the parts."""
         shape = (input_shape[-1], self.units)
-        self.split = resolved(self.split, *shape, what=f"layer {self.name!r}")
+        self.split = resolved(self.split, LayerMatrix(*shape), f"layer {self.name!r}")
         by_columns = self.split.by == COLUMNS
         found = ranges(shape[int(by_columns)], self.split.parts)
         make = self._by_columns if by_columns else self._by_rows
@@ -71,7 +91,7 @@ class Dense(keras.layers.Dense):
 
     def pieces(self) -> Pieces:
         """Returns what the layer is made of."""
-        return getattr(self, "__pieces__")
+        return self.__pieces__
 
     def _by_columns(
         self, shape: tuple[int, int], found: list[tuple[int, int]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfdist.splitting.dense import set_from
 from tfdist.splitting.pieces import Join, PartOf, Pieces, RowsOfTable, keep
-from tfdist.splitting.split import COLUMNS, Split, ranges, resolved
+from tfdist.splitting.split import COLUMNS, LayerMatrix, Split, ranges, resolved
 
 
 # Named as the plain layer, for the reason that `dense.py` says.
@@ -44,9 +44,12 @@ class Embedding(keras.layers.Embedding):
         weights = kwargs.pop("weights", None)
         super().__init__(input_dim, output_dim, **kwargs)
         self.split = resolved(
-            Split(parts, by), input_dim, output_dim, True, f"layer {self.name!r}"
+            Split(parts, by),
+            LayerMatrix(input_dim, output_dim, is_lookup=True),
+            f"layer {self.name!r}",
         )
-        self._of_activity, self.activity_regularizer = self.activity_regularizer, None
+        self._of_activity: Any = self.activity_regularizer
+        self.activity_regularizer: Any = None
         if weights is not None:
             self.build()
             self.set_whole_weights([weights[0] if len(weights) == 1 else weights])
@@ -70,11 +73,11 @@ class Embedding(keras.layers.Embedding):
         join.build(None)
         joined = found if by_columns and self._of_activity is None else None
         keep(self, Pieces(parts, join, [], joined=joined))
-        self.built = True
+        self.built: bool = True
 
     def pieces(self) -> Pieces:
         """Returns what the layer is made of."""
-        return getattr(self, "__pieces__")
+        return self.__pieces__
 
     def _part(self, at: int, start: int, end: int) -> Any:
         shape, axis = (self.input_dim, self.output_dim), int(self.split.by == COLUMNS)

@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from tfdist.splitting.dense import Dense
+from tfdist.splitting.dense import Dense, acts_by_number
 from tfdist.splitting.embedding import Embedding
 from tfdist.splitting.nodes import pieces_of
-from tfdist.splitting.split import Split, SplitError, resolved
+from tfdist.splitting.split import LayerMatrix, Split, SplitError, resolved
 
 _SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
@@ -79,7 +79,9 @@ def _chosen(layers: Any) -> dict[str, Split]:
             f"{layers!r}"
         )
     return {
-        getattr(name, "name", name): each if isinstance(each, Split) else Split(each)
+        str(getattr(name, "name", name)): each
+        if isinstance(each, Split)
+        else Split(each)
         for name, each in layers.items()
     }
 
@@ -112,10 +114,8 @@ def _check(layer: Any, split: Split) -> None:
         )
     if reason := why_not(layer):
         raise SplitError(f"layer {layer.name!r} {reason}")
-    shape = matrix_of(layer)
-    if shape is not None:
-        is_lookup = isinstance(layer, keras.layers.Embedding)
-        resolved(split, *shape, is_lookup, f"layer {layer.name!r}")
+    if (matrix := _matrix(layer)) is not None:
+        resolved(split, matrix, f"layer {layer.name!r}")
 
 
 def why_not(layer: Any) -> str:
@@ -141,11 +141,20 @@ def why_not(layer: Any) -> str:
     return ""
 
 
-def matrix_of(layer: Any) -> tuple[int, int] | None:
-    """Returns the rows and columns of a Dense or an Embedding, if they are known."""
+def matrix_of(layer: Any) -> LayerMatrix | None:
+    """Returns the matrix of a layer that can be split; None of any other."""
+    is_plain = type(layer) in (keras.layers.Dense, keras.layers.Embedding)
+    return _matrix(layer) if is_plain and not why_not(layer) else None
+
+
+def _matrix(layer: Any) -> LayerMatrix | None:
+    is_whole = layer.activity_regularizer is not None
     if isinstance(layer, keras.layers.Embedding):
-        return layer.input_dim, layer.output_dim
-    return (layer.kernel.shape[0], layer.units) if layer.built else None
+        return LayerMatrix(layer.input_dim, layer.output_dim, True, is_whole)
+    if not layer.built:
+        return None
+    is_whole |= not acts_by_number(layer.activation)
+    return LayerMatrix(layer.kernel.shape[0], layer.units, False, is_whole)
 
 
 def _split(layer: Any, split: Split) -> Any:

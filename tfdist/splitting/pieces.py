@@ -40,8 +40,8 @@ def keep(layer: Any, pieces: Pieces) -> None:
     What begins with underscores is not in files: the layer saves the weights of its pieces
     as one.
     """
-    setattr(layer, "__layers__", [*pieces.parts, pieces.join, *pieces.cuts])
-    setattr(layer, "__pieces__", pieces)
+    layer.__layers__ = [*pieces.parts, pieces.join, *pieces.cuts]
+    layer.__pieces__ = pieces
 
 
 class PartOf(keras.initializers.Initializer):
@@ -62,6 +62,7 @@ class PartOf(keras.initializers.Initializer):
         self._part = (slice(None),) * axis + (slice(start, end),)
 
     def __call__(self, shape: Sequence[int], dtype: Any = None, **kwargs: Any) -> Any:
+        """Returns the values of the part."""
         # The device of a part may have no memory for the whole.
         with tf.device("/device:CPU:0"):
             return self._whole(self._shape, dtype=dtype)[self._part]

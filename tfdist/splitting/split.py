@@ -39,13 +39,36 @@ class Split:
             )
 
 
-def resolved(
-    split: Split,
-    rows: int,
-    columns: int,
-    is_lookup: bool = False,
-    what: str = "the layer",
-) -> Split:
+@dataclass(frozen=True)
+class LayerMatrix:
+    """The matrix of weights of a layer that can be split.
+
+    Attributes:
+        rows: Its rows: the numbers that the layer takes, or the rows of a table.
+        columns: Its columns: the numbers that it gives.
+        is_lookup: Whether rows are looked up, as in an embedding: each part takes the
+            whole input.
+        is_whole: Whether its output is there as a whole only, as after softmax. The
+            parts of any other by columns can go on without being joined.
+
+    Raises:
+        SplitError: If it has no row or no column.
+    """
+
+    rows: int
+    columns: int
+    is_lookup: bool = False
+    is_whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.rows >= 1 and self.columns >= 1):
+            raise SplitError(
+                "a matrix has at least one row and one column; received "
+                f"{self.rows!r} rows and {self.columns!r} columns"
+            )
+
+
+def resolved(split: Split, matrix: LayerMatrix, what: str = "the layer") -> Split:
     """Returns a split that says along what.
 
     With P parts, of an input and an output of x and y bytes, the parts that are elsewhere
@@ -57,27 +80,28 @@ def resolved(
     so that columns are better where there are more of them than rows, and always for a
     lookup.
 
-    >>> resolved(Split(2), rows=64, columns=256).by, resolved(Split(2), 256, 64).by
-    ('columns', 'rows')
+    >>> resolved(Split(2), LayerMatrix(rows=64, columns=256)).by
+    'columns'
+    >>> resolved(Split(2), LayerMatrix(rows=256, columns=64)).by
+    'rows'
 
     Args:
         split: The split.
-        rows: The rows of the matrix: what the layer takes, or the rows of a table.
-        columns: Its columns: what the layer gives.
-        is_lookup: Whether rows are looked up, as in an embedding.
-        what: What is split, for the message of an error.
+        matrix: What is split.
+        what: What has the matrix, for the message of an error.
 
     Raises:
         SplitError: If there are more parts than rows or columns.
     """
-    lengths = {COLUMNS: columns, ROWS: rows}
-    order = [COLUMNS, ROWS] if is_lookup or columns >= rows else [ROWS, COLUMNS]
+    lengths = {COLUMNS: matrix.columns, ROWS: matrix.rows}
+    has_columns = matrix.is_lookup or matrix.columns >= matrix.rows
+    order = [COLUMNS, ROWS] if has_columns else [ROWS, COLUMNS]
     possible = [by for by in order if lengths[by] >= split.parts]
     if split.by not in ("", *possible) or not possible:
         raise SplitError(
-            f"{what} has {rows} rows and {columns} columns, and a part needs one of them; "
-            f"received {split}. Take at most "
-            f"{lengths.get(split.by) or max(rows, columns)} parts"
+            f"{what} has {matrix.rows} rows and {matrix.columns} columns, and a part "
+            f"needs one of them; received {split}. Take at most "
+            f"{lengths.get(split.by) or max(lengths.values())} parts"
         )
     return Split(split.parts, split.by or possible[0])
 
