@@ -271,6 +271,29 @@ def test_a_plan_splits_what_is_faster_so():
     assert tfdist.LayerPlan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.parametrize("by_rule", [0.8, 1.25])
+def test_a_pair_is_worth_it_from_the_size_that_the_docs_say(by_rule):
+    """4 F / (3 B) units between, for F operations and B bytes a second."""
+    speed, bandwidth, rows, numbers = 1e9, 1e6, 16, 1000
+    units = by_rule * 4 / 3 * speed / bandwidth
+    forward = 2 * rows * numbers * units / speed
+    matrix = LayerMatrix(numbers, int(units)), LayerMatrix(int(units), numbers)
+    size = 4 * rows * numbers
+    graph = chain(
+        LayerNode("in", 1e-9, 1e-9),
+        LayerNode(
+            "up", forward, 2 * forward, int(4 * numbers * units), matrix=matrix[0]
+        ),
+        LayerNode(
+            "down", forward, 2 * forward, int(4 * numbers * units), matrix=matrix[1]
+        ),
+        LayerNode("out", 1e-9, 1e-9),
+        sizes=[size, int(4 * rows * units), size],
+    )
+    plan = tfdist.place_layers(graph, DEVICES, Links(bandwidth), split=2)
+    assert set(plan.split) == ({"up", "down"} if by_rule > 1 else set())
+
+
 def test_a_plan_leaves_whole_what_messages_would_delay():
     by_hand = {"*": "a"}
     plan = tfdist.place_layers(mlp(), DEVICES, Links(1.0), split=2, by_hand=by_hand)
