@@ -161,8 +161,13 @@ def test_a_layer_that_is_not_trained_has_parts_that_are_not():
     plain = model()
     plain.get_layer("big").trainable = False
     split = tfdist.split_layers(plain, {"big": 2}).get_layer("big")
-    assert not split.trainable_variables
-    assert not any(each.trainable_variables for each in split.pieces().parts)
+    parts = split.pieces().parts
+    for trainable in (False, True, False):
+        # As it was made, at first.
+        if split.trainable != trainable:
+            split.trainable = trainable
+        assert bool(split.trainable_variables) == trainable
+        assert {bool(each.trainable_variables) for each in parts} == {trainable}
 
 
 def test_computes_in_half_precision_as_the_plain_layer_does():

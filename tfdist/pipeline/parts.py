@@ -1,4 +1,4 @@
-"""The stages of a model with split layers: each device's parts are a stage of their own."""
+"""The stages of a model with split layers: each device's parts are a stage of their own. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

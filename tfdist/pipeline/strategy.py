@@ -27,6 +27,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
     depends on how a batch is divided: BatchNormalization takes the statistics of each
     microbatch, and dropout draws for each.
 
+    The parts of layers that `tfdist.split_layers` has split are on the device of their
+    stage and on those that follow it, or where a plan has them.
+
     Under TF_CONFIG the script runs on the chief, and the stages are on the workers
     (`python -m launch.local --num_ps=0 --num_workers=2 --program=coordinator`).
     Otherwise they are on the logical devices of this process.

@@ -65,8 +65,9 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
             "outputs)"
         ) from error
     if model.built:
-        for old, new in zip(model.layers, found.layers, strict=True):
-            _carry(old, new)
+        for old in model.layers:
+            if old.weights:
+                _carry(old, found.get_layer(old.name))
     return found
 
 
