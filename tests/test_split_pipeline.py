@@ -272,6 +272,15 @@ def test_is_saved_in_one_piece(tmp_path):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="file is that of another model"):
         split_layers(words(7), {"table": 2}).load_weights(tmp_path / "plain.weights.h5")
+    # By part, for a model with the same parts.
+    path = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+    same = split_layers(words(), split)
+    tf.train.Checkpoint(model=same).read(path).assert_existing_objects_matched()
+    for one, other in zip(weights_of(same), weights_of(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.export(tmp_path / "exported", verbose=False)
+    served = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(served.serve(x), loaded(x), atol=1e-5)
 
 
 def test_a_plan_splits_a_table_that_fits_no_device_and_trains_it():

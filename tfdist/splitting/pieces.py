@@ -37,10 +37,15 @@ class Pieces:
 def keep(layer: Any, pieces: Pieces) -> None:
     """Has a layer made of pieces know them.
 
-    What begins with underscores is not in files: the layer saves the weights of its pieces
-    as one.
+    Attributes whose names begin with two underscores are not in Keras's files: the layer
+    saves the weights of its pieces as one.
     """
-    layer.__layers__ = [*pieces.parts, pieces.join, *pieces.cuts]
+    named = {"join": pieces.join}
+    named |= {f"part_{at}": each for at, each in enumerate(pieces.parts)}
+    named |= {f"cut_{at}": each for at, each in enumerate(pieces.cuts)}
+    # Each by itself: tf.train.Checkpoint does not look into lists.
+    for name, each in named.items():
+        setattr(layer, f"__{name}__", each)
     layer.__pieces__ = pieces
 
 
