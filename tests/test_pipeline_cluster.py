@@ -90,3 +90,23 @@ def test_replicas_share_each_batch_and_the_weights(tmp_path):
     assert found["difference"] < 1e-6
     for name, values in found["expected"].items():
         assert found["history"][name] == pytest.approx(values, rel=1e-5)
+
+
+def test_parts_of_a_layer_are_on_all_workers(tmp_path):
+    run(tmp_path, PROGRAM, "--split")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["difference"] < 1e-6
+    assert found["predicted"] < 1e-6
+    for name, values in found["expected"].items():
+        assert found["history"][name] == pytest.approx(values, rel=1e-5)
+    for devices in found["parts"].values():
+        assert [each.partition("/device")[0] for each in devices] == [
+            f"/job:worker/replica:0/task:{at}" for at in range(2)
+        ]
+    where = {**found["devices"], **found["slots"]}
+    in_parts = {path: device for path, device in where.items() if "_part_" in path}
+    # A matrix each, a bias of columns, and two slots of all of them.
+    assert len(in_parts) == 3 * (2 + 2 + 2)
+    for path, device in in_parts.items():
+        at = path.partition("_part_")[2][0]
+        assert f"/job:worker/replica:0/task:{at}/" in device, path

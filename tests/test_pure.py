@@ -69,6 +69,7 @@ PURE = {
     "low_level": ["replica_round"],
     "mixing": ["*"],
     "model_parallel": [
+        "choose_split",
         "cost",
         "devices",
         "errors",
@@ -83,6 +84,7 @@ PURE = {
         "plan",
         "schedule",
         "search",
+        "split_graph",
         "stages",
         "step",
         "view",
@@ -93,7 +95,7 @@ PURE = {
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
-    "pipeline": ["arguments", "cut", "errors", "order", "planned"],
+    "pipeline": ["arguments", "cut", "errors", "order", "parts", "planned"],
     "placement": ["*"],
     "planning": [
         "forecast",
@@ -111,6 +113,7 @@ PURE = {
         "view",
     ],
     "simulation": ["*"],
+    "splitting": ["split"],
     "synchronous.fit": ["kind", "quantiles", "row_range"],
 }
 WITHOUT_TENSORFLOW = """

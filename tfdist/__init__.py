@@ -74,6 +74,8 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.planning.planner import plan_variables
     from tfdist.planning.receipt import Receipt
     from tfdist.planning.suggest import ClusterSuggestion, suggest_cluster
+    from tfdist.splitting.model import split_layers
+    from tfdist.splitting.split import LayerMatrix, Split, SplitError
     from tfdist.synchronous.extended import UnequalDevicesError, UnequalModelError
     from tfdist.synchronous.fit.all_rows import whole_batch
     from tfdist.synchronous.fit.indivisible import IndivisibleLossError
@@ -155,6 +157,11 @@ _PURE = {
         "ClusterSuggestion",
         "suggest_cluster",
     ),
+    "tfdist.splitting.split": (
+        "LayerMatrix",
+        "Split",
+        "SplitError",
+    ),
 }
 
 # These need TensorFlow, and the version that `_requires` checks for.
@@ -190,6 +197,7 @@ _ON_TENSORFLOW = {
     "tfdist.parameter_server.strategy": ("ParameterServerStrategy",),
     "tfdist.pipeline.strategy": ("PipelineStrategy",),
     "tfdist.planning.model": ("plan",),
+    "tfdist.splitting.model": ("split_layers",),
     "tfdist.synchronous.extended": (
         "UnequalDevicesError",
         "UnequalModelError",
@@ -236,6 +244,7 @@ __all__ = [
     "LayerEdge",
     "LayerGraph",
     "LayerGraphError",
+    "LayerMatrix",
     "LayerNode",
     "LayerPlan",
     "Link",
@@ -268,6 +277,8 @@ __all__ = [
     "RoundRobin",
     "ScopeError",
     "Shard",
+    "Split",
+    "SplitError",
     "StalenessReport",
     "StalledError",
     "StartupTimeoutError",
@@ -297,6 +308,7 @@ __all__ = [
     "report_done",
     "serve_until_done",
     "session_config",
+    "split_layers",
     "suggest_cluster",
     "wait_until_ready",
     "whole_batch",

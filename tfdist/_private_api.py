@@ -254,14 +254,6 @@ MEMBERS: tuple[Member, ...] = (
         "`get_config` has it for some losses only.",
     ),
     Member(
-        "keras.Function",
-        "_run_through_graph",
-        "called",
-        "Calls the layers of a model one by one, each by a function that measures it.",
-        "`Operation.input` and `output` are those of a shared layer's first call only; "
-        "`clone_model` calls each layer once more.",
-    ),
-    Member(
         "keras.metrics.MeanMetricWrapper",
         "_fn",
         "read",

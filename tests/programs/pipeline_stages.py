@@ -47,10 +47,10 @@ def make():
 STAGES = [["first", "where_first"], ["second", "skip", "where_second", "last"]]
 
 
-def train(strategy=None, make=make, **options):
+def train(strategy=None, make=make, split=None, **options):
     keras.utils.set_random_seed(3)
     with strategy.scope() if strategy else contextlib.nullcontext():
-        model = make()
+        model = tfdist.split_layers(make(), split) if split else make()
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     x = np.random.default_rng(1).normal(size=(20, 4)).astype("float32")
     options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0} | options
@@ -143,11 +143,37 @@ def replicas(directory):
     Path(directory, "found.json").write_text(json.dumps(found))
 
 
+def split(directory):
+    """Trains layers that are split over both workers."""
+    strategy = tfdist.PipelineStrategy(1, microbatches=3)
+    plain, x, expected = train()
+    parts = {"first": 2, "second": tfdist.Split(2, "rows")}
+    model, _, history = train(strategy, parts)
+    kept = Path(directory, "model.weights.h5")
+    model.save_weights(kept)
+    loaded = make()
+    loaded.load_weights(kept)
+    found = {
+        "difference": difference(loaded, plain),
+        "expected": expected,
+        "history": history,
+        "parts": strategy.parts_of(model),
+        "devices": {w.path: w.value.device for w in model.weights},
+        "slots": {v.path: v.value.device for v in model.optimizer.variables},
+        "predicted": float(np.abs(model.predict(x, verbose=0) - loaded(x)).max()),
+    }
+    Path(directory, "found.json").write_text(json.dumps(found))
+
+
 def difference(one, other):
     pairs = zip(one.trainable_weights, other.trainable_weights, strict=True)
     return max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b in pairs)
 
 
 if __name__ == "__main__":
-    runs = {"--without_waiting": without_waiting, "--replicas": replicas}
+    runs = {
+        "--without_waiting": without_waiting,
+        "--replicas": replicas,
+        "--split": split,
+    }
     runs.get(sys.argv[-1], main)(sys.argv[1])

@@ -1,7 +1,6 @@
 """What Keras's models, layers, optimizers, metrics and variables keep to themselves."""
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,25 +50,3 @@ def keeping_losses(model: keras.Model) -> Iterator[None]:
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns the model's layers, those inside of layers too."""
     return list(model._flatten_layers(include_self=False))
-
-
-def run_graph(
-    inputs: list[Any], outputs: list[Any], values: list[Any], call: Any
-) -> list[Any]:
-    """Runs the calls of layers between symbolic tensors, each by a function of ours.
-
-    Args:
-        inputs: The symbolic inputs.
-        outputs: The symbolic outputs.
-        values: What stands for the inputs.
-        call: Is given each operation and its arguments, in an order in which they can
-            run; returns its outputs.
-
-    Returns:
-        What stands for the outputs.
-    """
-    graph = keras.Function(inputs, outputs)
-    found = graph._run_through_graph(
-        values, operation_fn=lambda operation: functools.partial(call, operation)
-    )
-    return list(keras.tree.flatten(found))

@@ -11,6 +11,7 @@ from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.planning import fields
 from tfdist.planning.file import PlanFileError, read
+from tfdist.splitting.split import COLUMNS, ROWS, LayerMatrix, Split
 
 VERSION = 1
 KIND = "layers"
@@ -25,6 +26,7 @@ def to_json(plan: LayerPlan) -> str:
         "devices": [dataclasses.asdict(device) for device in plan.devices],
         "links": _of_links(plan.links),
         "compared": dict(plan.compared),
+        "split": {name: dataclasses.asdict(each) for name, each in plan.split.items()},
     }
     rows = {
         "nodes": [
@@ -110,6 +112,8 @@ def _from_data(data: dict[str, Any]) -> LayerPlan:
                 f"{device!r}: a layer has one device"
             )
     compared = fields.get(data, "compared", fields.an_object)
+    # Plans of older versions have none.
+    split = fields.get(data, "split", fields.an_object, {})
     return LayerPlan(
         graph,
         devices,
@@ -117,6 +121,7 @@ def _from_data(data: dict[str, Any]) -> LayerPlan:
         placed,
         fields.get(data, "microbatches", fields.whole(1)),
         {name: _number_or_none(name, each) for name, each in compared.items()},
+        {name: _split(name, each) for name, each in split.items()},
     )
 
 
@@ -169,6 +174,25 @@ def _node(row: dict[str, Any]) -> LayerNode:
         fields.get(row, "weights", fields.whole(0), 0),
         fields.get(row, "activations", fields.whole(0), 0),
         fields.get(row, "layer", fields.text, ""),
+        _matrix(row["matrix"]) if "matrix" in row else None,
+    )
+
+
+def _matrix(value: Any) -> LayerMatrix:
+    row = fields.an_object("matrix", value)
+    return LayerMatrix(
+        fields.get(row, "rows", fields.whole(1)),
+        fields.get(row, "columns", fields.whole(1)),
+        fields.get(row, "is_lookup", fields.flag, False),
+        fields.get(row, "is_whole", fields.flag, False),
+    )
+
+
+def _split(key: str, value: Any) -> Split:
+    row = fields.an_object(key, value)
+    return Split(
+        fields.get(row, "parts", fields.whole(2)),
+        fields.get(row, "by", fields.one_of((COLUMNS, ROWS))),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tfdist.model_parallel.errors import LayerGraphError
+from tfdist.splitting.split import LayerMatrix
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class LayerNode:
         activations: Bytes that are kept from its forward to its backward computation.
         layer: The layer that it calls, if another node calls the same one; both stay on
             one device, and its weights count once.
+        matrix: The matrix of its weights, if it can be split.
 
     Raises:
         LayerGraphError: If a number is negative or not finite.
@@ -30,6 +32,7 @@ class LayerNode:
     weights: int = 0
     activations: int = 0
     layer: str = ""
+    matrix: LayerMatrix | None = None
 
     def __post_init__(self) -> None:
         for each in ("forward", "backward", "weights", "activations"):

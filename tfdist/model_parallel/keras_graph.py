@@ -10,6 +10,9 @@ import keras
 from tfdist import _tf
 from tfdist.model_parallel.errors import UnknownGraphError
 from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+from tfdist.splitting.model import matrix_of
+from tfdist.splitting.nodes import PieceNode, with_pieces
+from tfdist.splitting.split import LayerMatrix
 
 
 @dataclass(frozen=True)
@@ -150,16 +153,28 @@ class _Walk:
         return name if count == 1 else f"{name}#{count}"
 
     def run(self, inputs: Any, outputs: Any, values: Any, prefix: str) -> list[Any]:
-        def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._visit(operation, args, kwargs, prefix)
-
-        return _tf.run_graph(inputs, outputs, values, call)
+        known = {id(each): value for each, value in zip(inputs, values, strict=True)}
+        nodes = list(_tf.nodes_of(keras.Function(inputs, outputs)))
+        for node in with_pieces(nodes, outputs):
+            args, kwargs = node.arguments.fill_in(known)
+            # A part is not split further, and a model within the model not at all.
+            is_possible = not prefix and not isinstance(node, PieceNode)
+            matrix = matrix_of(node.operation) if is_possible else None
+            found = self._visit(node.operation, args, kwargs, prefix, matrix)
+            flat = keras.tree.flatten(found)
+            known |= {id(e): v for e, v in zip(node.outputs, flat, strict=True)}
+        return [known[id(each)] for each in outputs]
 
     def graph(self) -> LayerGraph:
         return LayerGraph(tuple(self._nodes), tuple(self._edges.values()))
 
     def _visit(
-        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str
+        self,
+        operation: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        prefix: str,
+        matrix: LayerMatrix | None,
     ) -> Any:
         name = prefix + operation.name
         inner = _inner_ends(operation)
@@ -168,10 +183,17 @@ class _Walk:
             found = self.run(*inner, values, f"{name}/")
             return found[0] if len(found) == 1 else found
         called = self._call(operation, args, kwargs)
-        self._add(operation, name, (args, kwargs), called)
+        self._add(operation, name, (args, kwargs), called, matrix)
         return called.outputs
 
-    def _add(self, operation: Any, name: str, arguments: Any, called: Call) -> None:
+    def _add(
+        self,
+        operation: Any,
+        name: str,
+        arguments: Any,
+        called: Call,
+        matrix: LayerMatrix | None,
+    ) -> None:
         name = self._own_name(name)
         unit = self._unit_of.setdefault(id(operation), name)
         trainable = getattr(operation, "trainable_weights", [])
@@ -195,6 +217,7 @@ class _Walk:
                 weights + self._slots * bytes_of(trainable),
                 bytes_of(called.outputs),
                 unit,
+                matrix,
             )
         )
         for output, value in enumerate(keras.tree.flatten(called.outputs)):

@@ -3,11 +3,14 @@
 Of a Keras model, the graph is measured first, which needs TensorFlow.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from tfdist.all_reduce.network import Network
+from tfdist.model_parallel.choose_split import split_and_place
 from tfdist.model_parallel.devices import Device, Links, check_devices
 from tfdist.model_parallel.fit import place_by_memory
 from tfdist.model_parallel.graph import LayerGraph
@@ -17,9 +20,13 @@ from tfdist.model_parallel.search import EFFORT, improve
 from tfdist.model_parallel.stages import place_in_stages
 from tfdist.model_parallel.step import simulate
 from tfdist.model_parallel.work import Assignment, Work
+from tfdist.splitting.split import Split
 
 if TYPE_CHECKING:
     import keras
+
+# A fraction of the effort for each way to split layers.
+_LESS = 4
 
 
 def place_layers(
@@ -30,6 +37,7 @@ def place_layers(
     microbatches: int = 1,
     by_hand: Mapping[str, str] | None = None,
     batch_size: int = 32,
+    split: int = 1,
     effort: int = EFFORT,
     seed: int = 0,
 ) -> LayerPlan:
@@ -64,6 +72,9 @@ def place_layers(
         by_hand: A placement to compare with: the name of a device by the name of a
             layer, or by a pattern such as `"block1_*"`; the first that matches counts.
         batch_size: The number of examples, where costs are measured.
+        split: Into how many parts large `Dense` and `Embedding` layers may be split. Some
+            are, if the simulated step is faster so, or if the model fits only so; the
+            plan's `split` says which, and `tfdist.split_layers(model, plan)` does it.
         effort: How many tasks the search simulates, at most about.
         seed: Of the search.
 
@@ -74,6 +85,11 @@ def place_layers(
         ValueError: If devices, links, `by_hand` or numbers are not as described.
         TypeError: If an argument has the wrong type.
     """
+    if isinstance(split, bool) or not isinstance(split, int) or split < 1:
+        raise ValueError(
+            "split is the number of parts into which a layer may be split, 1 for none; "
+            f"received {split!r}"
+        )
     if microbatches < 1:
         raise ValueError(f"microbatches must be at least 1; received {microbatches!r}")
     links = Links.of_network(network)
@@ -83,7 +99,22 @@ def place_layers(
         from tfdist.model_parallel.measured import measure_layers
 
         model = measure_layers(model, batch_size=batch_size)
-    work = Work(model, devices, links, microbatches)
+
+    def place(graph: LayerGraph, split: Mapping[str, Split]) -> LayerPlan:
+        work = Work(graph, devices, links, microbatches)
+        if split:
+            return replace(_place(work, None, effort // _LESS, seed), split=split)
+        return _place(work, by_hand, effort, seed)
+
+    if split == 1:
+        return place(model, {})
+    most = max(math.inf if each.memory is None else each.memory for each in devices)
+    return split_and_place(model, split, most, place)
+
+
+def _place(
+    work: Work, by_hand: Mapping[str, str] | None, effort: int, seed: int
+) -> LayerPlan:
     others = dict(_others(work))
     if by_hand is not None:
         others[BY_HAND] = _by_hand(work, by_hand)
@@ -94,12 +125,13 @@ def place_layers(
     if not starts:
         starts = [place_by_memory(work)]
     best = improve(work, starts, effort=effort, seed=seed)
+    units, devices = work.graph.units, work.devices
     return LayerPlan(
-        model,
+        work.graph,
         devices,
-        links,
-        {u: devices[d].name for u, d in zip(model.units, best, strict=True)},
-        microbatches,
+        work.links,
+        {u: devices[d].name for u, d in zip(units, best, strict=True)},
+        work.microbatches,
         {
             name: simulate(work, each).seconds if each and work.fits(each) else None
             for name, each in others.items()

@@ -13,6 +13,7 @@ from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.step import Run, simulate
 from tfdist.model_parallel.work import Work
+from tfdist.splitting.split import Split
 
 PLACED, EQUAL_STAGES, BY_HAND = "placed", "stages of equal cost", "by hand"
 
@@ -79,6 +80,8 @@ class LayerPlan:
         microbatches: How many parts of a batch follow each other.
         compared: Predicted seconds of other placements by their names; None for one
             that the devices have no memory for.
+        split: The layers that are split, by their names: `tfdist.split_layers` splits a
+            model so. Their parts are layers of the graph.
     """
 
     graph: LayerGraph
@@ -87,6 +90,7 @@ class LayerPlan:
     placed: Mapping[str, str]
     microbatches: int = 1
     compared: Mapping[str, float | None] = field(default_factory=dict)
+    split: Mapping[str, Split] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:

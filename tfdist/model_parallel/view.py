@@ -64,7 +64,11 @@ def table(plan: LayerPlan) -> str:
             f"{(node.weights + node.activations) / 1e6:,.2f}",
             "yes" if name in critical else "",
         )
-    return render(found)
+    split = [
+        f"{name} is split by {each.by} into {each.parts} parts.\n"
+        for name, each in plan.split.items()
+    ]
+    return render(found) + "".join(split)
 
 
 def plot(plan: LayerPlan, path: str | os.PathLike[str]) -> None:

@@ -119,35 +119,53 @@ def checked_schedule(schedule: Any) -> str:
     return str(schedule)
 
 
-def devices_of(
-    stages: Stages, available: Sequence[str], replicas: int = 1
-) -> list[tuple[str, ...]]:
-    """Returns, of each stage, the devices of its replicas, of those that are available.
+def replicas_of(available: Sequence[str], replicas: int) -> list[tuple[str, ...]]:
+    """Returns the devices of each replica: equally many, in their order.
 
-    The first replica has the first devices, and so on.
-
-    >>> devices_of("auto", ["a", "b", "c", "d"], replicas=2)
-    [('a', 'c'), ('b', 'd')]
+    >>> replicas_of(["a", "b", "c", "d", "e"], 2)
+    [('a', 'b'), ('c', 'd')]
 
     Raises:
-        PipelineError: If there are too few.
+        PipelineError: If there are fewer devices than replicas.
     """
+    size = len(available) // replicas
+    if not size:
+        raise PipelineError(
+            f"replicas={replicas} needs as many devices, and there are {len(available)}: "
+            f"{', '.join(available)}. Start more workers (--num_workers={replicas}), pass "
+            "more devices, or ask for fewer replicas"
+        )
+    return [tuple(available[at * size :][:size]) for at in range(replicas)]
+
+
+def devices_of(
+    stages: Stages, replicas: Sequence[Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """Returns, of each stage, the device in each replica.
+
+    >>> devices_of("auto", [("a", "b"), ("c", "d")])
+    [('a', 'c'), ('b', 'd')]
+
+    Args:
+        stages: "auto", a number of stages, the layers of each, or a plan.
+        replicas: The devices of each replica.
+
+    Raises:
+        PipelineError: If a replica has too few.
+    """
+    available, count = replicas[0], len(replicas)
     if isinstance(stages, str):
-        numbers = list(range(len(available) // replicas or 1))
+        numbers = list(range(len(available)))
     elif isinstance(stages, LayerPlan):
         numbers = [each.device for each in stages_of(stages)]
     else:
         numbers = list(range(stages if isinstance(stages, int) else len(stages)))
-    of_one = max(numbers) + 1
-    needed = of_one * replicas
+    needed = max(numbers) + 1
     if needed > len(available):
-        times = f"{replicas} replicas of " if replicas > 1 else ""
+        of_each = f" for each of {count} replicas" if count > 1 else ""
         raise PipelineError(
-            f"{times}{of_one} stages need {needed} devices; there are {len(available)}: "
-            f"{', '.join(available)}. Start more workers (--num_workers={needed}), pass "
-            "more devices, or ask for fewer stages or replicas"
+            f"{needed} stages need as many devices{of_each}; there are {len(available)}: "
+            f"{', '.join(available)}. Start more workers (--num_workers={needed * count}), "
+            "pass more devices, or ask for fewer stages or replicas"
         )
-    return [
-        tuple(available[replica * of_one + each] for replica in range(replicas))
-        for each in numbers
-    ]
+    return [tuple(each[at] for each in replicas) for at in numbers]

@@ -1,6 +1,6 @@
 """Which stage each call of a layer belongs to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -38,12 +38,12 @@ def assign(
     if isinstance(stages, str | int):
         return _cut(functional, nodes, devices, execution)
     if isinstance(stages, LayerPlan):
-        listed = _as_planned(functional, stages)
+        listed = _as_planned(functional, nodes, stages)
     else:
         listed = {name: number for number, each in enumerate(stages) for name in each}
         _check_names(functional, listed)
     numbers = _as_listed(nodes, listed)
-    _check_shared(nodes, numbers)
+    check_shared(nodes, numbers)
     for number in range(len(devices)):
         if number not in numbers:
             raise PipelineError(
@@ -74,19 +74,39 @@ def _cut(
     return stages[: len(nodes)]
 
 
-def _as_planned(functional: Any, plan: LayerPlan) -> dict[str, int]:
+def _as_planned(
+    functional: Any, nodes: Sequence[Any], plan: LayerPlan
+) -> dict[str, int]:
     stages = stages_of(plan)
     listed = {
         name: number for number, each in enumerate(stages) for name in each.layers
     }
-    layers = [each.name for each in functional.layers if not _is_input(each)]
-    if missing := [each for each in layers if each not in listed]:
+    # What cuts and joins a split layer is where its tensors are, if a plan lacks it.
+    needed = {
+        each.operation.name: getattr(each, "layer", None)
+        for each in nodes
+        if isinstance(each.operation, keras.Layer)
+        and getattr(each, "part", 0) is not None
+    }
+    missing = [each for each in needed if each not in listed]
+    if any(each in plan.split for each in missing) or any(map(needed.get, missing)):
+        split = [each.layer.name for each in nodes if getattr(each, "part", None) == 0]
+        raise PipelineError(
+            f"the plan splits {_names(plan.split)}, and the model {functional.name!r} is "
+            f"one in which {_names(split)} is split. Train the model "
+            "tfdist.split_layers(model, plan), made of the one that was planned"
+        )
+    if missing:
         raise PipelineError(
             f"the plan lacks the layers {', '.join(missing)} of the model "
             f"{functional.name!r}: it is that of another model. Plan this one by "
             "tfdist.place_layers; the names of layers count"
         )
     return listed
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "no layer"
 
 
 def _as_listed(nodes: Sequence[Any], listed: dict[str, int]) -> list[int]:
@@ -145,7 +165,7 @@ def _is_input(layer: Any) -> bool:
     return isinstance(layer, keras.layers.InputLayer)
 
 
-def _check_shared(nodes: Sequence[Any], numbers: list[int]) -> None:
+def check_shared(nodes: Sequence[Any], numbers: list[int]) -> None:
     """Checks that layers of different stages have no variable in common."""
     owner: dict[int, tuple[int, str]] = {}
     for node, number in zip(nodes, numbers, strict=True):

@@ -107,8 +107,13 @@ class PipelineDriver(DefaultDriver):
         found = self._pipelines.get(model)
         if found is None or found.functional is not functional:
             strategy = self.strategy
-            stages, devices = strategy.given_stages, strategy.stage_devices
-            found = Pipeline(functional, stages, devices, self._execution())
+            found = Pipeline(
+                functional,
+                strategy.given_stages,
+                strategy.devices,
+                strategy.replica_devices,
+                self._execution(),
+            )
             self._pipelines[model] = found
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())

@@ -7,9 +7,12 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline.arguments import Stages
-from tfdist.pipeline.assign import assign
+from tfdist.pipeline.assign import assign, check_shared
+from tfdist.pipeline.parts import with_parts
 from tfdist.pipeline.step_time import Execution
+from tfdist.splitting.nodes import with_pieces
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ class Pipeline:
     Args:
         functional: The functional model.
         stages: "auto", a number of stages, the layers of each, or a plan.
-        devices: Of each stage, the devices of its replicas.
+        devices: The device of each stage, in the first replica.
+        replicas: Of each replica all devices, on some of which are its stages and the
+            parts of split layers.
         execution: How a step is computed.
 
     Raises:
@@ -73,19 +78,32 @@ class Pipeline:
         self,
         functional: Any,
         stages: Stages,
-        devices: Sequence[tuple[str, ...]],
+        devices: Sequence[str],
+        replicas: Sequence[Sequence[str]],
         execution: Execution,
     ) -> None:
         # Kept, so that the identities of its tensors stay theirs.
         self.functional = functional
         self.inputs = [id(each) for each in functional.inputs]
         self.outputs = [id(each) for each in functional.outputs]
-        nodes = list(_tf.nodes_of(functional))
-        first = [each[0] for each in devices]
-        numbers = assign(functional, nodes, stages, first, execution)
+        whole = list(_tf.nodes_of(functional))
+        nodes = with_pieces(whole, functional.outputs)
+        if isinstance(stages, LayerPlan):
+            numbers = assign(functional, nodes, stages, devices, execution)
+            self.layer_names = _names(nodes, numbers)
+        else:
+            numbers = assign(functional, whole, stages, devices, execution)
+            self.layer_names = _names(whole, numbers)
+            if len(nodes) > len(whole):
+                of_layers = {
+                    id(node.operation): number
+                    for node, number in zip(whole, numbers, strict=True)
+                }
+                numbers, devices = with_parts(nodes, of_layers, devices, replicas[0])
+                check_shared(nodes, numbers)
         self.stages = tuple(
-            self._stage(number, nodes, numbers, each)
-            for number, each in enumerate(devices)
+            self._stage(number, nodes, numbers, _alike(device, replicas))
+            for number, device in enumerate(devices)
         )
 
     def _stage(
@@ -109,17 +127,28 @@ class Pipeline:
         )
 
     @property
-    def layer_names(self) -> list[list[str]]:
-        """The names of the layers of each stage."""
-        return [
-            [op.name for op in stage.operations if isinstance(op, keras.Layer)]
-            for stage in self.stages
-        ]
+    def parts(self) -> dict[str, list[str]]:
+        """The devices of the parts of each layer that is split, by its name."""
+        devices: dict[str, dict[int, str]] = {}
+        for stage in self.stages:
+            for node in stage.nodes:
+                if (part := getattr(node, "part", None)) is not None:
+                    devices.setdefault(node.layer.name, {})[part] = stage.device
+        return {
+            name: [device for _, device in sorted(found.items())]
+            for name, found in devices.items()
+        }
 
     @property
     def placed(self) -> list[tuple[keras.Variable, str]]:
         """Each variable of the layers, and its device."""
         return [each for stage in self.stages for each in _spread(stage)]
+
+
+def _alike(device: str, replicas: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Returns the devices that are to other replicas what this is to the first."""
+    at = list(replicas[0]).index(device)
+    return tuple(each[at] for each in replicas)
 
 
 def _spread(stage: Stage) -> list[tuple[keras.Variable, str]]:
@@ -136,6 +165,15 @@ def _spread(stage: Stage) -> list[tuple[keras.Variable, str]]:
 def _bytes(variable: keras.Variable) -> int:
     value = _tf.value_of(variable)
     return int(value.shape.num_elements() * value.dtype.size)
+
+
+def _names(nodes: Sequence[Any], numbers: Sequence[int]) -> list[list[str]]:
+    """Returns the names of the layers of each stage."""
+    found: list[dict[str, None]] = [{} for _ in range(max(numbers) + 1)]
+    for node, number in zip(nodes, numbers, strict=True):
+        if isinstance(node.operation, keras.Layer):
+            found[number][node.operation.name] = None
+    return [list(names) for names in found]
 
 
 def _each_once(variables: Any) -> list[keras.Variable]:

@@ -6,8 +6,14 @@ import keras
 
 from tfdist import _tf
 from tfdist.pipeline.errors import PipelineError
+from tfdist.splitting.nodes import pieces_of
 from tfdist.synchronous.fit.refusals import check_optimizer
 
+_OF_WHOLE_WEIGHTS = tuple(
+    getattr(keras.optimizers, name)
+    for name in ("Adafactor", "Lamb", "Muon")
+    if hasattr(keras.optimizers, name)
+)
 _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
@@ -109,6 +115,24 @@ def _check_compiled(model: Any) -> None:
             "several. Compile the model with jit_compile=False"
         )
     check_optimizer(model)
+    _check_split(model)
+
+
+def _check_split(model: Any) -> None:
+    split = [each.name for each in model.layers if pieces_of(each)]
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    what = None
+    if getattr(optimizer, "clipnorm", None):
+        what = "has clipnorm, the norm of each weight's gradient"
+    elif isinstance(optimizer, _OF_WHOLE_WEIGHTS):
+        what = "updates a weight by what all of its numbers have in common"
+    if split and what:
+        raise PipelineError(
+            f"the optimizer {optimizer.name!r} {what}, but the weights of "
+            f"{', '.join(split)} are split, and each part would have its own. Take "
+            "global_clipnorm, or an optimizer that updates each number by itself, such as "
+            "Adam, or leave the layers whole"
+        )
 
 
 def _is_overridden(model: Any, name: str) -> bool:

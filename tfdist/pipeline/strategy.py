@@ -28,6 +28,9 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
     microbatch, and dropout draws for each. What layers assign in a step, as the averages
     of BatchNormalization, is the mean over replicas.
 
+    The parts of layers that `tfdist.split_layers` has split are on the device of their
+    stage and on those that follow it, or where a plan has them.
+
     Under TF_CONFIG the script runs on the chief, and the stages are on the workers
     (`python -m launch.local --num_ps=0 --num_workers=2 --program=coordinator`).
     Otherwise they are on the logical devices of this process.
@@ -56,8 +59,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
         devices: The names of logical devices of this process. By default, the workers of
             the cluster, or all devices of this process.
         replicas: How many pipelines share a batch, each with `microbatches` parts of it
-            and with as many devices: those of the first pipeline, then those of the
-            second, and so on.
+            and with as many devices: the first ones, those that follow, and so on.
         max_staleness: How many steps old the results of another stage may be. 0: those of
             the same step, which gives one process's results. 1: no stage waits for
             another, so there is no bubble; each computes another batch, and its gradients
@@ -107,10 +109,10 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
             available = self.workers.devices
         else:
             available = devices_here(devices)
-        self.stage_devices = arguments.devices_of(
-            self.given_stages, available, self.replicas
-        )
-        used = dict.fromkeys(e for devices in self.stage_devices for e in devices)
+        self.replica_devices = arguments.replicas_of(available, self.replicas)
+        of_stages = arguments.devices_of(self.given_stages, self.replica_devices)
+        self.stage_devices = of_stages
+        used = dict.fromkeys(e for devices in of_stages for e in devices)
         super().__init__(PipelineExtended(self, list(used)))
         self.fit_driver = PipelineDriver(self)
 
@@ -122,3 +124,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
     def stages_of(self, model: Any) -> list[list[str]]:
         """Returns the names of the layers in each stage of a model that is built."""
         return self.fit_driver.pipeline(model).layer_names
+
+    def parts_of(self, model: Any) -> dict[str, list[str]]:
+        """Returns the devices of the parts of each layer that is split, by its name."""
+        return self.fit_driver.pipeline(model).parts

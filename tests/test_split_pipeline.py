@@ -1,0 +1,351 @@
+"""Layers that are split train as in one piece, each part on a device of its own."""
+
+import contextlib
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist import Split, _tf, split_layers
+from tfdist.model_parallel.estimated import estimate_layers
+from tfdist.pipeline import steps
+from tfdist.splitting.nodes import pieces_of
+
+pytestmark = pytest.mark.own_process
+
+DEVICES = 4
+ROWS = 22
+layers = keras.layers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logical_devices():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(DEVICES)]
+    )
+
+
+def mlp():
+    """Whose middle is Megatron's pair, with weights and activities regularized."""
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, "relu", name="first"),
+            layers.Dense(12, "gelu", kernel_regularizer="l2", name="wide"),
+            layers.Dense(8, "tanh", bias_regularizer="l1", name="narrow"),
+            layers.Dense(5, "softmax", activity_regularizer="l2", name="scores"),
+            layers.Dense(3, use_bias=False, name="last"),
+        ]
+    )
+
+
+def words(rows=11):
+    """A table whose ids are masked, some from its end, and a sequence of matrices."""
+    ids = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(rows, 8, mask_zero=True, name="table")(ids)
+    y = layers.Dense(16, "relu", name="wide")(x)
+    x = layers.Dense(8, name="narrow")(y) + x
+    x = layers.GlobalAveragePooling1D(name="mean")(x)
+    return keras.Model(ids, layers.Dense(3, name="last")(x))
+
+
+def batch_of(model):
+    generator = np.random.default_rng(3)
+    shape = (ROWS, *model.input_shape[1:])
+    if model.inputs[0].dtype == "int32":
+        x = generator.integers(-2, 11, shape).astype("int32")
+    else:
+        x = generator.normal(size=shape).astype("float32")
+    return x, generator.normal(size=(ROWS, 3)).astype("float32")
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5),
+    "adam": lambda: keras.optimizers.Adam(0.01, weight_decay=0.01),
+}
+
+
+def train(make, split=None, strategy=None, optimizer="sgd"):
+    keras.utils.set_random_seed(7)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = make()
+        if split is not None:
+            model = split_layers(model, split)
+        model.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"])
+    x, y = batch_of(model)
+    history = model.fit(x, y, batch_size=16, epochs=3, shuffle=False, verbose=0)
+    return model, history.history
+
+
+def weights_of(model):
+    """The weights of a model, in one piece."""
+    return [
+        weight
+        for each in model.layers
+        for weight in (each.whole_weights() if pieces_of(each) else each.get_weights())
+    ]
+
+
+def assert_alike(ours, theirs):
+    (model, history), (plain, expected) = ours, theirs
+    for one, other in zip(weights_of(model), weights_of(plain), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert history.keys() == expected.keys()
+    for name in history:
+        np.testing.assert_allclose(history[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+COLUMNS, ROWS_OF = {"wide": 3}, {"narrow": Split(3, "rows")}
+PAIR = {"wide": 2, "narrow": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "split", "stages", "microbatches", "schedule", "optimizer", "recompute"),
+    [
+        (mlp, COLUMNS, 2, 4, "gpipe", "adam", False),
+        (mlp, ROWS_OF, 2, 1, "1f1b", "momentum", False),
+        (mlp, PAIR, 1, 4, "gpipe", "sgd", False),
+        (mlp, PAIR, 3, 2, "1f1b", "adam", True),
+        (mlp, {"scores": 5, "last": 2, "first": 6}, 1, 2, "gpipe", "momentum", False),
+        pytest.param(
+            *(words, {"table": 2}, 1, 4, "gpipe", "adam", False), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *(words, {"table": Split(4, "rows")}, 2, 2, "1f1b", "sgd", False),
+            marks=pytest.mark.slow,
+        ),
+        (words, {"table": Split(3, "rows"), **PAIR}, 2, 4, "gpipe", "momentum", True),
+    ],
+)
+def test_equals_the_plain_layers(
+    make, split, stages, microbatches, schedule, optimizer, recompute
+):
+    strategy = tfdist.PipelineStrategy(stages, microbatches, schedule, recompute)
+    ours = train(make, split, strategy, optimizer)
+    assert_alike(ours, train(make, None, None, optimizer))
+    assert {k: len(v) for k, v in strategy.parts_of(ours[0]).items()} == {
+        name: getattr(each, "parts", each) for name, each in split.items()
+    }
+    assert sum(strategy.stages_of(ours[0]), []) == [
+        e.name for e in ours[0].layers if not isinstance(e, layers.InputLayer)
+    ]
+
+
+@pytest.mark.parametrize("make", [mlp, words])
+def test_equals_the_plain_layers_in_one_place(make):
+    split = PAIR if make is mlp else {"table": Split(3, "rows"), **PAIR}
+    assert_alike(train(make, split, None, "adam"), train(make, None, None, "adam"))
+
+
+def test_without_waiting_it_trains_as_stages_that_do_not_wait():
+    strategy = tfdist.PipelineStrategy(2, 2, max_staleness=1)
+    _, history = train(mlp, PAIR, strategy)
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def graph_of_step(monkeypatch, make, split, stages=1):
+    """The graph of the first step, and the devices of the parts."""
+    functions, traced = [], _tf.function
+
+    def noted(*args):
+        functions.append(traced(*args))
+        return functions[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_tf, "function", noted)
+        strategy = tfdist.PipelineStrategy(stages, 1)
+        model, _ = train(make, split, strategy)
+    graph = functions[0].get_concrete_function().graph
+    return graph, model, strategy.parts_of(model)
+
+
+@pytest.mark.parametrize("split", [COLUMNS, ROWS_OF, PAIR])
+def test_each_part_computes_on_its_device_both_ways(split, monkeypatch):
+    graph, model, parts = graph_of_step(monkeypatch, mlp, split)
+    for name, devices in parts.items():
+        assert len(set(devices)) == len(devices)
+        for at, device in enumerate(devices):
+            part = pieces_of(model.get_layer(name)).parts[at]
+            matmuls = [
+                op
+                for op in graph.get_operations()
+                if op.type == "MatMul"
+                and re.search(rf"\b{name}_part_{at}(_\d+)?/", op.name)
+            ]
+            # Forward, and the gradients by the weights and by the input.
+            assert len(matmuls) == 3
+            assert {op.device for op in matmuls} == {device}
+            for weight in part.weights:
+                assert weight.value.device == device
+            slots = [
+                each
+                for each in model.optimizer.variables
+                if f"{name}_part_{at}" in each.path
+            ]
+            assert {each.value.device for each in slots} <= {device}
+
+
+@pytest.mark.parametrize(
+    ("split", "numbers"),
+    [
+        # Of an input of x numbers and an output of y, as the docstring says.
+        (COLUMNS, 2 * 8 + 2 / 3 * 12),
+        (ROWS_OF, 2 / 3 * 12 + 2 * 8),
+        (PAIR, 1 * 8 + 1 * 8),
+        ({"wide": 2, "narrow": 4}, (8 + 1 / 2 * 12) + (3 / 4 * 12 + 3 * 8)),
+    ],
+)
+def test_sends_the_bytes_that_the_formula_says(split, numbers, monkeypatch):
+    graph, _, parts = graph_of_step(monkeypatch, mlp, split)
+    devices = set(sum(parts.values(), []))
+    sent = {
+        (each.name, op.device): each
+        for op in graph.get_operations()
+        for each in op.inputs
+        if each.dtype == tf.float32 and each.shape.rank != 0
+        if {op.device, each.op.device} <= devices and op.device != each.op.device
+    }
+    assert all(each.shape.rank == 2 for each in sent.values())
+    # Their rows are those of the batch.
+    assert {each.shape[0] for each in sent.values()} == {None}
+    total = sum(each.shape[1] for each in sent.values())
+    assert total == pytest.approx(2 * numbers)
+
+
+def test_the_gradient_of_each_part_of_a_table_has_some_rows_only(monkeypatch):
+    seen = []
+    update = steps.update
+
+    def noted(model, pipeline, gradients):
+        for stage, found in gradients.items():
+            names = [each.path for each in pipeline.stages[stage].weights]
+            seen.extend(zip(names, found, strict=True))
+        return update(model, pipeline, gradients)
+
+    monkeypatch.setattr(steps, "update", noted)
+    train(words, {"table": Split(3, "rows")}, tfdist.PipelineStrategy(1, 2))
+    of_table = [found for path, found in seen if "table_part" in path]
+    assert len(of_table) >= 3
+    assert all(isinstance(each, tf.IndexedSlices) for each in of_table)
+
+
+def test_an_id_that_the_table_lacks_is_an_error_as_in_one_piece():
+    model = split_layers(words(), {"table": Split(3, "rows")})
+    for ids in ([[11] * 5], [[-12] * 5]):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            model(np.array(ids))
+
+
+def test_is_saved_in_one_piece(tmp_path):
+    strategy = tfdist.PipelineStrategy(2, 2)
+    split = {"table": Split(3, "rows"), "wide": 2, "narrow": 4}
+    model, _ = train(words, split, strategy, "adam")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert len(pieces_of(loaded.get_layer("table")).parts) == 3
+    x, _ = batch_of(model)
+    np.testing.assert_allclose(
+        loaded.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-5
+    )
+    slots = zip(loaded.optimizer.variables, model.optimizer.variables, strict=True)
+    for one, other in slots:
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-6)
+    model.save_weights(tmp_path / "model.weights.h5")
+    plain, otherwise = words(), split_layers(words(), {"table": 4, "wide": 3})
+    for each in (plain, otherwise):
+        for name in ("model.weights.h5", "model.keras"):
+            each.set_weights([np.zeros_like(w) for w in each.get_weights()])
+            each.load_weights(tmp_path / name)
+            for one, other in zip(weights_of(each), weights_of(model), strict=True):
+                np.testing.assert_array_equal(one, other)
+    # And back from a plain model.
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    with strategy.scope():
+        model.set_weights([np.zeros_like(w) for w in model.get_weights()])
+        model.load_weights(tmp_path / "plain.weights.h5")
+    for one, other in zip(weights_of(plain), weights_of(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="file is that of another model"):
+        split_layers(words(7), {"table": 2}).load_weights(tmp_path / "plain.weights.h5")
+    # By part, for a model with the same parts.
+    path = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+    same = split_layers(words(), split)
+    tf.train.Checkpoint(model=same).read(path).assert_existing_objects_matched()
+    for one, other in zip(weights_of(same), weights_of(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.export(tmp_path / "exported", verbose=False)
+    served = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(served.serve(x), loaded(x), atol=1e-5)
+
+
+def test_a_plan_splits_a_table_that_fits_no_device_and_trains_it():
+    def large():
+        return words(500)
+
+    graph = estimate_layers(large(), batch_size=16, flops=1e9)
+    devices = [tfdist.Device(name, memory=500 * 8 * 4) for name in "abc"]
+    links = tfdist.Links(1e9, 1e-6)
+    with pytest.raises(tfdist.DoesNotFitError, match="layer 'table' alone takes"):
+        tfdist.place_layers(graph, devices, links)
+    plan = tfdist.place_layers(graph, devices, links, split=2)
+    assert "table" in plan.split
+    plan = tfdist.LayerPlan.from_json(plan.to_json())
+    strategy = tfdist.PipelineStrategy(plan, 2)
+    ours = train(large, plan, strategy, "adam")
+    assert_alike(ours, train(large, None, None, "adam"))
+    # The devices of the plan are a, b and c; those here, in their order.
+    for name, on in strategy.parts_of(ours[0]).items():
+        assert ["abc"[int(each[-1])] for each in on] == [
+            plan.placed[f"{name}_part_{at}"] for at in range(len(on))
+        ]
+
+
+def test_a_plan_of_a_model_that_is_split_already():
+    model = split_layers(words(), {"table": 3, **PAIR})
+    graph = estimate_layers(model, batch_size=16, flops=1e9)
+    assert {"table_part_2", "wide_part_1", "narrow_part_0"} <= set(graph.units)
+    # Megatron's pair: nothing is joined between.
+    assert "wide_join" not in graph.units
+    assert all(each.matrix is None for each in graph.nodes if "_part_" in each.name)
+    plan = tfdist.place_layers(graph, [tfdist.Device("a"), tfdist.Device("b")])
+    strategy = tfdist.PipelineStrategy(plan, 2)
+    ours = train(words, {"table": 3, **PAIR}, strategy)
+    assert_alike(ours, train(words))
+
+
+def test_a_plan_and_a_model_that_are_split_otherwise_are_refused():
+    graph = estimate_layers(mlp(), batch_size=16, flops=1e9)
+    links, devices = tfdist.Links(1e12), [tfdist.Device("a"), tfdist.Device("b")]
+    split = tfdist.place_layers(graph, devices, links, split=2)
+    assert split.split
+    with pytest.raises(tfdist.PipelineError, match=r"split_layers\(model, plan\)"):
+        train(mlp, None, tfdist.PipelineStrategy(split, 2))
+    whole = tfdist.place_layers(graph, devices, links)
+    with pytest.raises(tfdist.PipelineError, match="splits no layer.*'wide'"):
+        train(mlp, {"wide": 2}, tfdist.PipelineStrategy(whole, 2))
+
+
+def test_a_layer_on_both_sides_of_a_split_one_is_refused():
+    def shared():
+        again = layers.Dense(6, name="again")
+        x = keras.Input((6,))
+        y = layers.Dense(6, name="between")(again(x))
+        return keras.Model(x, layers.Dense(3)(again(y)))
+
+    with pytest.raises(tfdist.PipelineError, match="'again' is called several times"):
+        train(shared, {"between": 2}, tfdist.PipelineStrategy(1, 2))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda: keras.optimizers.SGD(0.1, clipnorm=1.0), keras.optimizers.Adafactor],
+)
+def test_optimizers_that_look_at_a_whole_weight_are_refused(optimizer, monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS, "whole", optimizer)
+    with pytest.raises(tfdist.PipelineError, match="the weights of wide are split"):
+        train(mlp, {"wide": 2}, tfdist.PipelineStrategy(2, 2), "whole")

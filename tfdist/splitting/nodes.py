@@ -1,0 +1,117 @@
+"""The calls of a model's layers, with those of the parts in place of split layers."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.splitting.dense import Dense
+from tfdist.splitting.embedding import Embedding
+from tfdist.splitting.pieces import Pieces
+
+
+class _Between:
+    """Stands for a tensor between the pieces of a layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class PieceNode:
+    """A call of a piece of a split layer, as Keras has calls of layers.
+
+    Attributes:
+        operation: The piece.
+        input_tensors: What stands for the tensors that it takes.
+        outputs: What stands for its output.
+        layer: The layer that is split.
+        part: The number of the part; None for the join and for what cuts.
+        is_cut: Whether it cuts the input of a part.
+    """
+
+    operation: Any
+    input_tensors: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    layer: Any
+    part: int | None = None
+    is_cut: bool = False
+
+    @property
+    def arguments(self) -> Any:
+        """What fills in the arguments: this node."""
+        return self
+
+    def fill_in(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of the call, of the values of symbolic tensors."""
+        found = [values[id(each)] for each in self.input_tensors]
+        is_join = self.part is None and not self.is_cut
+        return ((found,) if is_join else tuple(found)), {}
+
+
+def pieces_of(operation: Any) -> Pieces | None:
+    """Returns what a layer is split into; None if it is not split."""
+    is_split = isinstance(operation, Dense | Embedding)
+    return operation.pieces() if is_split else None
+
+
+def with_pieces(nodes: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
+    """Returns the calls of layers, those of split ones as the calls of their pieces.
+
+    Where a layer split by rows takes the output of one that is split by columns into as
+    many parts, each part takes that of the other's part: nothing is joined and cut again,
+    which is Megatron's pair.
+
+    Args:
+        nodes: The calls, each after those whose results it takes.
+        outputs: The outputs of the model.
+    """
+    split = {id(node): found for node in nodes if (found := pieces_of(node.operation))}
+    if not split:
+        return list(nodes)
+    joined = {
+        id(node.outputs[0]): found.joined
+        for node in nodes
+        if (found := split.get(id(node))) and found.joined
+    }
+    paired = {
+        id(node)
+        for node in nodes
+        if (found := split.get(id(node)))
+        and found.cut
+        and found.cut == joined.get(id(node.input_tensors[0]))
+    }
+    wanted = Counter(
+        id(each)
+        for node in nodes
+        if id(node) not in paired
+        for each in node.input_tensors
+    )
+    wanted.update(map(id, outputs))
+    of_parts: dict[int, list[Any]] = {}
+    found_nodes: list[Any] = []
+    for node in nodes:
+        if (pieces := split.get(id(node))) is None:
+            found_nodes.append(node)
+            continue
+        (source,), layer = node.input_tensors, node.operation
+        if id(node) in paired:
+            taken = of_parts[id(source)]
+        elif pieces.cuts:
+            taken = [_Between() for _ in pieces.parts]
+            found_nodes += [
+                PieceNode(cut, (source,), (each,), layer, is_cut=True)
+                for cut, each in zip(pieces.cuts, taken, strict=True)
+            ]
+        else:
+            taken = [source] * len(pieces.parts)
+        given = [_Between() for _ in pieces.parts]
+        found_nodes += [
+            PieceNode(part, (x,), (y,), layer, at)
+            for at, (part, x, y) in enumerate(
+                zip(pieces.parts, taken, given, strict=True)
+            )
+        ]
+        of_parts[id(node.outputs[0])] = given
+        is_pair = id(node.outputs[0]) in joined and not wanted[id(node.outputs[0])]
+        if not is_pair:
+            join = PieceNode(pieces.join, tuple(given), tuple(node.outputs), layer)
+            found_nodes.append(join)
+    return found_nodes
