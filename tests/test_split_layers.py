@@ -318,6 +318,19 @@ def test_a_plan_splits_what_fits_only_so():
         tfdist.place_layers(mlp(), [Device("a", memory=500)], Links(1.0), split=2)
 
 
+def test_a_plan_splits_several_layers_where_one_is_not_enough():
+    """Seven on five devices, each of which has room for one and a half."""
+    square = LayerMatrix(8, 8)
+    layers = [LayerNode(f"n{at}", 1.0, 2.0, 600, matrix=square) for at in range(7)]
+    graph = chain(*layers, sizes=[0] * 6)
+    devices = [Device(name, memory=900) for name in "abcde"]
+    with pytest.raises(tfdist.DoesNotFitError, match="no assignment"):
+        tfdist.place_layers(graph, devices)
+    plan = tfdist.place_layers(graph, devices, split=4)
+    assert len(plan.split) >= 2
+    assert max(plan.bytes_per_device.values()) <= 900
+
+
 def test_a_plan_does_not_split_layers_that_are_called_twice():
     up = LayerNode("up", 20.0, 40.0, 1600, 160, "up", LayerMatrix(10, 40))
     again = LayerNode("up#2", 20.0, 40.0, 1600, 160, "up", LayerMatrix(10, 40))
