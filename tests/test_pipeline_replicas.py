@@ -137,7 +137,7 @@ def test_averages_of_normalization_are_means_over_replicas():
         model = normalized()
         model.compile("sgd", "mse")
     x = np.arange(24, dtype="float32").reshape(4, 6)
-    model.fit(x, np.zeros((4, 3)), batch_size=4, verbose=0)
+    model.fit(x, np.zeros((4, 3)), batch_size=4, shuffle=False, verbose=0)
     # Half of zero, and half of the mean over the means of two rows each.
     np.testing.assert_allclose(model.layers[0].moving_mean, x.mean(0) / 2, rtol=1e-5)
     variance = (x[:2].var(0) + x[2:].var(0)) / 2
