@@ -123,6 +123,19 @@ def test_examples_of_several_lengths_are_padded(path):
     np.testing.assert_array_equal(padded, [[0, 0], [0, 0], [0, 1]] * 2)
 
 
+def failing(x):
+    raise ValueError("no number")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_error_in_a_map_shows_the_program_alone(path, batch):
+    with pytest.raises(ValueError, match="no number") as raised:
+        from_source(path).batch(batch).map(failing)
+    assert [each.name for each in raised.traceback[1:]] == ["called"]
+    assert str(raised.value).count("  File ") == 1
+    assert f'File "{__file__}", line ' in str(raised.value)
+
+
 def test_a_map_may_branch_on_a_tensor(path):
     def larger(x):
         if x[0] > 20:

@@ -1,11 +1,13 @@
 """A dataset whose elements any process can read by their leases."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._short_traceback import ending_in_the_program
 from tfdist.data.source_files import SourceFiles
 
 Open = Callable[..., tf.data.Dataset]
@@ -13,6 +15,11 @@ Open = Callable[..., tf.data.Dataset]
 # TensorFlow 2.21 fails to fuse the two in a function that has captured a variable.
 _NOT_FUSED = tf.data.Options()
 _NOT_FUSED.experimental_optimization.map_and_batch_fusion = False
+
+_ending_in_the_program = functools.partial(
+    ending_in_the_program,
+    applies=lambda *_: tf.debugging.is_traceback_filtering_enabled(),
+)
 
 
 class LeasedDataset(_tf.SameDataset):
@@ -50,7 +57,9 @@ class LeasedDataset(_tf.SameDataset):
         self._open = open_lease
         self._whole = whole
         self._has_batches = has_batches
-        here = leases.map(self.read, num_parallel_calls=tf.data.AUTOTUNE)
+        # Only functions of the program are converted, and shown where they fail.
+        read = tf.autograph.experimental.do_not_convert(self.read)
+        here = leases.map(read, num_parallel_calls=tf.data.AUTOTUNE)
         super().__init__(here.with_options(_NOT_FUSED))
 
     def read(self, *lease: tf.Tensor) -> Any:
@@ -78,9 +87,12 @@ class LeasedDataset(_tf.SameDataset):
             leases, self._open, self._whole, self._has_batches, self.source
         )
 
+    @_ending_in_the_program
     def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Maps each element, where its lease is read."""
-        return self._opened(lambda examples: examples.map(map_func, *args, **options))
+        autograph = tf.__internal__.autograph
+        function = autograph.tf_convert(map_func, autograph.control_status_ctx())
+        return self._opened(lambda examples: examples.map(function, *args, **options))
 
     def batch(
         self,
