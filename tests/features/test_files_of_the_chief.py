@@ -156,6 +156,6 @@ def test_a_worker_that_comes_later_may_lack_the_files(strategy, paths, monkeypat
     files = SharedFiles(strategy)
     assert files.why_not(paths) == ""
     assert "no regular file" in files.why_not(["/dev/null"])
-    assert "cannot be opened" in files.why_not([f"{paths[0]}.none"])
+    assert files.why_not([f"{paths[0]}.none"]) == ""  # Its lease says so.
     monkeypatch.setattr(type(strategy.presence), "is_elastic", True)
     assert "comes later" in files.why_not(paths)
