@@ -123,6 +123,16 @@ def test_examples_of_several_lengths_are_padded(path):
     np.testing.assert_array_equal(padded, [[0, 0], [0, 0], [0, 1]] * 2)
 
 
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_examples_of_several_lengths_are_ragged(path, drop_remainder):
+    rows = from_source(path).map(lambda x: tf.range(x[0] % 3))
+    ragged = rows.ragged_batch(6, drop_remainder)
+    assert isinstance(ragged, LeasedDataset)
+    batches = [each.to_list() for each in ragged]
+    assert batches[0] == [[], [0], [0, 1]] * 2
+    assert sum(map(len, batches)) == (18 if drop_remainder else SAMPLES)
+
+
 def failing(x):
     raise ValueError("no number")
 

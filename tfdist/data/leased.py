@@ -29,7 +29,7 @@ class LeasedDataset(_tf.SameDataset):
     files. In one process, the dataset is its leases, each read as it comes. On parameter
     servers, the chief deals the leases out, and the worker that has one reads it.
 
-    `map` and `batch` are done by who reads; `shuffle`, `repeat`, `take`, `skip` and `shard`
+    `map` and the batches are done by who reads; `shuffle`, `repeat`, `take`, `skip` and `shard`
     change the order of leases alone. Any other transformation needs the examples in one
     place, and returns an ordinary dataset.
 
@@ -102,15 +102,14 @@ class LeasedDataset(_tf.SameDataset):
         **options: Any,
     ) -> Any:
         """Makes a lease of so many, and a batch of what is read for it."""
-        if self._has_batches:
-            return super().batch(batch_size, drop_remainder, *args, **options)
-        before, whole = self._open, self._whole
+        size = batch_size, drop_remainder
+        whole = self._whole
+        if whole is None or self._has_batches:
+            return self._batched(
+                lambda data: data.batch(*size, *args, **options), *size
+            )
 
         def open_batch(*lease: tf.Tensor) -> tf.data.Dataset:
-            if whole is None:
-                return before(*lease).batch(
-                    batch_size, drop_remainder, *args, **options
-                )
             if drop_remainder:
                 lease = tuple(
                     tf.ensure_shape(part, [batch_size, *part.shape[1:]])
@@ -118,7 +117,7 @@ class LeasedDataset(_tf.SameDataset):
                 )
             return tf.data.Dataset.from_tensors(whole(*lease))
 
-        leases = self.leases.batch(batch_size, drop_remainder)
+        leases = self.leases.batch(*size)
         return LeasedDataset(leases, open_batch, None, True, self.source)
 
     def padded_batch(
@@ -131,15 +130,37 @@ class LeasedDataset(_tf.SameDataset):
     ) -> Any:
         """As `batch`, with examples padded to one shape where they are read."""
         arguments = batch_size, padded_shapes, padding_values, drop_remainder, name
+        return self._batched(
+            lambda data: data.padded_batch(*arguments), batch_size, drop_remainder
+        )
+
+    def ragged_batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        """As `batch`, with examples of several shapes in ragged tensors."""
+        size = batch_size, drop_remainder
+        return self._batched(
+            lambda data: data.ragged_batch(*size, *args, **options), *size
+        )
+
+    def _batched(
+        self, batched: Callable[[Any], Any], batch_size: int, drop_remainder: bool
+    ) -> Any:
+        """Returns a dataset with leases of so many, of which each is read as a batch."""
         if self._has_batches:
-            return super().padded_batch(*arguments)
+            return batched(super())
         before = self._open
-
-        def open_batch(*lease: tf.Tensor) -> tf.data.Dataset:
-            return before(*lease).padded_batch(*arguments)
-
-        leases = self.leases.batch(batch_size, drop_remainder)
-        return LeasedDataset(leases, open_batch, None, True, self.source)
+        return LeasedDataset(
+            self.leases.batch(batch_size, drop_remainder),
+            lambda *lease: batched(before(*lease)),
+            None,
+            True,
+            self.source,
+        )
 
     def shuffle(self, *args: Any, **options: Any) -> Any:
         """Shuffles the leases."""

@@ -10,7 +10,7 @@ the function which the workers run.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from tfdist.data.record_index import mean_length
 from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles
 from tfdist.data.stamp import Stamp
+from tfdist.data.transformations import above_a_source
 from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
@@ -159,7 +160,8 @@ class LeaseReaders:
 
     def __init__(self, files: SharedFiles) -> None:
         self._files = files
-        self._pipelines: dict[str, Pipeline] = {}
+        self._of_sources: dict[str, Pipeline] = {}
+        self._of_ordinary_ones: dict[str, Pipeline] = {}
         self._told: set[str] = set()
 
     def of(self, dataset: Any) -> LeasedBatches | None:
@@ -171,11 +173,13 @@ class LeaseReaders:
         try:
             leased = dataset if isinstance(dataset, LeasedDataset) else None
             if leased is not None:
-                return LeasedBatches(leased, self._pipeline_of(leased))
-            if transformation := _transformation(dataset):
-                raise unread.transformed(transformation)
+                pipeline = self._pipeline_of(leased, self._of_sources)
+                return LeasedBatches(leased, pipeline)
+            if path := _path_to_source(dataset):
+                names = [type(each).__name__ for each in path]
+                raise unread.transformed(above_a_source(names))
         except OnlyTheChiefReads as reason:
-            _tell(reason)
+            self._tell_once(reason)
             return None
         return self._of_ordinary(dataset)
 
@@ -215,7 +219,9 @@ class LeaseReaders:
                 return None
             if length < _LEAST_RECORD_BYTES:
                 raise unread.short(length, _LEAST_RECORD_BYTES)
-            pipeline = self._pipeline_of(found.leased, _MOST_PIPELINES)
+            pipeline = self._pipeline_of(
+                found.leased, self._of_ordinary_ones, _MOST_PIPELINES
+            )
             return LeasedBatches(found.leased, pipeline, found)
         except OnlyTheChiefReads as reason:
             self._tell_once(reason)
@@ -224,12 +230,21 @@ class LeaseReaders:
     def _tell_once(self, reason: OnlyTheChiefReads) -> None:
         if reason.why not in self._told:
             self._told.add(reason.why)
-            _tell(reason)
+            _log.log(
+                logging.WARNING if reason.matters else logging.INFO,
+                "the chief reads this dataset and sends its examples to the workers: %s. "
+                "To have the workers read it, %s",
+                reason.why,
+                reason.what_to_do,
+            )
 
     def _pipeline_of(
-        self, dataset: LeasedDataset, most: float = float("inf")
+        self,
+        dataset: LeasedDataset,
+        pipelines: dict[str, Pipeline],
+        most: float = float("inf"),
     ) -> Pipeline:
-        """Returns what reads a dataset.
+        """Returns what reads a dataset, one of some pipelines or a new one of them.
 
         Raises:
             OnlyTheChiefReads: If workers cannot run it, or have so many others.
@@ -241,11 +256,11 @@ class LeaseReaders:
         inputs, values = _inputs_of(function), function.captured_inputs
         _keep(definition, function.inputs[len(inputs) :], values)
         key = digest(definition)
-        if key not in self._pipelines:
-            if len(self._pipelines) >= most:
-                raise unread.one_of_many(len(self._pipelines))
-            self._pipelines[key] = Pipeline(function, definition, key)
-        return self._pipelines[key]
+        if key not in pipelines:
+            if len(pipelines) >= most:
+                raise unread.one_of_many(len(pipelines))
+            pipelines[key] = Pipeline(function, definition, key)
+        return pipelines[key]
 
 
 def _length_of_records(paths: Sequence[str]) -> float:
@@ -283,28 +298,14 @@ def _check(function: Any, definition: Any) -> None:
         raise unread.large(size, MAX_CONSTANT_BYTES)
 
 
-def _tell(reason: OnlyTheChiefReads) -> None:
-    _log.log(
-        logging.WARNING if reason.matters else logging.INFO,
-        "the chief reads this dataset and sends its examples to the workers: %s. To have "
-        "the workers read it, %s",
-        reason.why,
-        reason.what_to_do,
-    )
-
-
-def _transformation(dataset: Any) -> str | None:
-    """Returns the name of the transformation that follows a source, if one does."""
-    for above, below in _edges(dataset):
-        if isinstance(below, LeasedDataset):
-            return type(above).__name__.strip("_").removesuffix("Dataset").lower()
-    return None
-
-
-def _edges(dataset: Any) -> Iterator[tuple[Any, Any]]:
+def _path_to_source(dataset: Any) -> list[Any]:
+    """Returns the datasets from a dataset to a source that it reads; none without."""
     for each in _tf.inputs_of(dataset):
-        yield dataset, each
-        yield from _edges(each)
+        if isinstance(each, LeasedDataset):
+            return [dataset]
+        if path := _path_to_source(each):
+            return [dataset, *path]
+    return []
 
 
 def _keep(definition: Any, inside: list[tf.Tensor], values: list[tf.Tensor]) -> None:
