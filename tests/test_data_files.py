@@ -127,10 +127,10 @@ def test_a_file_that_changes_is_named(tmp_path):
     stamp = Stamp.of(path)
     stamp.check()
     os.utime(path, ns=(0, stamp.modified + 1))
-    with pytest.raises(SourceError, match="x was written to after this source"):
+    with pytest.raises(SourceError, match="x was written to meanwhile"):
         stamp.check()
     path.write_bytes(b"abcd")
-    with pytest.raises(SourceError, match="x has 4 bytes, and had 3 when"):
+    with pytest.raises(SourceError, match="x has 4 bytes, and had 3 before"):
         stamp.check()
     path.unlink()
     with pytest.raises(SourceError, match="x cannot be opened.*No such file"):

@@ -8,9 +8,11 @@ import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tfdist.data import LeasedDataset, unread
+from tfdist.data import LeasedDataset, SourceError, unread
 from tfdist.data.followed import followed
 from tfdist.graph.functions import digest
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.parameter_server.fit.feed import Feed
 
 AUTOTUNE = tf.data.AUTOTUNE
 
@@ -132,7 +134,10 @@ def test_it_has_the_elements_of_the_ordinary_one_in_their_order(
     ordinary = chain(*arguments)
     assert isinstance(leased, LeasedDataset)
     assert leased.element_spec == ordinary.element_spec
-    for _ in range(2):  # A shuffle has another order in each iteration.
+    # A shuffle has another order in each iteration. Where `take` ends one, it depends on
+    # how far a thread has read ahead.
+    takes = any(name == "take" for name, *_ in [*before, *after])
+    for _ in range(1 if takes else 2):
         assert elements(leased) == elements(ordinary)
 
 
@@ -171,15 +176,33 @@ def test_many_records_are_found_in_parts(tmp_path):
     assert elements(leased_of(data)) == elements(data)
 
 
-def test_a_file_that_is_missing_or_a_pipe_is_named(tmp_path):
+def test_a_file_that_is_missing_truncated_or_a_pipe_is_named(tmp_path, capfd):
     os.mkfifo(tmp_path / "pipe")
-    for name, why in (("none", "cannot be opened"), ("pipe", "no regular file")):
-        data = tf.data.TFRecordDataset([str(tmp_path / name)]).batch(2)
-        with pytest.raises(
-            tf.errors.OpError, match=f"{name} {why}|{name} is {why}"
-        ) as e:
-            elements(leased_of(data))
-        assert "AutoShardPolicy.OFF" in str(e.value)
+    os.truncate(write(tmp_path / "cut", range(9)), 20)
+    for why in ("none cannot be opened", "pipe is no regular", "cut is truncated"):
+        data = tf.data.TFRecordDataset([str(tmp_path / why.partition(" ")[0])]).batch(2)
+        leases = leased_of(data).leases
+        feed = Feed(leases, BatchStructure(leases.element_spec), None)
+        with pytest.raises(SourceError, match=f"/{why}.*AutoShardPolicy.OFF") as e:
+            feed.take(9)
+        assert "\n" not in str(e.value)
+    assert "Traceback" not in capfd.readouterr().err  # Which TensorFlow would log.
+
+
+def test_what_a_function_of_the_program_raises_is_shown_with_its_lines(paths):
+    def fail(record):
+        raise ValueError("no number")
+
+    data = tf.data.TFRecordDataset(paths).map(
+        lambda record: tf.py_function(fail, [record], tf.string)
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as e:
+        Feed(data, BatchStructure(data.element_spec), None).take(1)
+    first, *calls, last = str(e.value.message).splitlines()
+    assert first == last == "ValueError: no number"
+    assert [line for line in calls if line.startswith("  File ")] == [
+        f'  File "{__file__}", line {fail.__code__.co_firstlineno + 1}, in fail'
+    ]
 
 
 def test_random_numbers_without_a_seed(paths):

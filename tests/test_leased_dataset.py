@@ -124,6 +124,29 @@ def test_examples_of_several_lengths_are_padded(path):
     np.testing.assert_array_equal(padded, [[0, 0], [0, 0], [0, 1]] * 2)
 
 
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_examples_of_several_lengths_are_ragged(path, drop_remainder):
+    rows = from_source(path).map(lambda x: tf.range(x[0] % 3))
+    ragged = rows.ragged_batch(6, drop_remainder)
+    assert isinstance(ragged, LeasedDataset)
+    batches = [each.to_list() for each in ragged]
+    assert batches[0] == [[], [0], [0, 1]] * 2
+    assert sum(map(len, batches)) == (18 if drop_remainder else SAMPLES)
+
+
+def failing(x):
+    raise ValueError("no number")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_error_in_a_map_shows_the_program_alone(path, batch):
+    with pytest.raises(ValueError, match="no number") as raised:
+        from_source(path).batch(batch).map(failing)
+    assert [each.name for each in raised.traceback[1:]] == ["called"]
+    assert str(raised.value).count("  File ") == 1
+    assert f'File "{__file__}", line ' in str(raised.value)
+
+
 def test_a_map_may_branch_on_a_tensor(path):
     def larger(x):
         if x[0] > 20:

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.data import from_source
 from tfdist.data.followed import followed
 from tfdist.data.unread import OnlyTheChiefReads
+from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 
 
 def seeded(record):
@@ -90,6 +92,21 @@ def interleaved_with(_):
     return in_interleave(function)(_)
 
 
+def grouped(data):
+    return data.group_by_window(
+        lambda _: tf.constant(1, tf.int64), lambda _, each: each, 2
+    )
+
+
+def resampled(data):
+    numbers = data.map(lambda record: tf.cast(tf.strings.length(record), tf.int32))
+    return numbers.rejection_resample(lambda number: number % 2, [0.5, 0.5])
+
+
+def sampled(data):
+    return tf.data.Dataset.sample_from_datasets([data, data], seed=1)
+
+
 REFUSED = {
     "filter": (lambda data: data.filter(lambda _: True), "^filter comes after"),
     "cache": (lambda data: data.cache(), "^cache comes after"),
@@ -99,8 +116,8 @@ REFUSED = {
         "map stands between shuffle and repeat",
     ),
     "unbatch": (lambda data: data.batch(2).unbatch(), "^unbatch comes after"),
-    "zip": (lambda data: tf.data.Dataset.zip(data, data), "^zip comes after"),
-    "scan": (lambda data: data.enumerate(), "^zip comes after"),
+    "zip": (lambda data: tf.data.Dataset.zip(data, data), "^zip or enumerate comes"),
+    "enumerate": (lambda data: data.enumerate(), "^zip or enumerate comes after"),
     "seeded": (lambda data: data.map(seeded), "RandomUniform.* draws with a seed"),
     "counter": (lambda data: data.map(counted()), "uses a variable, a table"),
     "read variable": (
@@ -123,13 +140,25 @@ REFUSED = {
     "numpy": (lambda data: data.map(of_numpy), "calls Python functions"),
     "concatenate": (lambda data: data.concatenate(data), "^concatenate comes after"),
     "interleaved": (
-        lambda data: tf.data.Dataset.sample_from_datasets([data, data], seed=1),
-        "comes after its source",
+        sampled,
+        "^sample_from_datasets, choose_from_datasets or rejection_resample comes",
     ),
-    "window": (lambda data: data.window(2), "comes after its source"),
-    "snapshot": (lambda data: data.snapshot("/nowhere"), "comes after its source"),
-    "ignore_errors": (lambda data: data.ignore_errors(), "comes after its source"),
-    "take_while": (lambda data: data.take_while(lambda _: True), "comes after"),
+    "window": (lambda data: data.window(2), "^window comes after its source"),
+    "joined windows": (
+        lambda data: data.window(2).flat_map(lambda window: window.batch(2)),
+        "^flat_map comes after its source",
+    ),
+    "grouped": (
+        grouped,
+        "^group_by_window or bucket_by_sequence_length comes after its source",
+    ),
+    "snapshot": (lambda data: data.snapshot("/nowhere"), "^snapshot comes after its"),
+    "ignore_errors": (lambda data: data.ignore_errors(), "^ignore_errors comes after"),
+    "take_while": (lambda data: data.take_while(lambda _: True), "^take_while comes"),
+    "sparse_batch": (
+        lambda data: data.map(tf.strings.length).sparse_batch(2, []),
+        "^sparse_batch comes after its source",
+    ),
     "unique": (lambda data: data.unique(), "^unique comes after"),
     "a pair with nothing": (
         lambda data: data.map(lambda record: (record, None)),
@@ -202,6 +231,28 @@ def test_what_is_not_the_same_by_leases(name):
     with pytest.raises(OnlyTheChiefReads, match=why) as raised:
         followed(made(tf.data.TFRecordDataset([__file__])))
     assert raised.value.what_to_do
+
+
+AFTER_A_SOURCE = {
+    "a second batch": lambda data: data.ragged_batch(2).padded_batch(2),
+    "flat_map": lambda data: data.flat_map(tf.data.Dataset.from_tensors),
+    "group_by_window or bucket_by_sequence_length": grouped,
+    "sample_from_datasets, choose_from_datasets or rejection_resample": resampled,
+    "sparse_batch": lambda data: data.map(tf.strings.length).sparse_batch(2, []),
+    "take_while": lambda data: data.take_while(lambda _: True).map(tf.strings.length),
+    "unbatch": lambda data: data.batch(2).unbatch(),
+    "zip or enumerate": lambda data: data.enumerate().batch(2),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_A_SOURCE)
+def test_what_follows_a_source_is_told_once(name, caplog):
+    readers = LeaseReaders(None)
+    for _ in range(2):
+        source = from_source(np.array(["a", "bc", "d", "e"]))
+        assert readers.of(AFTER_A_SOURCE[name](source)) is None
+    (said,) = [each.getMessage() for each in caplog.records if each.name == "tfdist"]
+    assert f"the workers: {name} comes after its source" in said
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ PURE = {
         "record_index",
         "source_files",
         "stamp",
+        "transformations",
         "unread",
     ],
     "embedding": ["cost"],

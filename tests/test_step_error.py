@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
-from tfdist.keras.short_traceback import ending_in_the_program
+from tfdist._short_traceback import ending_in_the_program
+from tfdist.keras import hooks
 from tfdist.liveness.step_error import shortened, summary
 from tfdist.liveness.tf_log import CoordinatorLog, OfTensorFlowAlone
 from tfdist.parameter_server.fit.in_flight import InFlight
@@ -28,6 +29,20 @@ Detected at node model/bad/Assert defined at (most recent call last):
 REASON = "assertion failed: [ids are from 0 to 49; received] [50]"
 SEVERAL = "2 root error(s) found.\n  (0) INVALID_ARGUMENT:   "
 FUNCTIONS = "{{function_node __inference_<lambda>_3}} {{function_node f_1}} "
+OF_DATA = (
+    "Error in user-defined function passed to MapDataset:9 transformation with iterator: "
+    "Iterator::Root::Map: "
+)
+OF_PYTHON = """Traceback (most recent call last):
+
+  File "/venv/lib/python3.11/site-packages/tensorflow/python/ops/script_ops.py", line 2, in f
+    ret = func(*args)
+          ^^^^^^^^^^^
+
+  File "/home/me/data.py", line 3, in parse
+    raise ValueError("no")
+
+"""
 CANCELLED = """3 root error(s) found.
   (0) CANCELLED:  Run
   (1) INVALID_ARGUMENT:  """
@@ -61,6 +76,12 @@ SHORT = f"a step failed on worker 1: {REASON}\n  made in /home/me/train.py, line
             + "\n\t [[{{node a}}]]\n  (1) OUT_OF_RANGE: it",
             f"a step failed: {REASON}",
         ),
+        (
+            f"{FUNCTIONS}{OF_DATA}{OF_DATA}ValueError: no\n{OF_PYTHON}ValueError: no\n\n{END}",
+            "a step failed on worker 1: ValueError: no\nTraceback (most recent call last):\n"
+            '  File "/home/me/data.py", line 3, in parse\n    raise ValueError("no")\n\n'
+            "ValueError: no\n  made in /home/me/data.py, line 3",
+        ),
         ("Worker 1 is down", "Worker 1 is down"),
         (STACK, STACK),
         ("", ""),
@@ -88,6 +109,8 @@ def test_the_coordinators_log_is_shortened():
     assert filtered("cluster_coordinator", "worker 1 is back") == "worker 1 is back"
     lost = "Worker 1 failed with UnavailableError():connection refused"
     assert filtered("cluster_coordinator", lost + END) == lost
+    cancelled = "Remote function on worker 1 failed with CancelledError():no more.\n"
+    assert filtered("cluster_coordinator", cancelled + "This is ignored") is None
     # The program gets this one itself.
     raised = "task:1 encountered the following error when processing closure: "
     assert filtered("cluster_coordinator", raised + STACK + REASON + END) is None
@@ -124,7 +147,7 @@ def test_a_record_is_printed_once():
 
 
 @pytest.mark.parametrize(
-    ("error", "applies", "is_whole"),
+    ("error", "has_driver", "is_whole"),
     [
         (AsynchronousTrainingError("no"), True, False),
         (tf.errors.InvalidArgumentError(None, None, "no"), True, False),
@@ -132,7 +155,12 @@ def test_a_record_is_printed_once():
         (ValueError("the user's own"), True, True),
     ],
 )
-def test_an_error_that_explains_itself_shows_the_program(error, applies, is_whole):
+def test_an_error_that_explains_itself_shows_the_program(
+    monkeypatch, error, has_driver, is_whole
+):
+    monkeypatch.setattr(hooks, "_strategy_of", lambda model: None)
+    monkeypatch.setattr(hooks, "driver_of", lambda _: object() if has_driver else None)
+
     def user(values):
         raise error
 
@@ -141,7 +169,7 @@ def test_an_error_that_explains_itself_shows_the_program(error, applies, is_whol
         tf.nest.map_structure(user, [1])
 
     with pytest.raises(type(error)) as caught:
-        ending_in_the_program(fit, lambda _: applies)(None)
+        ending_in_the_program(fit, hooks._is_explained)(None)
     names = [each.name for each in caught.traceback[1:]]
     assert names[:2] + names[-1:] == ["called", "fit", "user"]
     assert (len(names) > 3) == is_whole

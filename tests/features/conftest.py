@@ -342,7 +342,8 @@ def no_pipeline_is_known(request: pytest.FixtureRequest, is_synchronous: bool) -
     """The driver follows a few pipelines, and says once what it does not follow."""
     if not is_synchronous and "strategy" in request.fixturenames:
         readers = request.getfixturevalue("strategy").fit_driver._lease_readers
-        readers._pipelines.clear()
+        readers._of_sources.clear()
+        readers._of_ordinary_ones.clear()
         readers._told.clear()
 
 

@@ -226,9 +226,10 @@ def truncate(path):
 @pytest.mark.parametrize(
     ("make", "spoil", "why"),
     [
-        (of_arrays, os.unlink, "No such file"),
-        (of_arrays, truncate, "wrong length"),
-        (of_records, os.unlink, "No such file"),
+        (of_arrays, os.unlink, "x.npy cannot be opened (No such file"),
+        (of_arrays, truncate, "x.npy has 1,000 bytes, and had 12,800,128 before"),
+        (of_records, os.unlink, "r cannot be opened (No such file"),
+        (of_records, truncate, "no record begins where its lease says"),
     ],
 )
 def test_a_file_is_spoilt_within_an_epoch(strategy, own_files, make, spoil, why):
@@ -240,10 +241,11 @@ def test_a_file_is_spoilt_within_an_epoch(strategy, own_files, make, spoil, why)
     with strategy.scope():
         model = compiled(keras.layers.Dense(1))
     spoils = keras.callbacks.LambdaCallback(on_train_batch_begin=at_batch)
-    with pytest.raises(tf.errors.OpError) as raised:
+    with pytest.raises(SourceError) as raised:
         model.fit(make(*own_files), callbacks=[spoils], verbose=0)
     message = str(raised.value)
     assert why in message
+    assert len(message.splitlines()) == 3
     assert "a step failed on worker " in message
     unit = "byte " if make is of_records else ""
     assert f" from {unit}" in message.partition("while it read 8 ")[2]

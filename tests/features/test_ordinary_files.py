@@ -72,10 +72,14 @@ def test_batches_are_those_of_the_chief(model, paths, dealt, pipeline, fit):
 
 
 @pytest.mark.feature("TFRecord files in an ordinary `tf.data` pipeline")
-def test_each_example_once(model, paths, runs_on_workers):
+def test_each_example_once(model, paths, make_directory, runs_on_workers, caplog):
+    empty = make_directory("empty") / "none.tfrecord"
+    empty.touch()
+    data = interleaved([*paths, str(empty)])
     with runs_on_workers(2 * STEPS):
-        history = model.fit(interleaved(paths), epochs=2, verbose=0).history
+        history = model.fit(data, epochs=2, verbose=0).history
     np.testing.assert_array_equal(history["seen"], [ONCE] * 2)
+    assert "the chief reads" not in caplog.text
 
 
 @pytest.mark.feature("TFRecord files in `evaluate` and `predict`, and for validation")
@@ -192,8 +196,9 @@ def test_an_error_says_what_was_read(strategy, paths, size):
 
 
 @pytest.mark.parameter_server
-def test_a_file_that_is_replaced_behind_a_shuffle_of_all_is_told(model, own_paths):
+def test_a_file_that_is_replaced_or_vanishes_is_told(model, own_paths):
     first, *_ = own_paths
+    # It has all leases before the workers have read by them.
     data = tf.data.TFRecordDataset(own_paths).shuffle(10_000).map(parse).batch(8)
 
     def replace(batch, logs):
@@ -204,6 +209,9 @@ def test_a_file_that_is_replaced_behind_a_shuffle_of_all_is_told(model, own_path
     with pytest.raises(SourceError, match="was written to"):
         model.fit(data, verbose=0, callbacks=[watch])
     model.fit(data, verbose=0)
+    os.unlink(first)
+    with pytest.raises(SourceError, match=f"{first} cannot be opened"):
+        model.fit(data, verbose=0)
 
 
 @pytest.fixture

@@ -18,12 +18,13 @@ from tfdist.data import unread
 from tfdist.data.file_readers import (
     FILES,
     PART,
+    READERS,
     by_name,
     name_of,
     replace_readers,
-    shown,
     source_of,
 )
+from tfdist.data.transformations import shown
 from tfdist.graph.functions import all_called, library_of
 
 _ORDER = PART | {"ShuffleDatasetV3"}
@@ -81,8 +82,8 @@ def _chain(definition: Any) -> list[Any]:
     nodes = by_name(definition.node)
     (end,) = (node for node in definition.node if node.op == "_Retval")
     chain = [nodes[source_of(end)]]
-    while chain[-1].op not in FILES:
-        last = chain[-1]
+    library = library_of(definition)
+    while not _joins_files(last := chain[-1], library):
         if last.op not in _ORDER | _MAPS | _BATCHES:
             raise unread.transformed(shown(last.op))
         _check_arguments(last, nodes)
@@ -90,6 +91,12 @@ def _chain(definition: Any) -> list[Any]:
     _check_arguments(chain[-1], nodes)
     _check_repeats(chain)
     return chain
+
+
+def _joins_files(node: Any, library: Mapping[str, Any]) -> bool:
+    called = [library[name] for name in all_called([node], library)]
+    reads = any(each.op in READERS for one in called for each in one.node_def)
+    return reads and node.op in FILES
 
 
 def _check_repeats(chain: Sequence[Any]) -> None:

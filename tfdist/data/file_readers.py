@@ -3,6 +3,7 @@
 from typing import Any
 
 from tfdist.data import unread
+from tfdist.data.transformations import shown
 from tfdist.graph.functions import library_of
 
 # Its second version is emitted for places within a file, and is not taken apart.
@@ -136,13 +137,3 @@ def name_of(reference: str) -> str:
 def source_of(node: Any) -> str:
     """Returns the name of the dataset that a dataset reads."""
     return name_of(node.input[0])
-
-
-def shown(op: str) -> str:
-    """Returns the name of a transformation as a user knows it.
-
-    >>> shown("ParallelFilterDatasetV2")
-    'filter'
-    """
-    name = op.partition("Dataset")[0].removeprefix("Parallel")
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).strip("_")

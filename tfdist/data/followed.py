@@ -11,9 +11,10 @@ from tfdist import _tf
 from tfdist.data import unread
 from tfdist.data.anywhere import check_operation
 from tfdist.data.chain import RECORDS, Parts, parts_of
-from tfdist.data.file_readers import READERS, shown
+from tfdist.data.file_readers import READERS
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_places import of_places, places_graph, read
+from tfdist.data.transformations import above_a_source
 from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
 
 MAX_CONSTANT_BYTES = 2**20
@@ -59,11 +60,15 @@ def followed(dataset: tf.data.Dataset) -> Followed | None:
         _tell_what_else(whole, operations)
         return None
     # Before its graph is made, which may have a copy of large arrays.
-    for each in whole:
+    names = [type(each).__name__ for each in whole]
+    for i, each in enumerate(whole):
         if len(_tf.inputs_of(each)) > 1:
-            raise unread.transformed(shown(type(each).__name__))
+            raise unread.transformed(above_a_source(names[: i + 1]))
     if not all(isinstance(s, _SPECS) for s in tf.nest.flatten(dataset.element_spec)):
-        raise unread.transformed("what makes elements that are no tensors")
+        is_window = "_WindowDataset" in names
+        raise unread.transformed(
+            "window" if is_window else "what makes elements that are no tensors"
+        )
     try:
         graph = _tf.dataset_graph(dataset).numpy()
     except tf.errors.OpError as error:

@@ -1,11 +1,13 @@
 """A dataset whose elements any process can read by their leases."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._short_traceback import ending_in_the_program
 from tfdist.data.source_files import SourceFiles
 
 Open = Callable[..., tf.data.Dataset]
@@ -13,6 +15,11 @@ Open = Callable[..., tf.data.Dataset]
 # TensorFlow 2.21 fails to fuse the two in a function that has captured a variable.
 _NOT_FUSED = tf.data.Options()
 _NOT_FUSED.experimental_optimization.map_and_batch_fusion = False
+
+_ending_in_the_program = functools.partial(
+    ending_in_the_program,
+    applies=lambda *_: tf.debugging.is_traceback_filtering_enabled(),
+)
 
 
 class LeasedDataset(_tf.SameDataset):
@@ -22,7 +29,7 @@ class LeasedDataset(_tf.SameDataset):
     files. In one process, the dataset is its leases, each read as it comes. On parameter
     servers, the chief deals the leases out, and the worker that has one reads it.
 
-    `map` and `batch` are done by who reads; `shuffle`, `repeat`, `take`, `skip` and `shard`
+    `map` and the batches are done by who reads; `shuffle`, `repeat`, `take`, `skip` and `shard`
     change the order of leases alone. Any other transformation needs the examples in one
     place, and returns an ordinary dataset.
 
@@ -50,7 +57,9 @@ class LeasedDataset(_tf.SameDataset):
         self._open = open_lease
         self._whole = whole
         self._has_batches = has_batches
-        here = leases.map(self.read, num_parallel_calls=tf.data.AUTOTUNE)
+        # Only functions of the program are converted, and shown where they fail.
+        read = tf.autograph.experimental.do_not_convert(self.read)
+        here = leases.map(read, num_parallel_calls=tf.data.AUTOTUNE)
         super().__init__(here.with_options(_NOT_FUSED))
 
     def read(self, *lease: tf.Tensor) -> Any:
@@ -78,9 +87,12 @@ class LeasedDataset(_tf.SameDataset):
             leases, self._open, self._whole, self._has_batches, self.source
         )
 
+    @_ending_in_the_program
     def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Maps each element, where its lease is read."""
-        return self._opened(lambda examples: examples.map(map_func, *args, **options))
+        autograph = tf.__internal__.autograph
+        function = autograph.tf_convert(map_func, autograph.control_status_ctx())
+        return self._opened(lambda examples: examples.map(function, *args, **options))
 
     def batch(
         self,
@@ -90,15 +102,14 @@ class LeasedDataset(_tf.SameDataset):
         **options: Any,
     ) -> Any:
         """Makes a lease of so many, and a batch of what is read for it."""
-        if self._has_batches:
-            return super().batch(batch_size, drop_remainder, *args, **options)
-        before, whole = self._open, self._whole
+        size = batch_size, drop_remainder
+        whole = self._whole
+        if whole is None or self._has_batches:
+            return self._batched(
+                lambda data: data.batch(*size, *args, **options), *size
+            )
 
         def open_batch(*lease: tf.Tensor) -> tf.data.Dataset:
-            if whole is None:
-                return before(*lease).batch(
-                    batch_size, drop_remainder, *args, **options
-                )
             if drop_remainder:
                 lease = tuple(
                     tf.ensure_shape(part, [batch_size, *part.shape[1:]])
@@ -106,7 +117,7 @@ class LeasedDataset(_tf.SameDataset):
                 )
             return tf.data.Dataset.from_tensors(whole(*lease))
 
-        leases = self.leases.batch(batch_size, drop_remainder)
+        leases = self.leases.batch(*size)
         return LeasedDataset(leases, open_batch, None, True, self.source)
 
     def padded_batch(
@@ -119,15 +130,37 @@ class LeasedDataset(_tf.SameDataset):
     ) -> Any:
         """As `batch`, with examples padded to one shape where they are read."""
         arguments = batch_size, padded_shapes, padding_values, drop_remainder, name
+        return self._batched(
+            lambda data: data.padded_batch(*arguments), batch_size, drop_remainder
+        )
+
+    def ragged_batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        """As `batch`, with examples of several shapes in ragged tensors."""
+        size = batch_size, drop_remainder
+        return self._batched(
+            lambda data: data.ragged_batch(*size, *args, **options), *size
+        )
+
+    def _batched(
+        self, batched: Callable[[Any], Any], batch_size: int, drop_remainder: bool
+    ) -> Any:
+        """Returns a dataset with leases of so many, of which each is read as a batch."""
         if self._has_batches:
-            return super().padded_batch(*arguments)
+            return batched(super())
         before = self._open
-
-        def open_batch(*lease: tf.Tensor) -> tf.data.Dataset:
-            return before(*lease).padded_batch(*arguments)
-
-        leases = self.leases.batch(batch_size, drop_remainder)
-        return LeasedDataset(leases, open_batch, None, True, self.source)
+        return LeasedDataset(
+            self.leases.batch(batch_size, drop_remainder),
+            lambda *lease: batched(before(*lease)),
+            None,
+            True,
+            self.source,
+        )
 
     def shuffle(self, *args: Any, **options: Any) -> Any:
         """Shuffles the leases."""

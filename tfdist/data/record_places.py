@@ -6,7 +6,8 @@ records would. What it finds is kept while the file does not change.
 
 import functools
 import os
-import stat
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ TURN_OFF = (
     "tf.data.experimental.AutoShardPolicy.OFF has the chief read this dataset"
 )
 
+_PROBLEM = re.compile(rf"assertion failed: \[(.*; {re.escape(TURN_OFF)})\]")
 _DIGITS = 20  # Of a byte in a file; its path follows.
 # A file with many records has its places computed so many at a time.
 _AT_ONCE = 1024
@@ -44,15 +46,43 @@ def places_graph() -> Any:
 @functools.cache  # TensorFlow forgets a Python function with the dataset that calls it.
 def _places() -> tf.data.Dataset:
     def of_files(names: tf.Tensor) -> tf.data.Dataset:
-        seen = tf.numpy_function(_look, [names], tf.int64)
+        seen = _called(_look, [names], tf.int64)
 
         def places(chunk: tf.Tensor) -> tf.Tensor:
-            found = tf.numpy_function(_some_places, [names, seen, chunk], tf.string)
+            found = _called(_some_places, [names, seen, chunk], tf.string)
             return tf.ensure_shape(found, [None])
 
         return tf.data.Dataset.range(tf.reshape(seen, [-1])[0]).map(places).unbatch()
 
     return tf.data.Dataset.from_tensors(tf.constant([""])).flat_map(of_files)
+
+
+def _called(
+    function: Callable[..., np.ndarray], arguments: list[tf.Tensor], dtype: tf.DType
+) -> tf.Tensor:
+    """Calls a Python function, and fails with the message of its `SourceError`."""
+
+    # TensorFlow would log what it raises with the stack of our calls, and raise that text.
+    def call(*values: Any) -> tuple[bytes, np.ndarray]:
+        try:
+            return b"", function(*values)
+        except SourceError as error:
+            return f"{error}; {TURN_OFF}".encode(), np.zeros([0], dtype.as_numpy_dtype)
+
+    problem, found = tf.numpy_function(call, arguments, [tf.string, dtype])
+    check = tf.raw_ops.Assert(condition=tf.equal(problem, ""), data=[problem])
+    with tf.control_dependencies([check]):
+        return tf.identity(found)
+
+
+def source_error(message: str) -> SourceError | None:
+    """Returns what TensorFlow's message of an error says of places, if it does.
+
+    >>> source_error(f"assertion failed: [/a is truncated; {TURN_OFF}] [Op: Next]").args[0]
+    '/a is truncated; options...
+    """
+    found = _PROBLEM.search(message)
+    return SourceError(found[1]) if found else None
 
 
 def _look(names: Any) -> np.ndarray:
@@ -69,15 +99,11 @@ def _look(names: Any) -> np.ndarray:
 
 
 def _stamp(name: bytes) -> Stamp:
-    path = os.fsdecode(name)
-    try:
-        stamp = Stamp.of(path)
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise SourceError(
-                f"{path} is no regular file, and cannot be read by leases"
-            )
-    except SourceError as error:
-        raise SourceError(f"{error}; {TURN_OFF}") from None
+    stamp = Stamp.of(os.fsdecode(name))
+    if not os.path.isfile(stamp.path):
+        raise SourceError(
+            f"{stamp.path} is no regular file, and cannot be read by leases"
+        )
     return stamp
 
 
@@ -88,7 +114,7 @@ def _some_places(names: Any, seen: Any, chunk: Any) -> np.ndarray:
     begin = int(chunk) * _AT_ONCE
     found: list[bytes] = []
     for each in stamps:
-        _check(each)
+        each.check()
         offsets, problem = _found(each)
         end = begin + _AT_ONCE - len(found)
         path = os.fsencode(each.path)
@@ -97,16 +123,9 @@ def _some_places(names: Any, seen: Any, chunk: Any) -> np.ndarray:
         if problem:
             # Whatever comes before it is read, as by a reader of the file.
             if not found and begin >= 0:
-                raise SourceError(f"{problem}; {TURN_OFF}")
+                raise SourceError(problem)
             break
     return np.array(found, object)
-
-
-def _check(stamp: Stamp) -> None:
-    try:
-        stamp.check()
-    except SourceError as error:
-        raise SourceError(f"{error}; {TURN_OFF}") from None
 
 
 def read(place: tf.Tensor) -> tf.Tensor:

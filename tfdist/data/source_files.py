@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.data.errors import SourceError
 from tfdist.data.stamp import Stamp
 
 _MOST_NAMES = 3
@@ -38,6 +39,19 @@ class SourceFiles:
         """
         for each in self.files:
             each.check()
+
+    def what_changed(self, reason: str) -> str:
+        """Says what has become of the files, or "" if something else failed.
+
+        Args:
+            reason: Of the failure. It names a file that a worker alone cannot open.
+        """
+        try:
+            self.check()
+        except SourceError as error:
+            return str(error)
+        named = [each.path for each in self.files if each.path in reason]
+        return f"a worker has not the chief's {named[0]}" if named else ""
 
 
 def of_examples(files: Sequence[Stamp]) -> SourceFiles:

@@ -53,13 +53,13 @@ class Stamp:
         """
         now = Stamp.of(self.path)
         if now.size != self.size:
-            changed = f"has {now.size:,} bytes, and had {self.size:,} when"
+            changed = f"has {now.size:,} bytes, and had {self.size:,} before"
         elif now.modified != self.modified:
-            changed = "was written to after"
+            changed = "was written to meanwhile"
         else:
             return
         raise SourceError(
-            f"{self.path} {changed} this source was opened, so its examples are "
-            "no longer where its leases say. Open the source again once the file is "
-            "complete, and leave it alone while training runs"
+            f"{self.path} {changed}, so its examples are no longer where its leases say. "
+            "Make the dataset again once the file is complete, and leave it alone while "
+            "training runs"
         )

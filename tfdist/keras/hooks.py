@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._short_traceback import ending_in_the_program
 from tfdist.keras import (
     building,
     compiled,
@@ -27,7 +29,6 @@ from tfdist.keras import (
     variable_hooks,
 )
 from tfdist.keras.driver import FitDriver, driver_of
-from tfdist.keras.short_traceback import ending_in_the_program
 
 _log = logging.getLogger("tfdist")
 # Models that were reported to be out of scope. Weak, so that it keeps none alive.
@@ -54,7 +55,7 @@ def install() -> None:
         for method, stage in building.STAGES.items():
             _note_stage(trainer, method, stage)
         for method in ("predict", *building.STAGES):
-            shortened = ending_in_the_program(getattr(trainer, method), _has_driver)
+            shortened = ending_in_the_program(getattr(trainer, method), _is_explained)
             setattr(trainer, method, shortened)
         _take_data_of_driver(epoch_iterator)
         own_traces.install()
@@ -82,8 +83,14 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
     setattr(owner, name, method)
 
 
-def _has_driver(model: Any) -> bool:
-    return driver_of(_strategy_of(model)) is not None
+def _is_explained(model: Any, error: Exception) -> bool:
+    """Whether the sentence of an error says it all, and its traceback may be short."""
+    is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return (
+        keras.config.is_traceback_filtering_enabled()
+        and driver_of(_strategy_of(model)) is not None
+        and (is_ours or isinstance(error, tf.errors.OpError))
+    )
 
 
 def _warn_of_no_scope(model: Any) -> None:

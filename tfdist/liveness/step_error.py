@@ -26,6 +26,11 @@ _SEVERAL = re.compile(
 _SHAPES = re.compile(
     "[Ii]ncompatible|not compatible|broadcastable|[Dd]imension|to reshape|same (size|shape)"
 )
+# Where in a pipeline, by names that TensorFlow gives.
+_OF_DATA = re.compile(
+    r"Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
+_CALL = re.compile(r'\n+(  File "(?P<path>[^"]+)", line \d+, in .*(?:\n    .*)*)')
 _FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
 # The last one named is the operation that failed; those before called its function.
 _NODE = re.compile(r"\{\{node (?:(?:[^}]*?/)?step_\d+/)?([^}]+)\}\}")
@@ -43,23 +48,23 @@ def remember(graph: tf.Graph) -> None:
     _graphs.add(graph)
 
 
-def shortened(
-    error: tf.errors.OpError, of_shapes: str = "", addition: str = ""
-) -> tf.errors.OpError:
+def shortened(error: tf.errors.OpError, of_shapes: str = "") -> tf.errors.OpError:
     """Returns an error of the same type with a short message.
 
     Args:
         error: The error.
         of_shapes: What to add to one about shapes that do not match.
-        addition: What to add to any, as a line of its own.
     """
     message = str(error.message)
     short = summary(message)
     if of_shapes and of_shapes not in short and is_about_shapes(message):
         short = f"{short}\n  {of_shapes}"
-    if addition:
-        short = f"{short}\n  {addition}"
-    return type(error)(error.node_def, error.op, short)
+    return saying(error, short)
+
+
+def saying(error: tf.errors.OpError, message: str) -> tf.errors.OpError:
+    """Returns an error of the same type with another message."""
+    return type(error)(error.node_def, error.op, message)
 
 
 def summary(text: str) -> str:
@@ -101,8 +106,18 @@ def reason(text: str) -> str:
         told = text  # There is no stack to skip.
     else:
         return text
-    after_the_stack = _FUNCTIONS.sub("", _SEVERAL.sub("", told))
-    return without_details(after_the_stack).strip() or text
+    for each in (_SEVERAL, _FUNCTIONS, _OF_DATA):
+        told = each.sub("", told)
+    return _with_calls_of_the_program(without_details(told)).strip() or text
+
+
+def _with_calls_of_the_program(text: str) -> str:
+    """Leaves the calls of libraries out of the traceback of a Python function."""
+
+    def kept(call: re.Match[str]) -> str:
+        return f"\n{call[1]}" if author(call["path"]) is Author.PROGRAM else ""
+
+    return _CALL.sub(kept, text)
 
 
 def is_about_shapes(text: str) -> bool:

@@ -9,11 +9,12 @@ from tfdist.liveness.step_error import summary, without_details
 
 _log = logging.getLogger("tfdist")
 
-# What the coordinator logs of an error that it then raises in the program. Each step that
-# is under way may have one.
+# What the coordinator logs of an error that it then raises in the program, or of steps that
+# end because of that. Each step that is under way may have one.
 _RAISED_TOO = (
     "encountered the following error when processing closure",
     "Start cancelling closures due to error",
+    "failed with CancelledError",
 )
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.data.record_places import source_error
 from tfdist.data.source_files import SourceFiles
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
+from tfdist.liveness.step_error import reason, saying
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.message import to_row
 from tfdist.parameter_server.fit.worker_input import WorkerInput
@@ -190,8 +192,13 @@ class Feed(Iterator[FedBatch]):
         # threads share one by default, so a read would wait for the slowest worker's
         # step.
         with _tf.executor_scope(self._executor):
-            for row in itertools.islice(self._begin(), count):
-                self._ahead.append(FedBatch(row, self))
+            try:
+                for row in itertools.islice(self._begin(), count):
+                    self._ahead.append(FedBatch(row, self))
+            except tf.errors.OpError as error:
+                message = str(error.message)
+                short = saying(error, reason(message))
+                raise (source_error(message) or short) from None
 
     def take(self, count: int) -> list[FedBatch]:
         """Takes the next `count` batches, or as many as are left.

@@ -29,6 +29,14 @@ _LAST_BATCH = (
 )
 
 
+Explain = Callable[[tf.errors.OpError], Exception]
+
+
+def as_it_is(error: tf.errors.OpError) -> Exception:
+    """Explains nothing."""
+    return error
+
+
 @dataclass(frozen=True, eq=False)
 class _Function:
     """A submitted function of some steps; `number` counts submissions from 1."""
@@ -39,7 +47,7 @@ class _Function:
     output: Any
     on_result: Callable[[Any], None]
     on_end: Callable[[Any], Callable[[], bool]]
-    describe: Callable[[], str]
+    explain: Explain
 
 
 class InFlight:
@@ -79,7 +87,7 @@ class InFlight:
         # What has ended, and waits for the others of its round.
         self._ended: list[tuple[_Function, Callable[[], bool]]] = []
         self._newest_result = 0
-        self._read_by_failed = ""
+        self._explain: Explain | None = None
         # The number of the last function that was submitted before a wait was given up.
         self._outlasted = 0
         self._submitter: int | None = None
@@ -100,7 +108,7 @@ class InFlight:
         steps: int = 1,
         batches: Any = None,
         on_end: Callable[[Any], Callable[[], bool]] = lambda _: _yes,
-        describe: Callable[[], str] = str,
+        explain: Explain = as_it_is,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
 
@@ -113,7 +121,7 @@ class InFlight:
             batches: Its batches, as `under_way` returns them; by default the argument.
             on_end: Called with the fetched result, whatever has finished before. Returns
                 what says whether the weights have what the function computed.
-            describe: Says what it reads, for the error if it fails.
+            explain: Takes its error if it fails, and returns what to raise.
 
         Returns:
             The remote value of its result.
@@ -130,7 +138,7 @@ class InFlight:
         batches = argument if batches is None else batches
         self._under_way.append(
             _Function(
-                self.submitted, steps, batches, output, on_result, on_end, describe
+                self.submitted, steps, batches, output, on_result, on_end, explain
             )
         )
         return output
@@ -215,7 +223,7 @@ class InFlight:
         self._ending = []
 
     def _take_result(self, function: _Function) -> None:
-        result = self.fetch(function.output, function.describe)
+        result = self.fetch(function.output, function.explain)
         # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:
             supervision.report_training()
@@ -278,12 +286,12 @@ class InFlight:
             self._forget()
             raise self._told(error) from None
 
-    def fetch(self, output: Any, describe: Callable[[], str] = str) -> Any:
+    def fetch(self, output: Any, explain: Explain = as_it_is) -> Any:
         """Waits for one function, and returns its result.
 
         Args:
             output: The remote value of its result.
-            describe: Says what it reads, for the error if it fails.
+            explain: Takes its error if it fails, and returns what to raise.
 
         Raises:
             tf.errors.OpError: The error of this or another function. No function is in
@@ -300,7 +308,7 @@ class InFlight:
             raise
         except Exception as error:
             if not isinstance(error, tf.errors.CancelledError):
-                self._read_by_failed = describe()
+                self._explain = explain
             self._forget()
             # If this function was cancelled because another failed, `join` raises the
             # error of that one. Joining also clears the error, which the coordinator
@@ -352,8 +360,10 @@ class InFlight:
             raise self._told(error) from None
 
     def _told(self, error: Exception) -> Exception:
-        read, self._read_by_failed = self._read_by_failed, ""
-        return _shortened(error, read)
+        explain, self._explain = self._explain or as_it_is, None
+        if not isinstance(error, tf.errors.OpError):
+            return error
+        return explain(shortened(error, _LAST_BATCH))
 
     def _give_up(self) -> None:
         self._forget()
@@ -363,8 +373,8 @@ class InFlight:
         # After an error, the coordinator has cancelled all functions; after a stall,
         # nobody fetches them. Either way they must not count towards `limit`.
         for each in (*self._ending, *self._under_way):
-            if not self._read_by_failed and _has_failed(each.output):
-                self._read_by_failed = each.describe()
+            if self._explain is None and _has_failed(each.output):
+                self._explain = each.explain
         self._under_way.clear()
         self._ending = []
         self._ended.clear()
@@ -402,9 +412,3 @@ def _has_failed(output: Any) -> bool:
     except Exception:
         return True
     return False
-
-
-def _shortened(error: Exception, read: str = "") -> Exception:
-    if not isinstance(error, tf.errors.OpError):
-        return error
-    return shortened(error, _LAST_BATCH, f"while it read {read}" if read else "")

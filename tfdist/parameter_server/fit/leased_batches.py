@@ -9,7 +9,8 @@ the function which the workers run.
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,18 @@ from tfdist.data.record_index import mean_length
 from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles
 from tfdist.data.stamp import Stamp
+from tfdist.data.transformations import above_a_source
 from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.liveness.step_error import saying
 from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.step_graph.copies import without_seeds
 from tfdist.parameter_server.step_graph.fragment import Fragment
 
 _log = logging.getLogger("tfdist")
 
+_NO_RECORD = "Dataset was empty."  # What TensorFlow says where it finds none.
 # A worker opens the file of a record in 60 to 80 microseconds, in which 1 Gbit/s sends 10 kB.
 _LEAST_RECORD_BYTES = 16_384
 # Each has functions of its own on the workers, the step among them. A program whose
@@ -51,7 +55,7 @@ class LeasedBatches(BatchStructure):
     Attributes:
         leases: The dataset of leases.
         lease: The structure of a lease.
-        source: The files.
+        files: The source, with its files as the last iteration found them.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class LeasedBatches(BatchStructure):
         self.pipeline = pipeline
         self.leases = dataset.leases
         self.lease = BatchStructure(self.leases.element_spec)
-        self.source = dataset.source
+        self.files = dataset.source
         self._row_key = f"{self.key} by lease {pipeline.key}"
 
     @property
@@ -80,17 +84,25 @@ class LeasedBatches(BatchStructure):
             SourceError: If those of a source of `tfdist.data` are not what they were.
         """
         if self.followed is None:
-            self.source.check()
-            return self.source
+            self.files.check()
+            return self.files
         there = []
         for path in self.followed.paths:
             # One that is missing is told when its turn comes.
             with contextlib.suppress(SourceError):
                 there.append(Stamp.of(path))
-        return SourceFiles(tuple(there), self.source.describe)
+        self.files = SourceFiles(tuple(there), self.files.describe)
+        return self.files
 
-    def describe(self, rows: tf.Tensor) -> str:
-        """Says what the leases in the rows of a message stand for."""
+    def explained(self, rows: tf.Tensor, error: tf.errors.OpError) -> Exception:
+        """Returns the error of a step on some leases, with what these stand for."""
+        told = f"{error.message}\n  while it read {self._describe(rows)}"
+        if changed := self.files.what_changed(error.message):
+            told = told.replace(_NO_RECORD, "no record begins where its lease says")
+            return SourceError(f"{changed}\n  {told}")
+        return saying(error, told)
+
+    def _describe(self, rows: tf.Tensor) -> str:
         columns = [
             np.concatenate(
                 [
@@ -100,7 +112,7 @@ class LeasedBatches(BatchStructure):
             )
             for part, spec in zip(rows.numpy().T, self.lease.present, strict=False)
         ]
-        return self.source.describe(*columns)
+        return self.files.describe(*columns)
 
     def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
         """Reads a batch, in the function being traced, and returns its tensors."""
@@ -148,7 +160,8 @@ class LeaseReaders:
 
     def __init__(self, files: SharedFiles) -> None:
         self._files = files
-        self._pipelines: dict[str, Pipeline] = {}
+        self._of_sources: dict[str, Pipeline] = {}
+        self._of_ordinary_ones: dict[str, Pipeline] = {}
         self._told: set[str] = set()
 
     def of(self, dataset: Any) -> LeasedBatches | None:
@@ -160,11 +173,13 @@ class LeaseReaders:
         try:
             leased = dataset if isinstance(dataset, LeasedDataset) else None
             if leased is not None:
-                return LeasedBatches(leased, self._pipeline_of(leased))
-            if transformation := _transformation(dataset):
-                raise unread.transformed(transformation)
+                pipeline = self._pipeline_of(leased, self._of_sources)
+                return LeasedBatches(leased, pipeline)
+            if path := _path_to_source(dataset):
+                names = [type(each).__name__ for each in path]
+                raise unread.transformed(above_a_source(names))
         except OnlyTheChiefReads as reason:
-            _tell(reason)
+            self._tell_once(reason)
             return None
         return self._of_ordinary(dataset)
 
@@ -199,9 +214,14 @@ class LeaseReaders:
             found = followed(dataset)
             if found is None or _is_endless(found.leased.leases):
                 return None
-            if (length := _length_of_records(found.paths)) < _LEAST_RECORD_BYTES:
+            length = _length_of_records(found.paths)
+            if not length:
+                return None
+            if length < _LEAST_RECORD_BYTES:
                 raise unread.short(length, _LEAST_RECORD_BYTES)
-            pipeline = self._pipeline_of(found.leased, _MOST_PIPELINES)
+            pipeline = self._pipeline_of(
+                found.leased, self._of_ordinary_ones, _MOST_PIPELINES
+            )
             return LeasedBatches(found.leased, pipeline, found)
         except OnlyTheChiefReads as reason:
             self._tell_once(reason)
@@ -210,12 +230,21 @@ class LeaseReaders:
     def _tell_once(self, reason: OnlyTheChiefReads) -> None:
         if reason.why not in self._told:
             self._told.add(reason.why)
-            _tell(reason)
+            _log.log(
+                logging.WARNING if reason.matters else logging.INFO,
+                "the chief reads this dataset and sends its examples to the workers: %s. "
+                "To have the workers read it, %s",
+                reason.why,
+                reason.what_to_do,
+            )
 
     def _pipeline_of(
-        self, dataset: LeasedDataset, most: float = float("inf")
+        self,
+        dataset: LeasedDataset,
+        pipelines: dict[str, Pipeline],
+        most: float = float("inf"),
     ) -> Pipeline:
-        """Returns what reads a dataset.
+        """Returns what reads a dataset, one of some pipelines or a new one of them.
 
         Raises:
             OnlyTheChiefReads: If workers cannot run it, or have so many others.
@@ -227,21 +256,20 @@ class LeaseReaders:
         inputs, values = _inputs_of(function), function.captured_inputs
         _keep(definition, function.inputs[len(inputs) :], values)
         key = digest(definition)
-        if key not in self._pipelines:
-            if len(self._pipelines) >= most:
-                raise unread.one_of_many(len(self._pipelines))
-            self._pipelines[key] = Pipeline(function, definition, key)
-        return self._pipelines[key]
+        if key not in pipelines:
+            if len(pipelines) >= most:
+                raise unread.one_of_many(len(pipelines))
+            pipelines[key] = Pipeline(function, definition, key)
+        return pipelines[key]
 
 
 def _length_of_records(paths: Sequence[str]) -> float:
     """Returns the mean length of records, as the first file that has some tells."""
     for path in paths:
-        try:
-            if length := mean_length(path):
+        # Whoever reads a pipe takes what it has.
+        with contextlib.suppress(OSError):
+            if os.path.isfile(path) and (length := mean_length(path)):
                 return length
-        except OSError:
-            break
     return 0.0
 
 
@@ -270,28 +298,14 @@ def _check(function: Any, definition: Any) -> None:
         raise unread.large(size, MAX_CONSTANT_BYTES)
 
 
-def _tell(reason: OnlyTheChiefReads) -> None:
-    _log.log(
-        logging.WARNING if reason.matters else logging.INFO,
-        "the chief reads this dataset and sends its examples to the workers: %s. To have "
-        "the workers read it, %s",
-        reason.why,
-        reason.what_to_do,
-    )
-
-
-def _transformation(dataset: Any) -> str | None:
-    """Returns the name of the transformation that follows a source, if one does."""
-    for above, below in _edges(dataset):
-        if isinstance(below, LeasedDataset):
-            return type(above).__name__.strip("_").removesuffix("Dataset").lower()
-    return None
-
-
-def _edges(dataset: Any) -> Iterator[tuple[Any, Any]]:
+def _path_to_source(dataset: Any) -> list[Any]:
+    """Returns the datasets from a dataset to a source that it reads; none without."""
     for each in _tf.inputs_of(dataset):
-        yield dataset, each
-        yield from _edges(each)
+        if isinstance(each, LeasedDataset):
+            return [dataset]
+        if path := _path_to_source(each):
+            return [dataset, *path]
+    return []
 
 
 def _keep(definition: Any, inside: list[tf.Tensor], values: list[tf.Tensor]) -> None:

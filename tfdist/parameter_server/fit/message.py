@@ -54,9 +54,13 @@ def tensors_from_row(structure: BatchStructure, row: tf.Tensor) -> list[tf.Tenso
     return structure.read(tensors) if isinstance(structure, LeasedBatches) else tensors
 
 
-def description(structure: BatchStructure, rows: tf.Tensor) -> str:
-    """Says what some rows stand for, if they do not have the batches themselves."""
-    return structure.describe(rows) if isinstance(structure, LeasedBatches) else ""
+def explained(
+    structure: BatchStructure, rows: tf.Tensor, error: tf.errors.OpError
+) -> Exception:
+    """Returns the error of a step on some rows, with what it read if they are leases."""
+    if isinstance(structure, LeasedBatches):
+        return structure.explained(rows, error)
+    return error
 
 
 def as_tensors(batch: Any) -> Any:

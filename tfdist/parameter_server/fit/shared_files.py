@@ -1,8 +1,8 @@
 """Whether every worker has the files that the chief has, at the same paths."""
 
+import contextlib
 import functools
 import os
-import stat
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -39,11 +39,16 @@ class SharedFiles:
         """Returns why workers cannot read some files, or "" if each of them can."""
         if self._strategy.presence.is_elastic:
             return "a worker that comes later may not have its files"
-        try:
-            stamps = [_regular(path) for path in paths]
-        except (OSError, SourceError) as error:
-            return str(error)
-        new = [each for each in stamps if each not in self._shared]
+        new = []
+        for path in paths:
+            # One that is missing is told when its turn comes.
+            with contextlib.suppress(SourceError):
+                stamp = Stamp.of(path)
+                if not os.path.isfile(path):
+                    return f"{stamp.path} is no regular file"
+                # No lease is of an empty file.
+                if stamp.size and stamp not in self._shared:
+                    new.append(stamp)
         problem = self._ask(new) if new else ""
         if not problem:
             self._shared.update(new)
@@ -92,15 +97,6 @@ class SharedFiles:
                 while each.is_alive():
                     each.join(_SECONDS_FOR_A_LOOK)
                     in_flight.check()
-
-
-def _regular(path: str) -> Stamp:
-    stamp = Stamp.of(path)
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise SourceError(f"{stamp.path} is no regular file")
-    if not stamp.size:
-        raise SourceError(f"{stamp.path} is empty")
-    return stamp
 
 
 def _fingerprints(names: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ With batches from a `Feed`, a call returns immediately while few steps per worke
 flight. With a single batch (`train_on_batch` and the like), it waits for the result.
 """
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -21,7 +22,7 @@ from tfdist.parameter_server.exchange import keeps_values
 from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.learning_rate import learning_rate_of
-from tfdist.parameter_server.fit.message import as_tensors, description, to_row
+from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
@@ -143,7 +144,7 @@ class WorkerSteps:
             argument,
             self._logs.take,
             steps,
-            describe=lambda: description(structure, argument),
+            explain=functools.partial(explained, structure, argument),
         )
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
@@ -261,7 +262,7 @@ class WorkerPredictions:
             if ahead.output is None:
                 self._ask_for(ahead)
         return self._in_flight.fetch(
-            data.output, lambda: description(data.feed.structure, data.row)
+            data.output, functools.partial(explained, data.feed.structure, data.row)
         )
 
     def on_batch(self, batch: Any) -> Any:

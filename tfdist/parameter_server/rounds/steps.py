@@ -1,6 +1,7 @@
 """Deals the batches of `fit` out to the workers, in rounds."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.strides import split
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.message import as_tensors, description, to_row
+from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
 from tfdist.parameter_server.fit.steps import WorkerSteps
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate
@@ -261,7 +262,7 @@ class RoundSteps(WorkerSteps):
             steps,
             message.batches,
             note_round,
-            lambda: description(message.structure, message.batches),
+            functools.partial(explained, message.structure, message.batches),
         )
 
     def _end_rounds(self, rounds: int, batches: int) -> None:
