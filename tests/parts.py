@@ -36,6 +36,7 @@ PARTS = {
         "test_pipeline_cut",
         "test_pipeline_features",
         "test_pipeline_replicas",
+        "test_split_*",
         "test_pipeline_stale",
     ),
     "embedding": (
@@ -367,6 +368,9 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_tensors_go_from_each_worker_to_the_next_one_only",
     ),
     "test_rounds": ("test_optimizer[Adam]", "test_steps_in_one_message"),
+    "test_split_pipeline": (
+        "test_equals_the_plain_layers[words-split6-2-2-1f1b-sgd-False]",
+    ),
     "test_ssh": ("test_the_tasks_run_on_their_hosts",),
     "test_whole_batch": (
         "test_matches_one_process[dice-MultiWorkerMirroredStrategy]",

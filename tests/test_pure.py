@@ -96,7 +96,17 @@ PURE = {
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
-    "pipeline": ["arguments", "cut", "errors", "order", "parts", "planned"],
+    "pipeline": [
+        "arguments",
+        "chain",
+        "cut",
+        "errors",
+        "nominal",
+        "order",
+        "parts",
+        "planned",
+        "step_time",
+    ],
     "placement": ["*"],
     "planning": [
         "forecast",

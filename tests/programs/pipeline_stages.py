@@ -148,7 +148,7 @@ def split(directory):
     strategy = tfdist.PipelineStrategy(1, microbatches=3)
     plain, x, expected = train()
     parts = {"first": 2, "second": tfdist.Split(2, "rows")}
-    model, _, history = train(strategy, parts)
+    model, _, history = train(strategy, split=parts)
     kept = Path(directory, "model.weights.h5")
     model.save_weights(kept)
     loaded = make()
