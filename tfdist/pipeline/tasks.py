@@ -136,7 +136,7 @@ class Tasks:
         """Adds the forward task of a stage."""
         stage = self._pipeline.stages[number]
         replica = self._replica_of[microbatch]
-        with self._task(number, replica) as results:
+        with self._task(self._of(number, microbatch)) as results:
             taken = {id: carried(self._values[microbatch, id]) for id in stage.takes}
             kept = _Kept(taken)
             has_tape = self._training and not self._recompute
@@ -163,8 +163,8 @@ class Tasks:
             scale: By what a loss is multiplied against underflow; 1 for most.
         """
         kept = self._kept.pop((number, microbatch))
-        replica = self._replica_of[microbatch]
-        with self._task(number, replica) as results:
+        of = self._of(number, microbatch)
+        with self._task(of) as results:
             if self._recompute:
                 # A copy of what was taken: TensorFlow would take equal operations on the
                 # same tensor for one, and keep its result.
@@ -172,7 +172,7 @@ class Tasks:
                 with drawing_again(kept.draws):
                     self._compute_on_tape(number, microbatch, kept, is_again=True)
             passed = self._pass_on(number, microbatch, kept, scale)
-            sums = self._replica(number, replica).add_up(passed[len(kept.taken) :])
+            sums = of.add_up(passed[len(kept.taken) :])
             by_taken = dict(zip(kept.taken, passed, strict=False))
             by_taken = {id: dense(g) for id, g in by_taken.items() if g is not None}
             sums = [each for each in sums if each is not None]
@@ -201,13 +201,15 @@ class Tasks:
             self._replicas[number, replica] = _Replica(stage, replica)
         return self._replicas[number, replica]
 
+    def _of(self, number: int, microbatch: int) -> _Replica:
+        return self._replica(number, self._replica_of[microbatch])
+
     def _replicas_of(self, number: int) -> list[_Replica]:
         return [self._replica(number, each) for each in sorted(set(self._replica_of))]
 
     @contextlib.contextmanager
-    def _task(self, number: int, replica: int) -> Iterator[list[Any]]:
+    def _task(self, of: _Replica) -> Iterator[list[Any]]:
         results: list[Any] = []
-        of = self._replica(number, replica)
         with on(of.device), tf.control_dependencies(of.after):
             yield results
             of.after = [tf.group(*(r for r in results if r is not None))]
@@ -216,7 +218,7 @@ class Tasks:
         self, number: int, microbatch: int, kept: _Kept, is_again: bool = False
     ) -> None:
         stage = self._pipeline.stages[number]
-        variables = self._replica(number, self._replica_of[microbatch]).variables
+        variables = self._of(number, microbatch).variables
         values = dict(kept.taken)
         share = self._shares[microbatch]
         with variables.in_use(keeps_changes=not is_again) as losses_of:
@@ -230,7 +232,7 @@ class Tasks:
     def _compute_on_tape(
         self, number: int, microbatch: int, kept: _Kept, is_again: bool = False
     ) -> None:
-        copies = self._replica(number, self._replica_of[microbatch]).variables.copies
+        copies = self._of(number, microbatch).variables.copies
         with tf.GradientTape() as kept.tape:
             for each in (*kept.taken.values(), *copies):
                 if _is_float(each):
@@ -241,7 +243,7 @@ class Tasks:
         self, number: int, microbatch: int, kept: _Kept, scale: Any
     ) -> list[Any]:
         """Returns the gradients by what was taken, and by the weights."""
-        weights = self._replica(number, self._replica_of[microbatch]).variables.weights
+        weights = self._of(number, microbatch).variables.weights
         targets, gradients = [], []
         for id, value in kept.given.items():
             parts = self._gradients.pop((microbatch, id), [])
