@@ -12,17 +12,22 @@ from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 pytestmark = pytest.mark.cluster
 
 PROGRAM = Path(__file__).parent / "programs" / "pipeline_stages.py"
+LOST_STAGE = PROGRAM.with_name("pipeline_lost_stage.py")
 
 
-def run(directory, program, *options):
+def launch(directory, program, *options):
     cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "launch.local", *cluster, STARTUP_FLAG]
         + [f"--log_dir={directory / 'logs'}", program, str(directory), *options],
         capture_output=True,
         text=True,
         timeout=PROGRAM_DEADLINE,
     )
+
+
+def run(directory, program, *options):
+    done = launch(directory, program, *options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
@@ -63,10 +68,16 @@ def test_what_it_saves_is_loaded_by_one_process(found):
 
 
 def test_a_lost_stage_comes_back_and_training_goes_on_from_its_backup(tmp_path):
-    done = run(tmp_path, PROGRAM.with_name("pipeline_lost_stage.py"))
+    done = run(tmp_path, LOST_STAGE, "SIGKILL")
     assert "worker:1 was killed by SIGKILL; restarted chief, worker:0" in done.stderr
     # One epoch of five steps was kept, and of the second two steps were lost.
     assert "epochs [1, 2, 3] iterations 20" in done.stdout
+
+
+def test_a_stopped_stage_is_named(tmp_path):
+    done = launch(tmp_path, LOST_STAGE, "SIGSTOP")
+    assert done.returncode != 0
+    assert "PeerLostError: worker:1 at " in done.stdout
 
 
 def test_without_waiting_each_batch_still_counts_once(tmp_path):

@@ -129,18 +129,20 @@ class PipelineDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Refuses models before their first step; at an error, forgets what is under way."""
         refusals.check(model)
-        if method != "fit":
-            yield
-            return
-        self._is_fitting = True
-        try:
-            yield
-        except BaseException:
-            for flow in self._flows:
-                flow.forget()
-            raise
-        finally:
-            self._is_fitting = False
+        # What a step returns is waited for after it, where Keras and callbacks read it.
+        with self._needing_workers():
+            if method != "fit":
+                yield
+                return
+            self._is_fitting = True
+            try:
+                yield
+            except BaseException:
+                for flow in self._flows:
+                    flow.forget()
+                raise
+            finally:
+                self._is_fitting = False
 
     def join(self) -> None:
         """Has all batches that are under way pass through all stages."""
@@ -214,6 +216,9 @@ class PipelineDriver(DefaultDriver):
         return _tf.function(in_replica, specs)
 
     def _run(self, function: Any, tensors: list[Any]) -> Any:
-        workers = self.strategy.workers
-        with workers.call() if workers else contextlib.nullcontext():
+        with self._needing_workers():
             return function(*tensors)
+
+    def _needing_workers(self) -> contextlib.AbstractContextManager[None]:
+        workers = self.strategy.workers
+        return workers.call() if workers else contextlib.nullcontext()
