@@ -289,3 +289,64 @@ def test_what_the_devices_do_not_allow_is_refused():
         tfdist.PipelineStrategy(5)
     with pytest.raises(tfdist.PipelineError, match="there is no such device"):
         tfdist.PipelineStrategy(2, devices=["/cpu:0", "/cpu:9"])
+
+
+class Counting(layers.Layer):
+    """Its output depends on how often it was called before."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.calls.assign_add(1.0)
+        return x * self.scale * (1 + self.calls)
+
+
+def test_what_is_computed_again_begins_with_the_state_of_the_first_time():
+    found = []
+    for recompute in (False, True):
+        strategy = tfdist.PipelineStrategy(2, 4, recompute=recompute)
+        model = built(
+            lambda: keras.Sequential([keras.Input((4,)), Counting(), layers.Dense(1)]),
+            strategy,
+            lambda: keras.optimizers.SGD(0.01),
+        )
+        model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+class SettingItsWeight(layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        self.scale.assign(self.scale * 0.5)
+        return x * self.scale
+
+
+class DrawingByItself(layers.Layer):
+    def call(self, x):
+        return x * tf.random.uniform(tf.shape(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "message"),
+    [
+        (SettingItsWeight, {"recompute": True}, "assigns its trainable weight"),
+        (SettingItsWeight, {"replicas": 2}, "assigns its trainable weight"),
+        (DrawingByItself, {"recompute": True}, "Draw by keras.random"),
+    ],
+)
+def test_layers_that_cannot_be_computed_again_or_in_copies_are_refused(
+    layer, options, message
+):
+    model = built(
+        lambda: keras.Sequential([keras.Input((4,)), layer(), layers.Dense(1)]),
+        tfdist.PipelineStrategy(2, 2, **options),
+    )
+    with pytest.raises(tfdist.PipelineError, match=message):
+        model.fit(X, Y, verbose=0)

@@ -12,6 +12,7 @@ from tfdist.pipeline.devices import on
 from tfdist.pipeline.gradients import add_up
 from tfdist.pipeline.microbatches import carried
 from tfdist.pipeline.pipeline import Stage
+from tfdist.pipeline.recompute import Found, refuse_weight
 
 LossesOf = Callable[[Any], list[Any]]
 """Returns what the last call of an operation passed to `add_loss`."""
@@ -34,9 +35,18 @@ class Originals:
         self.weights: list[Any] = stage.weights
 
     @contextlib.contextmanager
-    def in_use(self, keeps_changes: bool) -> Iterator[LossesOf]:
-        """Has layers compute with these variables in this context."""
-        yield _tf.losses_of_call
+    def in_use(self, found: Found, is_again: bool) -> Iterator[LossesOf]:
+        """Has layers compute with these variables in this context.
+
+        Args:
+            found: What variables had before this microbatch, if layers assign them.
+            is_again: Whether this was computed before, and then assigns nothing.
+        """
+        if not is_again:
+            yield _tf.losses_of_call
+        else:
+            with _in_scope(list(found.values())) as (_, losses_of):
+                yield losses_of
 
 
 class Copies:
@@ -65,28 +75,44 @@ class Copies:
         self.weights = self.copies = [by_id[id(each)] for each in stage.weights]
 
     @contextlib.contextmanager
-    def in_use(self, keeps_changes: bool) -> Iterator[LossesOf]:
+    def in_use(self, found: Found, is_again: bool) -> Iterator[LossesOf]:
         """Has layers compute with these copies in this context.
 
         Args:
-            keeps_changes: Whether what they assign is seen by later microbatches.
+            found: What variables have before this microbatch; filled the first time.
+            is_again: Whether this was computed before, and then assigns nothing.
         """
-        mapping = list(zip(self._variables, self._values, strict=True))
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
-
-            def losses_of(operation: Any) -> list[Any]:
-                found, scope.losses = scope.losses, []
-                return found
-
+        if not is_again:
+            pairs = zip(self._variables, self._values, strict=True)
+            found.update((id(each), (each, value)) for each, value in pairs)
+        mapping = [
+            found.get(id(v), (v, n))
+            for v, n in zip(self._variables, self._values, strict=True)
+        ]
+        with _in_scope(mapping) as (scope, losses_of):
             yield losses_of
-        if keeps_changes:
+        if not is_again:
             self._values = [scope.get_current_value(v) for v in self._variables]
+            for (variable, before), now in zip(mapping, self._values, strict=True):
+                if now is not before:
+                    refuse_weight(variable)
 
     @property
     def changed(self) -> list[tuple[keras.Variable, Any]]:
         """The variables that layers have assigned, and their values."""
         values = zip(self._variables, self._begun, self._values, strict=True)
         return [(v, now) for v, before, now in values if now is not before]
+
+
+@contextlib.contextmanager
+def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
+    with keras.StatelessScope(mapping, collect_losses=True) as scope:
+
+        def losses_of(operation: Any) -> list[Any]:
+            found, scope.losses = scope.losses, []
+            return found
+
+        yield scope, losses_of
 
 
 def assign_changes(replicas: list[Copies]) -> None:

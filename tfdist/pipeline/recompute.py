@@ -1,17 +1,20 @@
 """Computing a forward task again: with the same random numbers, and without side effects."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.keras.computation import computing
 from tfdist.keras.plain_computation import PlainComputation
+from tfdist.pipeline.errors import PipelineError
 
 Draws = list[Any]
 """The seeds that a forward task has drawn, in their order."""
+
+Found = dict[int, tuple[Any, Any]]
+"""Variables that a task assigns, and what they had before it, by their identity."""
 
 
 # Odd, so that replicas have seeds of their own, whatever the first one is.
@@ -19,8 +22,22 @@ _BETWEEN_REPLICAS = 0x9E3779B1
 
 
 class _Drawing(PlainComputation):
-    def __init__(self, draws: Draws, replica: int) -> None:
-        self._draws, self._replica = draws, replica
+    def __init__(self, draws: Draws, replica: int, found: Found) -> None:
+        self._draws, self._replica, self._found = draws, replica, found
+
+    def assign(self, variable: Any, value: Any) -> Any:
+        """Keeps what a variable has before its first assignment."""
+        refuse_weight(variable)
+        if id(variable) not in self._found:
+            self._found[id(variable)] = variable, tf.identity(variable.value)
+        return value
+
+    def assign_add(
+        self, keras_add: Callable[..., Any], variable: Any, value: Any
+    ) -> Any:
+        """Keeps what a variable has before its first assignment."""
+        self.assign(variable, value)
+        return keras_add(variable, value)
 
     def next_seed(self, keras_next: Callable[[], Any]) -> Any:
         """Returns the next seed of a replica, and keeps it."""
@@ -40,22 +57,49 @@ class _DrawingAgain(PlainComputation):
         """Returns the seed that was drawn before."""
         return next(self._draws)
 
-    def assign(self, variable: Any, value: Any) -> Any:
-        """Leaves a variable as the first computation has set it."""
-        return _tf.value_of(variable)
 
-    def assign_add(
-        self, keras_add: Callable[..., Any], variable: Any, value: Any
-    ) -> Any:
-        """Adds nothing: the first computation has."""
-        return variable
+def refuse_weight(variable: Any) -> None:
+    """Refuses a weight that a layer assigns, if its gradient would be by another value.
+
+    Raises:
+        PipelineError: If it is trainable.
+    """
+    if variable.trainable:
+        raise PipelineError(
+            f"a layer assigns its trainable weight {variable.path} while it computes, "
+            "which replicas and recompute would take the gradient of at another value. "
+            "Use replicas=1 and recompute=False"
+        )
 
 
-def drawing(draws: Draws, replica: int) -> contextlib.AbstractContextManager[None]:
-    """Keeps the seeds that are drawn in this context; each replica has its own."""
-    return computing(_Drawing(draws, replica))
+def drawing(
+    draws: Draws, replica: int, found: Found
+) -> contextlib.AbstractContextManager[None]:
+    """Keeps seeds and variables as this context finds them; each replica has its own seeds."""
+    return computing(_Drawing(draws, replica, found))
 
 
 def drawing_again(draws: Draws) -> contextlib.AbstractContextManager[None]:
-    """Draws seeds that were kept, and leaves Keras variables as they are."""
+    """Draws seeds that were kept."""
     return computing(_DrawingAgain(draws))
+
+
+@contextlib.contextmanager
+def refusing_unrepeatable() -> Iterator[None]:
+    """Refuses operations that computing again would not repeat, or would do twice.
+
+    What layers draw or assign through Keras adds none of them here.
+
+    Raises:
+        PipelineError: If a layer draws by `tf.random`, or assigns a `tf.Variable`.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    for each in graph.get_operations()[before:]:
+        if each.type.startswith(("Random", "TruncatedNormal", "Multinomial", "Assign")):
+            raise PipelineError(
+                f"recompute and max_staleness compute layers twice, but {each.name!r} "
+                f"({each.type}) draws other numbers the second time, or assigns again. Draw "
+                "by keras.random and assign variables of add_weight, or leave recompute out"
+            )

@@ -15,7 +15,13 @@ from tfdist.pipeline.devices import on
 from tfdist.pipeline.gradients import add_up, dense
 from tfdist.pipeline.microbatches import carried, part_of
 from tfdist.pipeline.pipeline import Pipeline, Stage
-from tfdist.pipeline.recompute import Draws, drawing, drawing_again
+from tfdist.pipeline.recompute import (
+    Draws,
+    Found,
+    drawing,
+    drawing_again,
+    refusing_unrepeatable,
+)
 
 
 @dataclass
@@ -27,6 +33,7 @@ class _Kept:
     losses: list[Any] = field(default_factory=list)
     tape: Any = None
     draws: Draws = field(default_factory=list)
+    found: Found = field(default_factory=dict)
 
 
 class _Replica:
@@ -142,7 +149,8 @@ class Tasks:
             has_tape = self._training and not self._recompute
             compute = self._compute_on_tape if has_tape else self._compute
             draws = self._recompute or replica
-            with drawing(kept.draws, replica) if draws else contextlib.nullcontext():
+            keeping = drawing(kept.draws, replica, kept.found)
+            with keeping if draws else contextlib.nullcontext():
                 compute(number, microbatch, kept)
             results += kept.given.values()
         for id, value in kept.given.items():
@@ -151,7 +159,7 @@ class Tasks:
         self.added += [each * tf.cast(share, each.dtype) for each in kept.losses]
         if self._training:
             if self._recompute:
-                kept = _Kept(taken, draws=kept.draws)
+                kept = _Kept(taken, draws=kept.draws, found=kept.found)
             self._kept[number, microbatch] = kept
 
     def backward(self, number: int, microbatch: int, scale: Any) -> None:
@@ -169,7 +177,7 @@ class Tasks:
                 # A copy of what was taken: TensorFlow would take equal operations on the
                 # same tensor for one, and keep its result.
                 kept.taken = {id: carried(value) for id, value in kept.taken.items()}
-                with drawing_again(kept.draws):
+                with drawing_again(kept.draws), refusing_unrepeatable():
                     self._compute_on_tape(number, microbatch, kept, is_again=True)
             passed = self._pass_on(number, microbatch, kept, scale)
             sums = of.add_up(passed[len(kept.taken) :])
@@ -221,7 +229,7 @@ class Tasks:
         variables = self._of(number, microbatch).variables
         values = dict(kept.taken)
         share = self._shares[microbatch]
-        with variables.in_use(keeps_changes=not is_again) as losses_of:
+        with variables.in_use(kept.found, is_again) as losses_of:
             for node in stage.nodes:
                 with scaled_activities(node.operation, share):
                     outputs = _tf.call_node(node, values, self._training)
