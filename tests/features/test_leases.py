@@ -315,3 +315,22 @@ def test_what_a_pipeline_costs(model, files, capsys):
     data = from_source(files).batch(8)
     exec(code, {"tf": tf, "model": model, "data": data})
     assert len(re.findall(r": [\d.]+ steps/s", capsys.readouterr().out)) == 2
+
+
+def slowly(x, y):
+    """Takes some milliseconds per example, in operations of TensorFlow."""
+    square = tf.fill([300, 300], x[0])
+    for _ in range(10):
+        square = tf.linalg.matmul(square, square) * 1e-9
+    return x + 0.0 * tf.math.tanh(square[0, :1]), y
+
+
+@pytest.mark.parameter_server
+def test_a_report_names_the_stage_that_costs_on_each_worker(strategy, model, files):
+    data = from_source(files).map(twice).map(slowly).batch(4)
+    model.fit(data.repeat(), steps_per_epoch=64, epochs=2, verbose=0)
+    report = strategy.pipeline_report(data, batches=6)
+    assert report.stages == ("reading", "map 1 (twice)", "map 2 (slowly)", "batch")
+    assert report.slowest_stages == ("map 2 (slowly)",) * strategy.num_workers
+    assert all(0.1 < share <= 1 for share in report.shares)
+    assert "what would help: for map 2 (slowly): num_parallel_calls" in str(report)
