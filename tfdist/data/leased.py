@@ -81,7 +81,9 @@ class LeasedDataset(_tf.SameDataset):
         if not self._has_batches:
             lease = tuple(part[tf.newaxis] for part in lease)
         _, open_lease = self.stages[stage]
-        return open_lease(*lease).reduce(tf.constant(0, tf.int64), _counted)
+        # As `read` does it: `reduce` has a tuner, whose end takes 10 ms.
+        read = open_lease(*lease).map(_one).batch(tf.shape(lease[0], tf.int64)[0])
+        return tf.size(read.get_single_element())
 
     def _then(
         self,
@@ -226,5 +228,5 @@ class LeasedDataset(_tf.SameDataset):
         return self._ordered(self.leases.with_options(*args, **kwargs))
 
 
-def _counted(count: tf.Tensor, *_: Any) -> tf.Tensor:
-    return count + 1
+def _one(*_: Any) -> tf.Tensor:
+    return tf.constant(True)

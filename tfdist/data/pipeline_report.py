@@ -92,7 +92,7 @@ class PipelineReport:
         stage = self.stages[totals.index(max(totals))]
         told = [f"for {stage}: {_HELPS[_kind(stage)]}"]
         reads = [sum(each) for each in self.seconds]
-        usual = statistics.median(map(sum, answered))
+        usual = statistics.median_low(map(sum, answered))
         for worker, read in enumerate(reads):
             if read > _SLOW * usual:
                 told.append(

@@ -18,6 +18,8 @@ from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders, Pipeline, traced
 from tfdist.parameter_server.fit.on_workers import on_workers
 
+# A message has several steps, and its worker reads for the next ones while it computes one.
+_AT_ONCE = 4
 _LOST = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.AbortedError)
 
 
@@ -47,13 +49,13 @@ def measured_pipeline(
             f"no report: the workers do not read this dataset by leases: {reason.why}. "
             f"To have them read it so, {reason.what_to_do}"
         ) from None
-    # The first prepares the functions.
-    leases = _leases(leased, batches + 1)
+    leases = _leases(leased, (-(-batches // _AT_ONCE) + 1) * _AT_ONCE)
+    groups = [leases[i : i + _AT_ONCE] for i in range(0, len(leases), _AT_ONCE)]
     away = {task.index for task in strategy.presence.away}
     workers = [each for each in range(strategy.num_workers) if each not in away]
     # All at the same time, as they read in training.
     answers = on_workers(
-        strategy, workers, functools.partial(_times, functions, leases)
+        strategy, workers, functools.partial(_times, functions, groups)
     )
     for worker, answer in answers.items():
         if isinstance(answer, tf.errors.OpError) and not isinstance(answer, _LOST):
@@ -70,19 +72,21 @@ def _of(answer: Any) -> tuple[float, ...]:
 
 
 def _timed(leased: LeasedDataset, stage: int) -> Any:
-    """Returns a function that reads a lease up to a stage, and returns the seconds."""
+    """Returns a function that reads leases up to a stage: the seconds of each."""
     read = functools.partial(leased.read_until, stage)
     specs = leased.leases.element_spec
     pipeline = Pipeline(*traced(read, specs))
 
-    def timed(*lease: tf.Tensor) -> tf.Tensor:
+    def timed(*leases: tuple[tf.Tensor, ...]) -> tf.Tensor:
         began = tf.timestamp()
         with tf.control_dependencies([began]):
-            after = [tf.identity(part) for part in lease]
-        with tf.control_dependencies(pipeline.read(after)):
-            return tf.timestamp() - began
+            after = [[tf.identity(part) for part in lease] for lease in leases]
+        done = [each for lease in after for each in pipeline.read(lease)]
+        with tf.control_dependencies(done):
+            return (tf.timestamp() - began) / len(leases)
 
-    return tf.function(timed, autograph=False).get_concrete_function(*specs)
+    function = tf.function(timed, autograph=False)
+    return function.get_concrete_function(*[specs] * _AT_ONCE)
 
 
 def _leases(leased: LeasedDataset, count: int) -> list[Any]:
@@ -91,16 +95,15 @@ def _leases(leased: LeasedDataset, count: int) -> list[Any]:
     if not _tf.is_of_this_cluster(leases):
         graph = _tf.dataset_graph(leases)
         leases = _tf.dataset_from_graph(graph, leases.element_spec)
-    return list(leases.take(count))
+    return list(leases.repeat().take(count))
 
 
-def _times(functions: list[Any], leases: list[Any]) -> tuple[float, ...]:
+def _times(functions: list[Any], groups: list[Any]) -> tuple[float, ...]:
     """Returns the seconds of each stage for a lease, on the device of the caller."""
 
     def mean(function: Any) -> float:
-        function(*leases[0])
-        rest = leases[1:] or leases
-        return statistics.fmean(float(function(*lease)) for lease in rest)
+        # The first prepares the function.
+        return statistics.fmean([float(function(*group)) for group in groups][1:])
 
     # What nobody has read before may come from a disk: so the source is read twice.
     first = mean(functions[0])
