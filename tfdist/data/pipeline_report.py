@@ -8,7 +8,7 @@ from tfdist.planning.view import render, table_of
 MIN_SHARE = 0.1
 """Below this share of a step, reading is not what limits training."""
 
-_SLOW = 2.0
+_SLOW = 3.0
 _HELPS = {
     "reading": (
         "a larger block= in from_files or from_source, so that what is read together lies "

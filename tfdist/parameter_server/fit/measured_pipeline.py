@@ -15,6 +15,7 @@ from tfdist.data.pipeline_report import (
     seconds_of_steps,
 )
 from tfdist.data.unread import OnlyTheChiefReads
+from tfdist.liveness.step_error import reason
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders, Pipeline, traced
 from tfdist.parameter_server.fit.on_workers import on_workers
 
@@ -43,11 +44,12 @@ def measured_pipeline(
     dataset = getattr(dataset, "tfdist_source", dataset)
     try:
         leased = readers.leased(dataset)
+        leased.source.check()
         functions = [_timed(leased, stage) for stage in range(len(leased.stages))]
-    except OnlyTheChiefReads as reason:
+    except OnlyTheChiefReads as found:
         raise SourceError(
-            f"no report: the workers do not read this dataset by leases: {reason.why}. "
-            f"To have them read it so, {reason.what_to_do}"
+            f"no report: the workers do not read this dataset by leases: {found.why}. "
+            f"To have them read it so, {found.what_to_do}"
         ) from None
     leases = _leases(leased, (-(-batches // _AT_ONCE) + 1) * _AT_ONCE)
     groups = [leases[i : i + _AT_ONCE] for i in range(0, len(leases), _AT_ONCE)]
@@ -57,9 +59,9 @@ def measured_pipeline(
     answers = on_workers(
         strategy, workers, functools.partial(_times, functions, groups)
     )
-    for worker, answer in answers.items():
+    for worker, answer in sorted(answers.items()):
         if isinstance(answer, tf.errors.OpError) and not isinstance(answer, _LOST):
-            raise SourceError(f"worker {worker} cannot read: {answer.message}")
+            raise SourceError(f"worker {worker} cannot read: {reason(answer.message)}")
     return PipelineReport(
         tuple(name for name, _ in leased.stages),
         tuple(_of(answers.get(each)) for each in range(strategy.num_workers)),
