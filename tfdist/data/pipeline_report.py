@@ -1,9 +1,12 @@
 """What a pipeline costs on each worker, and what would help. Pure."""
 
+import io
 import statistics
 from dataclasses import dataclass
 
-from tfdist.planning.view import render, table_of
+import rich.box
+import rich.console
+import rich.table
 
 MIN_SHARE = 0.1
 """Below this share of a step, reading is not what limits training."""
@@ -50,10 +53,10 @@ class PipelineReport:
     def shares(self) -> tuple[float | None, ...]:
         """The time to read a batch over that of a step, on each worker: at most 1.
 
-        While it reads, a worker may compute another step if it has processors for both.
-        So this is the most that steps can have waited for data.
+        An estimate of how long steps wait for data: less if a worker has processors free
+        to read ahead, more if reading and steps slow each other down.
 
-        >>> PipelineReport(("reading", "map 1"), ((0.1, 0.2), ()), (0.4, 0.5)).shares
+        >>> PipelineReport(("reading", "map 1"), ((0.25, 0.5), ()), (1.0, 1.0)).shares
         (0.75, None)
         """
         return tuple(
@@ -102,13 +105,10 @@ class PipelineReport:
         return "; ".join(told)
 
     def __str__(self) -> str:
-        table = table_of(
-            "worker",
-            *(f">{stage}" for stage in self.stages),
-            ">a batch",
-            ">a step",
-            ">share",
-        )
+        table = rich.table.Table(box=rich.box.ROUNDED)
+        table.add_column("worker")
+        for heading in (*self.stages, "a batch", "a step", "share"):
+            table.add_column(heading, justify="right")
         rows = zip(self.seconds, self.step_seconds, self.shares, strict=True)
         for worker, (read, step, share) in enumerate(rows):
             cells = [*read, sum(read)] if read else [None] * (len(self.stages) + 1)
@@ -117,7 +117,10 @@ class PipelineReport:
                 *map(_milliseconds, [*cells, step]),
                 "-" if share is None else f"{share:.0%}",
             )
-        lines = [render(table).rstrip("\n")]
+        text = io.StringIO()
+        # Rich shrinks a table to the width of its console.
+        rich.console.Console(file=text, width=10_000).print(table)
+        lines = [text.getvalue().rstrip("\n")]
         if not any(self.step_seconds):
             lines.append("no step was measured: call fit before, or pass step_seconds=")
         return "\n".join([*lines, f"what would help: {self.helps}"])

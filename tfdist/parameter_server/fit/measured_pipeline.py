@@ -65,8 +65,16 @@ def measured_pipeline(
     return PipelineReport(
         tuple(name for name, _ in leased.stages),
         tuple(_of(answers.get(each)) for each in range(strategy.num_workers)),
-        seconds_of_steps(step_seconds, strategy.worker_report().steps),
+        seconds_of_steps(step_seconds, _steps(strategy)),
     )
+
+
+def _steps(strategy: Any) -> tuple[int, ...]:
+    """Returns how many steps each worker has run; zeros if one of them is lost."""
+    try:
+        return strategy.worker_report().steps
+    except tf.errors.OpError:
+        return (0,) * strategy.num_workers
 
 
 def _of(answer: Any) -> tuple[float, ...]:
