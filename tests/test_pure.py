@@ -35,6 +35,7 @@ PURE = {
         "chain",
         "errors",
         "file_readers",
+        "pipeline_report",
         "record_index",
         "source_files",
         "stamp",
@@ -93,7 +94,7 @@ PURE = {
     ],
     "parameter_server": ["exchange", "exchange_report", "replicas"],
     "parameter_server.caching": ["decision", "report"],
-    "parameter_server.fit": ["pace"],
+    "parameter_server.fit": ["pace", "step_time"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
     "pipeline": [

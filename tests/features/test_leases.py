@@ -307,11 +307,79 @@ def test_backup_and_restore_begins_the_epoch_again(strategy, files, tmp_path):
 
 
 @pytest.mark.parameter_server
-def test_what_a_pipeline_costs(model, files, capsys):
+def test_what_a_pipeline_costs(strategy, model, files, capsys):
     """The program in docs/parameter-servers.md."""
     guide = (Path(__file__).parents[2] / "docs" / "parameter-servers.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", guide, re.M | re.S)
-    (code,) = (block for block in blocks if "one batch, kept" in block)
+    (code,) = (block for block in blocks if "pipeline_report(" in block)
     data = from_source(files).batch(8)
-    exec(code, {"tf": tf, "model": model, "data": data})
-    assert len(re.findall(r": [\d.]+ steps/s", capsys.readouterr().out)) == 2
+    exec(code, {"strategy": strategy, "model": model, "data": data})
+    assert "what would help: " in capsys.readouterr().out
+
+
+def slowly(x, y):
+    """Takes some milliseconds per example, in operations of TensorFlow."""
+    square = tf.fill([300, 300], x[0])
+    for _ in range(10):
+        square = tf.linalg.matmul(square, square) * 1e-9
+    return x + 0.0 * tf.math.tanh(square[0, :1]), y
+
+
+@pytest.mark.parameter_server
+def test_a_report_names_the_stage_that_costs_on_each_worker(strategy, model, files):
+    data = from_source(files).map(twice).map(slowly).batch(4)
+    model.fit(data.repeat(), steps_per_epoch=64, epochs=2, verbose=0)
+    report = strategy.pipeline_report(data, batches=6)
+    assert report.stages == ("reading", "map 1 (twice)", "map 2 (slowly)", "batch")
+    assert report.slowest_stages == ("map 2 (slowly)",) * strategy.num_workers
+    assert all(0.1 < share <= 1 for share in report.shares)
+    assert "what would help: for map 2 (slowly): num_parallel_calls" in str(report)
+
+
+@pytest.mark.parameter_server
+def test_a_report_of_ordinary_files(strategy, make_directory):
+    path = str(make_directory("reported") / "r")
+    with tf.io.TFRecordWriter(path) as file:
+        for _ in range(20):
+            file.write(bytes(20_000))
+    data = tf.data.TFRecordDataset([path]).map(lambda record: (record, 0)).batch(4)
+    report = strategy.pipeline_report(data, batches=2, step_seconds=1e-6)
+    assert report.stages == ("reading", "pipeline")
+    assert report.shares == (1.0,) * strategy.num_workers
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize("change", [with_python, with_filter])
+def test_there_is_no_report_of_what_the_chief_reads(strategy, files, change):
+    with pytest.raises(SourceError, match="calls Python|filter comes after"):
+        strategy.pipeline_report(change(from_source(files)))
+
+
+@pytest.mark.parameter_server
+def test_a_report_of_a_file_that_is_gone(strategy, own_files):
+    data = of_arrays(*own_files)
+    os.unlink(own_files[0])
+    with pytest.raises(SourceError, match=r"x.npy cannot be opened \(No such file"):
+        strategy.pipeline_report(data, batches=1)
+
+
+@pytest.mark.parameter_server
+def test_a_report_of_what_a_worker_cannot_compute(strategy, files):
+    def fails(x, y):
+        return x, tf.debugging.check_numerics(y / 0.0, "not a number")
+
+    with pytest.raises(SourceError, match="worker 0 cannot read: not a number"):
+        strategy.pipeline_report(from_source(files).map(fails).batch(8))
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize(
+    ("numbers", "why"),
+    [
+        ({"batches": 0}, "batches must be at least 1; received 0"),
+        ({"step_seconds": 0.0}, "step_seconds must be > 0 seconds; received 0.0"),
+    ],
+)
+def test_a_report_of_a_wrong_number(strategy, files, numbers, why):
+    with pytest.raises(ValueError, match=why):
+        strategy.pipeline_report(from_source(files).batch(8), **numbers)

@@ -126,9 +126,11 @@ def _leased(parts: Parts, element_spec: Any) -> LeasedDataset:
     spec = (tf.TensorSpec([None] if parts.has_batches else [], tf.string),)
     graph = tf.constant(parts.leases.SerializeToString())
 
+    def records_at(places: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(places).map(read)
+
     def open_lease(places: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.Dataset.from_tensor_slices(places).map(read)
-        variant = tf.data.experimental.to_variant(records)
+        variant = tf.data.experimental.to_variant(records_at(places))
         if parts.end != RECORDS:
             (variant,) = tf.graph_util.import_graph_def(
                 parts.reads, {f"{RECORDS}:0": variant}, [f"{parts.end}:0"], name="lease"
@@ -141,4 +143,5 @@ def _leased(parts: Parts, element_spec: Any) -> LeasedDataset:
         None,
         parts.has_batches,
         of_places(),
+        (("reading", records_at), ("pipeline", open_lease)),
     )

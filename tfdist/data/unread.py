@@ -183,3 +183,12 @@ def short(length: float, least: int) -> OnlyTheChiefReads:
         "begin with tfdist.data.from_files(paths)",
         matters=False,
     )
+
+
+def without_leases() -> OnlyTheChiefReads:
+    """Returns what is said of a dataset of which nothing is looked for in files."""
+    return OnlyTheChiefReads(
+        "it is small, endless, or without records, or its AutoShardPolicy is OFF",
+        "begin with tfdist.data.from_source or tfdist.data.from_files",
+        matters=False,
+    )

@@ -22,6 +22,7 @@ from tfdist.cluster.membership import (
 )
 from tfdist.cluster.presence import Presence, min_workers_of
 from tfdist.cluster.reach import have_workers_reach_ps
+from tfdist.data.pipeline_report import PipelineReport
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
@@ -359,6 +360,29 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
             noted.set,
             noted.in_each_step,
         )
+
+    def pipeline_report(
+        self,
+        dataset: tf.data.Dataset,
+        batches: int = 32,
+        step_seconds: float | None = None,
+    ) -> PipelineReport:
+        """Measures what a pipeline costs each worker, stage by stage, and what would help.
+
+        Each worker reads so many batches alone, once for each stage: call it between calls
+        of `fit`. As any iteration, it takes one of the orders of a dataset that shuffles.
+
+        Args:
+            dataset: One that workers read by leases.
+            batches: How many batches each worker reads.
+            step_seconds: How long a training step takes on a worker. By default as in the
+                last epoch of `fit`; one of few steps tells little.
+
+        Raises:
+            SourceError: If workers do not read it by leases, with the reason; or if one of
+                them cannot.
+        """
+        return self.fit_driver.pipeline_report(dataset, batches, step_seconds)
 
     @property
     def consistency_setting(self) -> str:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
@@ -21,10 +22,12 @@ from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders
+from tfdist.parameter_server.fit.measured_pipeline import measured_pipeline
 from tfdist.parameter_server.fit.pace import Pace
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
+from tfdist.parameter_server.fit.step_time import StepTime
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
 
@@ -62,6 +65,8 @@ class ParameterServerDriver(DefaultDriver):
         self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
         self._told_of_small_calls = False
         self._lease_readers = LeaseReaders(SharedFiles(strategy))
+        self._step_time = StepTime(lambda: in_flight.steps_finished)
+        self._method = ""
         self.fits = 0
         self.is_within_epoch = False
 
@@ -114,6 +119,7 @@ class ParameterServerDriver(DefaultDriver):
         """Continues `fit` from its checkpoint; waits for pending steps on errors."""
         if method == "fit":
             measure_staleness(self.strategy, arguments)
+        outer, self._method = self._method, method
         try:
             # A call within a callback of another one, whose steps are under way.
             self._in_flight.collect()
@@ -137,6 +143,7 @@ class ParameterServerDriver(DefaultDriver):
                 raise raised from None
             raise
         finally:
+            self._method = outer
             # The generator of its steps may live on, in the error's traceback.
             self.is_within_epoch = False
 
@@ -209,12 +216,27 @@ class ParameterServerDriver(DefaultDriver):
                 pace.chosen,
                 is_shown,
             )
+        if self._method == "fit":
+            steps = self._step_time.during(steps)
         return self._within_epoch(steps)
 
     def _within_epoch(self, steps: Iterator[Any]) -> Iterator[Any]:
         self.is_within_epoch = True
         yield from steps
         self.is_within_epoch = False
+
+    def pipeline_report(
+        self, dataset: Any, batches: int, step_seconds: float | None
+    ) -> PipelineReport:
+        """Measures what a pipeline costs on the workers; see the strategy."""
+        seconds = self._step_time.seconds
+        if step_seconds is None and seconds is not None:
+            step_seconds = seconds * self.strategy.num_replicas
+        self._in_flight.join()
+        with self.strategy.activity.call():
+            return measured_pipeline(
+                self.strategy, self._lease_readers, dataset, batches, step_seconds
+            )
 
     def storing(
         self, model: Any, operation: str

@@ -171,17 +171,33 @@ class LeaseReaders:
         files or is large, a line in the log says why, and what to do.
         """
         try:
-            leased = dataset if isinstance(dataset, LeasedDataset) else None
-            if leased is not None:
-                pipeline = self._pipeline_of(leased, self._of_sources)
-                return LeasedBatches(leased, pipeline)
-            if path := _path_to_source(dataset):
-                names = [type(each).__name__ for each in path]
-                raise unread.transformed(above_a_source(names))
+            found = leased_of(dataset)
+            if found is None:
+                return None
+            if isinstance(found, LeasedDataset):
+                return LeasedBatches(found, self._pipeline_of(found, self._of_sources))
+            pipeline = self._pipeline_of(
+                found.leased, self._of_ordinary_ones, _MOST_PIPELINES
+            )
+            return LeasedBatches(found.leased, pipeline, found)
         except OnlyTheChiefReads as reason:
             self._tell_once(reason)
             return None
-        return self._of_ordinary(dataset)
+
+    def leased(self, dataset: Any) -> LeasedDataset:
+        """Returns a dataset that the workers can read by leases now.
+
+        Raises:
+            OnlyTheChiefReads: If the chief has to read it.
+        """
+        found = leased_of(dataset)
+        if found is None:
+            raise unread.without_leases()
+        if isinstance(found, LeasedDataset):
+            return found
+        if why_not := self._files.why_not(found.paths):
+            raise unread.not_shared(why_not)
+        return found.leased
 
     def can_read(self, leased: LeasedBatches) -> bool:
         """Whether all workers have the files of a dataset now, as the chief has them.
@@ -203,29 +219,6 @@ class LeaseReaders:
                 TURN_OFF,
             )
         return not why_not
-
-    def _of_ordinary(self, dataset: Any) -> LeasedBatches | None:
-        """Returns how workers read what was not made by `tfdist.data`."""
-        policy = dataset.options().experimental_distribute.auto_shard_policy
-        # Endless ones are read by the workers without leases, if they can be.
-        if policy == tf.data.experimental.AutoShardPolicy.OFF or _is_endless(dataset):
-            return None
-        try:
-            found = followed(dataset)
-            if found is None or _is_endless(found.leased.leases):
-                return None
-            length = _length_of_records(found.paths)
-            if not length:
-                return None
-            if length < _LEAST_RECORD_BYTES:
-                raise unread.short(length, _LEAST_RECORD_BYTES)
-            pipeline = self._pipeline_of(
-                found.leased, self._of_ordinary_ones, _MOST_PIPELINES
-            )
-            return LeasedBatches(found.leased, pipeline, found)
-        except OnlyTheChiefReads as reason:
-            self._tell_once(reason)
-            return None
 
     def _tell_once(self, reason: OnlyTheChiefReads) -> None:
         if reason.why not in self._told:
@@ -249,18 +242,52 @@ class LeaseReaders:
         Raises:
             OnlyTheChiefReads: If workers cannot run it, or have so many others.
         """
-        traced = tf.function(dataset.read, autograph=False)
-        function = traced.get_concrete_function(*dataset.leases.element_spec)
-        definition = function.graph.as_graph_def()
-        _check(function, definition)
-        inputs, values = _inputs_of(function), function.captured_inputs
-        _keep(definition, function.inputs[len(inputs) :], values)
-        key = digest(definition)
+        function, definition, key = traced(dataset.read, dataset.leases.element_spec)
         if key not in pipelines:
             if len(pipelines) >= most:
                 raise unread.one_of_many(len(pipelines))
             pipelines[key] = Pipeline(function, definition, key)
         return pipelines[key]
+
+
+def leased_of(dataset: Any) -> LeasedDataset | Followed | None:
+    """Returns a dataset that workers may read by leases, or None if none is to be.
+
+    Raises:
+        OnlyTheChiefReads: If the chief has to read it.
+    """
+    if isinstance(dataset, LeasedDataset):
+        return dataset
+    if path := _path_to_source(dataset):
+        names = [type(each).__name__ for each in path]
+        raise unread.transformed(above_a_source(names))
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    # Endless ones are read by the workers without leases, if they can be.
+    if policy == tf.data.experimental.AutoShardPolicy.OFF or _is_endless(dataset):
+        return None
+    found = followed(dataset)
+    if found is None or _is_endless(found.leased.leases):
+        return None
+    length = _length_of_records(found.paths)
+    if not length:
+        return None
+    if length < _LEAST_RECORD_BYTES:
+        raise unread.short(length, _LEAST_RECORD_BYTES)
+    return found
+
+
+def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
+    """Traces what reads a lease: the arguments of a `Pipeline`.
+
+    Raises:
+        OnlyTheChiefReads: If workers cannot run it.
+    """
+    function = tf.function(read, autograph=False).get_concrete_function(*lease_specs)
+    definition = function.graph.as_graph_def()
+    _check(function, definition)
+    inputs, values = _inputs_of(function), function.captured_inputs
+    _keep(definition, function.inputs[len(inputs) :], values)
+    return function, definition, digest(definition)
 
 
 def _length_of_records(paths: Sequence[str]) -> float:

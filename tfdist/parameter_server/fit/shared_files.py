@@ -1,23 +1,20 @@
 """Whether every worker has the files that the chief has, at the same paths."""
 
 import contextlib
-import functools
 import os
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.data.errors import SourceError
 from tfdist.data.stamp import Stamp
+from tfdist.parameter_server.fit.on_workers import on_workers
 
 # What is compared of each file: its size, and so many bytes at its beginning and its end.
 _MOST_BYTES = 1024
 _AT_ONCE = 16
 _BUFFER_BYTES = 4096
-_SECONDS_FOR_A_LOOK = 0.05
 
 
 class SharedFiles:
@@ -64,39 +61,20 @@ class SharedFiles:
         names = tf.constant([os.fsencode(each.path) for each in stamps])
         sizes = tf.constant([each.size for each in stamps], tf.int64)
         expected = dict(self._look(names, sizes).numpy().tolist())
-        found: dict[int, dict[int, int]] = {}
-
-        def ask(worker: int) -> None:
-            device = f"/job:worker/replica:0/task:{worker}/device:CPU:0"
-            own = _tf.new_executor()
-            try:
-                with _tf.executor_scope(own), tf.device(device):
-                    found[worker] = dict(self._look(names, sizes).numpy().tolist())
-            except tf.errors.OpError:
-                # A worker that is lost has none. The executor would raise it once more.
-                own.clear_error()
-
         workers = range(self._strategy.num_workers)
-        self._wait_for([functools.partial(ask, each) for each in workers])
+        answers = on_workers(
+            self._strategy,
+            workers,
+            lambda: dict(self._look(names, sizes).numpy().tolist()),
+        )
         for i, stamp in enumerate(stamps):
             for worker in workers:
-                has = found.get(worker, {}).get(i)
+                found = answers[worker]
+                # A worker that is lost has none.
+                has = found.get(i) if isinstance(found, dict) else None
                 if has is None or has != expected.get(i):
                     return f"worker {worker} has not the chief's {stamp.path}"
         return ""
-
-    def _wait_for(self, calls: list[Any]) -> None:
-        """Makes some calls at the same time, and ends with an error if training stalls."""
-        # Python would wait at its end for the threads of a pool.
-        threads = [threading.Thread(target=each, daemon=True) for each in calls]
-        for each in threads:
-            each.start()
-        in_flight = self._strategy.in_flight
-        with in_flight.waiting():
-            for each in threads:
-                while each.is_alive():
-                    each.join(_SECONDS_FOR_A_LOOK)
-                    in_flight.check()
 
 
 def _fingerprints(names: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
