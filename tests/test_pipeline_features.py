@@ -287,6 +287,10 @@ def test_refused_with_what_to_do(make, stages, compiled, message):
 def test_what_the_devices_do_not_allow_is_refused():
     with pytest.raises(tfdist.PipelineError, match="5 stages need as many devices"):
         tfdist.PipelineStrategy(5)
+    with pytest.raises(tfdist.PipelineError, match="devices is a list of names"):
+        tfdist.PipelineStrategy(2, devices="/cpu:0")
+    with pytest.raises(tfdist.PipelineError, match="recompute must be True or False"):
+        tfdist.PipelineStrategy(2, recompute="yes")
     with pytest.raises(tfdist.PipelineError, match="there is no such device"):
         tfdist.PipelineStrategy(2, devices=["/cpu:0", "/cpu:9"])
 

@@ -184,7 +184,8 @@ def test_refuses_what_is_no_number_of_replicas(replicas):
 
 def test_refuses_more_replicas_than_devices():
     with pytest.raises(
-        PipelineError, match="2 stages need as many devices for each of 3 replicas"
+        PipelineError,
+        match="2 stages need as many devices in each of 3 replicas; there are 1 in each",
     ):
         tfdist.PipelineStrategy(2, replicas=3)
     with pytest.raises(PipelineError, match="replicas=5 needs as many devices"):

@@ -69,6 +69,17 @@ def checked_microbatches(microbatches: Any) -> int:
     return microbatches
 
 
+def checked_recompute(recompute: Any) -> bool:
+    """Returns whether activations are computed again.
+
+    Raises:
+        PipelineError: If it is no bool.
+    """
+    if not isinstance(recompute, bool):
+        raise PipelineError(f"recompute must be True or False; received {recompute!r}")
+    return recompute
+
+
 def checked_replicas(replicas: Any, max_staleness: int) -> int:
     """Returns the number of replicas.
 
@@ -162,9 +173,9 @@ def devices_of(
         numbers = list(range(stages if isinstance(stages, int) else len(stages)))
     needed = max(numbers) + 1
     if needed > len(available):
-        of_each = f" for each of {count} replicas" if count > 1 else ""
+        each = f" in each of {count} replicas" if count > 1 else ""
         raise PipelineError(
-            f"{needed} stages need as many devices{of_each}; there are {len(available)}: "
+            f"{needed} stages need as many devices{each}; there are {len(available)}{each}: "
             f"{', '.join(available)}. Start more workers (--num_workers={needed * count}), "
             "pass more devices, or ask for fewer stages or replicas"
         )

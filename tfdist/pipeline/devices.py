@@ -35,6 +35,8 @@ def devices_here(given: Sequence[str] | None) -> tuple[str, ...]:
     if given is None:
         gpus = [name for name in existing if "GPU" in name]
         return tuple(gpus or (name for name in existing if "CPU" in name))
+    if isinstance(given, str):
+        raise PipelineError(f"devices is a list of names; received {given!r}")
     names = tuple(full_name(each) for each in given)
     for name, each in zip(names, given, strict=True):
         if name not in existing:

@@ -100,7 +100,7 @@ class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
         self.given_stages = arguments.checked_stages(stages)
         self.microbatches = arguments.checked_microbatches(microbatches)
         self.schedule = arguments.checked_schedule(schedule)
-        self.recompute = recompute
+        self.recompute = arguments.checked_recompute(recompute)
         self.max_staleness = arguments.checked_staleness(max_staleness)
         self.replicas = arguments.checked_replicas(replicas, self.max_staleness)
         self.workers: Any = None
