@@ -457,3 +457,48 @@ def test_lora(regression, trains):
     model, history = trains(build, *regression, epochs=3, steps=3 * STEPS)
     assert history["loss"][-1] < history["loss"][0]
     np.testing.assert_array_equal(model.layers[0]._kernel.numpy(), kernels[0])
+
+
+class DrawingInTraining(layers.Layer):
+    """Draws without a seed, and not where a model is built."""
+
+    def call(self, x, training=None):
+        if not training:
+            return x
+        return x + 0.01 * keras.random.normal(keras.ops.shape(x))
+
+
+class DrawingInPredictions(layers.Layer):
+    def call(self, x, training=None):
+        if training is not False:
+            return x
+        return x + keras.random.normal(keras.ops.shape(x))
+
+
+@pytest.mark.feature(
+    "`keras.random` without a seed in a layer",
+    "approximate",
+    "two workers may draw the same numbers, for different batches",
+    synchronous="yes",
+)
+@pytest.mark.parametrize("generator", ["new", "from before"])
+@pytest.mark.sets_own_value("^seed_generator_state", "numbers are drawn twice at worst")
+def test_random_numbers_without_a_seed_in_a_layer(regression, fits, generator):
+    keras.utils.clear_session()
+    if generator == "from before":
+        keras.random.normal((2,))
+
+    def build():
+        return compiled(DrawingInTraining(), layers.Dense(1))
+
+    fits(build, *regression, exact=False)
+
+
+@pytest.mark.sets_own_value("^seed_generator_state", "numbers are drawn twice at worst")
+def test_random_numbers_without_a_seed_in_predictions(strategy, regression):
+    keras.utils.clear_session()
+    with strategy.scope():
+        model = compiled(DrawingInPredictions(), layers.Dense(1))
+    first, second = (model.predict(regression[0], verbose=0) for _ in range(2))
+    assert np.std(first - second) > 0
+

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import advise
+from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import own_trace, traced_alone
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
@@ -27,12 +28,14 @@ from tfdist.keras.step_writes import NotingScope, check_writes, noting
 
 _log = logging.getLogger("tfdist")
 
-TRAIN, TEST = "train", "test"
+TRAIN, TEST, PREDICT = "train", "test", "predict"
 STAGES = {
     "fit": TRAIN,
     "train_on_batch": TRAIN,
     "evaluate": TEST,
     "test_on_batch": TEST,
+    "predict": PREDICT,
+    "predict_on_batch": PREDICT,
 }
 """Which step of a model each trainer method runs."""
 
@@ -57,10 +60,12 @@ _writes: "weakref.WeakKeyDictionary[Any, dict[str, dict[int, str]]]" = (
     weakref.WeakKeyDictionary()
 )
 _rehearsed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
+_makes_state: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Models whose step has created a variable while it was traced."""
 
 
 def stage() -> str:
-    """Returns the kind of step that Keras is about to run: TRAIN or TEST."""
+    """Returns the kind of step that Keras is about to run: TRAIN, TEST or PREDICT."""
     return _stage.get()
 
 
@@ -85,20 +90,20 @@ def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
 
 
 def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
-    """Returns a model's `train_step` or `test_step`, unwrapped from a `@tf.function`.
+    """Returns a model's step of a stage, unwrapped from a `@tf.function`.
 
     The step is traced as part of the function that each replica runs. A `tf.function`
     of the user's would be traced once, and keep the state of the replica it was traced
     for.
     """
-    step = model.train_step if stage == TRAIN else model.test_step
+    step = getattr(model, f"{stage}_step")
     step = traced_alone(getattr(step, "python_function", step))
 
     @functools.wraps(step)
     def compared(*args: Any, **kwargs: Any) -> Any:
         if optimizers_to_apply() is not None:
             return step(*args, **kwargs)
-        with noting() as traced:
+        with noting() as traced, _creating_nothing(model):
             results = step(*args, **kwargs)
         check_writes(_writes.get(model, {}).get(stage, {}), traced, step.__name__)
         return results
@@ -130,17 +135,24 @@ def build(
     """
     # Compiling again replaces the optimizer and the loss, which may need new variables.
     key = (stage(), id(model.optimizer), id(model._compile_loss))
-    if key in _rehearsed.get(model, ()):
+    makes_state = model in _makes_state
+    if key in _rehearsed.get(model, ()) and not makes_state:
         return
+    _makes_state.discard(model)
     was_built = bool(model.weights)
-    problem = _build_by_call(model, strategy, element_spec)
+    problem = None
+    if stage() != PREDICT:
+        problem = _build_by_call(model, strategy, element_spec)
     is_own = _has_own_step(model)
     if problem and not is_own:
         raise problem
     # The step may use variables that `call` did not create: those of a second optimizer,
     # or of layers that only training uses.
     is_needed = (
-        is_own or always or any(not layer.built for layer in _tf.flatten_layers(model))
+        is_own
+        or always
+        or makes_state
+        or any(not layer.built for layer in _tf.flatten_layers(model))
     )
     if is_needed:
         try:
@@ -160,8 +172,52 @@ def build(
         _rehearsed.setdefault(model, set()).add(key)
 
 
+def trace_with_state(model: Any, element_spec: Any, trace: Callable[[], Any]) -> Any:
+    """Traces a step of a model, whose state may be made when it is first called.
+
+    `keras.random` makes a generator where a layer first draws without a seed, which may
+    be in training only. To rehearse each step for that would cost each program a trace;
+    so a trace that creates a variable is given up, and follows a rehearsal.
+
+    Args:
+        model: The Keras model.
+        element_spec: The structure of type specs of a batch.
+        trace: Traces what `step_of` has returned.
+
+    Returns:
+        What `trace` returns.
+    """
+    try:
+        return trace()
+    except Exception:
+        if model not in _makes_state:
+            raise
+    driver = driver_of(model.distribute_strategy)
+    assert driver
+    driver.build(model, element_spec)
+    return trace()
+
+
+@contextlib.contextmanager
+def _creating_nothing(model: Any) -> Iterator[None]:
+    """Stops a trace of a step where it would create a variable."""
+
+    def stop(create: Callable[..., Any], **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            return create(**kwargs)
+        # Kept here, since Keras raises errors of its own in the place of a layer's.
+        _makes_state.add(model)
+        raise RuntimeError(
+            f"a step of {model.name!r} creates the variable {kwargs.get('name')!r} each "
+            "time it is traced. Create it once, in __init__ or build of a layer"
+        )
+
+    with generator_in_scope(), tf.variable_creator_scope(stop):
+        yield
+
+
 def _has_own_step(model: Any) -> bool:
-    name = "train_step" if stage() == TRAIN else "test_step"
+    name = f"{stage()}_step"
     is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
     return name in vars(model) or not is_inherited
 

@@ -54,7 +54,7 @@ def install() -> None:
             _surround_by_driver(trainer, method)
         for method, stage in building.STAGES.items():
             _note_stage(trainer, method, stage)
-        for method in ("predict", *building.STAGES):
+        for method in building.STAGES:
             shortened = ending_in_the_program(getattr(trainer, method), _is_explained)
             setattr(trainer, method, shortened)
         _take_data_of_driver(epoch_iterator)

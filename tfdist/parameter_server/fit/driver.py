@@ -153,7 +153,7 @@ class ParameterServerDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch."""
         given = callbacks_of(arguments)
-        stage = building.STAGES.get(method)
+        stage = building.STAGES[method] if method != "predict" else None
         pace = None
         if stage is not None and sees_batches(given, stage):
             self._tell_of_small_calls(model)

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.building import PREDICT, step_of, trace_with_state
 from tfdist.keras.logs import StepLogs
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
@@ -190,13 +191,18 @@ class WorkerSteps:
         gate = self._gate
         if (structure.key, gate) not in self._traced:
             give_to_workers(self._model)
-            traced = WorkerFunction(
-                self._strategy,
-                lambda batch: self._logs.pack(self._step(batch)),
-                structure,
-                gate,
-                self._rounds,
-                self._caching if keeps_values(self._strategy.exchange) else None,
+            caching = keeps_values(self._strategy.exchange)
+            traced = trace_with_state(
+                self._model,
+                structure.specs,
+                lambda: WorkerFunction(
+                    self._strategy,
+                    lambda batch: self._logs.pack(self._step(batch)),
+                    structure,
+                    gate,
+                    self._rounds,
+                    self._caching if caching else None,
+                ),
             )
             # Before a worker runs any of it.
             check_captures(traced.step.function, self._model)
@@ -279,8 +285,14 @@ class WorkerPredictions:
         if structure.row_key not in self._traced:
             self._build(structure)
             give_to_workers(self._model)
-            traced = WorkerFunction(
-                self._model.distribute_strategy, self._model.predict_step, structure
+            strategy, step = (
+                self._model.distribute_strategy,
+                step_of(self._model, PREDICT),
+            )
+            traced = trace_with_state(
+                self._model,
+                structure.specs,
+                lambda: WorkerFunction(strategy, step, structure),
             )
             check_captures(traced.step.function, self._model)
             self._traced[structure.row_key] = traced.on_rows(1)

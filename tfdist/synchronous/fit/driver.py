@@ -64,13 +64,16 @@ class SynchronousDriver(DefaultDriver):
         is_batch = not any(isinstance(each, tf.TypeSpec) for each in leaves)
         structure_of = BatchStructure.of_batch if is_batch else BatchStructure
         structure = structure_of(element_spec)
-        steps = ReplicaSteps(model, building.step_of(model, building.stage()))
+        stage = building.stage()
+        functions: ReplicaSteps | ReplicaPredictions = ReplicaPredictions(model)
+        if stage != building.PREDICT:
+            functions = ReplicaSteps(model, building.step_of(model, stage))
         with fixed_rows.explained(is_batch or structure.has_fixed_rows):
             building.build(
                 model,
                 self.strategy,
                 structure.specs,
-                lambda batch: steps.rehearse(structure, batch),
+                lambda batch: functions.rehearse(structure, batch),
                 # In eager mode there is no graph, so kinds come from a rehearsal.
                 always=bool(model.run_eagerly),
                 any_rows=True,
@@ -105,7 +108,7 @@ class SynchronousDriver(DefaultDriver):
         Cost: a message of 8 bytes per worker.
         """
         given = callbacks_of(arguments)
-        stage = building.STAGES.get(method)
+        stage = building.STAGES[method] if method != "predict" else None
         stride = None
         if stage is not None:
             one_by_one = model.run_eagerly or sees_batches(given, stage)

@@ -7,10 +7,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.building import trace_with_state
 from tfdist.liveness.peers import naming_lost_peers
 from tfdist.synchronous.fit.all_rows import refusal_in
 from tfdist.synchronous.fit.fixed_rows import explained
 from tfdist.synchronous.fit.input import ShardedIterator
+from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.fit.shares import row_count
 
 
 class ModelFunctions:
@@ -34,22 +38,49 @@ class ModelFunctions:
         self._traced: dict[str, Callable[..., Any]] = {}
 
     def function(
-        self, key: str, execute: Callable[..., Any], signature: Any = None
+        self,
+        key: str,
+        structure: BatchStructure,
+        execute: Callable[..., Any],
+        signature: Any = None,
     ) -> Callable[..., Any]:
         """Returns a function of tensors, traced, unless the model runs eagerly.
 
         Args:
             key: Of the batches that it is for.
+            structure: Of these batches.
             execute: What it computes.
             signature: Of its arguments; without one, that of its first call.
         """
         if self.model.run_eagerly:
             return execute
-        if key not in self._traced:
-            self._traced[key] = _tf.function(
-                tf.autograph.experimental.do_not_convert(execute), signature
-            )
-        return self._traced[key]
+        if key in self._traced:
+            return self._traced[key]
+        execute = tf.autograph.experimental.do_not_convert(execute)
+
+        def trace(*args: Any) -> Any:
+            # Another one for each attempt: TensorFlow's remembers that one has failed.
+            traced = _tf.function(execute, signature)
+            results = traced(*args)
+            self._traced[key] = traced
+            return results
+
+        def first_call(*args: Any) -> Any:
+            return trace_with_state(self.model, structure.specs, lambda: trace(*args))
+
+        return first_call
+
+    def only_replica(self, structure: BatchStructure, batch: Any) -> ReplicaStep:
+        """Returns a step to rehearse on a symbolic batch, of which it has all rows."""
+        rows = row_count(structure.flatten(batch)[0])
+        return ReplicaStep(
+            tf.zeros([], tf.int64),
+            rows,
+            rows,
+            structure.has_varying_rows,
+            is_rehearsal=True,
+            whole_batch=self.strategy.whole_batch,
+        )
 
     @staticmethod
     def key_of(shares: ShardedIterator) -> str:

@@ -6,8 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.all_rows import AllRows
+from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.replica import ReplicaStep
@@ -16,6 +18,10 @@ from tfdist.synchronous.fit.run import ShareFunction, on_batch
 
 class ReplicaPredictions(ModelFunctions):
     """Predicts on all replicas. Every worker gets the outputs of all of them."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._step = building.step_of(model, building.PREDICT)
 
     def on_data(self, data: ShardedIterator) -> Any:
         """Returns the outputs of the next batch.
@@ -38,7 +44,9 @@ class ReplicaPredictions(ModelFunctions):
             self._run,
         )
         return self.function(
-            self.key_of(shares), lambda values: self._local(attempt(values))
+            self.key_of(shares),
+            shares.structure,
+            lambda values: self._local(attempt(values)),
         )
 
     def on_batch(self, batch: Any) -> Any:
@@ -49,11 +57,18 @@ class ReplicaPredictions(ModelFunctions):
             return self._local(on_batch(self.strategy, structure, present, self._run))
 
         with self.naming_errors():
-            function = self.function(structure.key, execute, structure.present)
+            function = self.function(
+                structure.key, structure, execute, structure.present
+            )
             return function(*structure.flatten(batch))
 
+    def rehearse(self, structure: BatchStructure, batch: Any) -> None:
+        """Traces one replica's step on a symbolic batch, as the only replica."""
+        with tracing(self.only_replica(structure, batch)):
+            self._step(batch)
+
     def _run(self, step: ReplicaStep, batch: Any) -> Any:
-        outputs = self.model.predict_step(batch)
+        outputs = self._step(batch)
         rows = AllRows(step, keras.tree.flatten(outputs)).concatenated()
         return keras.tree.pack_sequence_as(outputs, rows)
 

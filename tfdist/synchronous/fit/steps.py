@@ -25,7 +25,6 @@ from tfdist.synchronous.fit.refusals import (
 from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
-from tfdist.synchronous.fit.shares import row_count
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.fit.written import settle_written
 
@@ -96,7 +95,9 @@ class ReplicaSteps(ModelFunctions):
             return self._logs(outputs)
 
         with self.naming_errors():
-            function = self.function(structure.key, execute, structure.present)
+            function = self.function(
+                structure.key, structure, execute, structure.present
+            )
             return function(*structure.flatten(batch))
 
     def rehearse(self, structure: BatchStructure, batch: Any) -> None:
@@ -105,15 +106,7 @@ class ReplicaSteps(ModelFunctions):
         Raises:
             Exception: Whatever the step raises.
         """
-        rows = row_count(structure.flatten(batch)[0])
-        step = ReplicaStep(
-            tf.zeros([], tf.int64),
-            rows,
-            rows,
-            structure.has_varying_rows,
-            is_rehearsal=True,
-            whole_batch=self.strategy.whole_batch,
-        )
+        step = self.only_replica(structure, batch)
         with MetricResults(self.model) as self._results, tracing(step):
             self._run(step, batch)
         _rehearsed.setdefault(self.model, {})[self._step.__name__] = tuple(step.kinds)
@@ -148,7 +141,7 @@ class ReplicaSteps(ModelFunctions):
 
         in_strides = shares.asked is not None and not single
         key = f"{self.key_of(shares)} {in_strides} {single}"
-        return self.function(key, execute)
+        return self.function(key, shares.structure, execute)
 
     def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
