@@ -20,6 +20,8 @@ import tensorflow as tf
 import tfdist
 
 CASES = {}
+trained = []
+"""The sums of the weights of the model that a case has trained."""
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 
@@ -27,7 +29,8 @@ Y = X.sum(axis=1, keepdims=True)
 def case(function):
     @functools.wraps(function)
     def run(strategy):
-        return {"said": said_by(function, strategy)}
+        trained.clear()
+        return {"said": said_by(function, strategy), "trained": list(trained)}
 
     CASES[function.__name__] = run
     return function
@@ -39,18 +42,19 @@ def build():
 
 def fit(model):
     model.fit(X, Y, batch_size=16, verbose=0)
+    trained.extend(float(np.sum(weight)) for weight in model.get_weights())
 
 
 @case
 def model_outside(strategy):
     model = build()
-    model.compile("sgd", "mse")
+    model.compile("adam", "mse")
     fit(model)
 
 
 @case
 def optimizer_outside(strategy):
-    optimizer = keras.optimizers.SGD()
+    optimizer = keras.optimizers.Adam()
     with strategy.scope():
         model = build()
         model.compile(optimizer, "mse")
@@ -61,7 +65,7 @@ def optimizer_outside(strategy):
 def compile_outside(strategy):
     with strategy.scope():
         model = build()
-    model.compile("sgd", "mse")
+    model.compile("adam", "mse")
     fit(model)
 
 
@@ -70,7 +74,7 @@ def metric_outside(strategy):
     metric = keras.metrics.MeanAbsoluteError()
     with strategy.scope():
         model = build()
-        model.compile("sgd", "mse", metrics=[metric])
+        model.compile("adam", "mse", metrics=[metric])
     fit(model)
 
 
@@ -81,7 +85,7 @@ def layer_outside(strategy):
     with strategy.scope():
         layers = [keras.Input((4,)), dense, keras.layers.Dense(1)]
         model = keras.Sequential(layers)
-        model.compile("sgd", "mse")
+        model.compile("adam", "mse")
     fit(model)
 
 
@@ -92,7 +96,7 @@ def adapted_outside(strategy):
     with strategy.scope():
         layers = [keras.Input((4,)), normalization, keras.layers.Dense(1)]
         model = keras.Sequential(layers)
-        model.compile("sgd", "mse")
+        model.compile("adam", "mse")
     fit(model)
 
 
@@ -102,7 +106,7 @@ def lookup_outside(strategy):
     with strategy.scope():
         inputs = keras.Input((1,), dtype="string")
         model = keras.Model(inputs, keras.layers.Dense(1)(lookup(inputs)))
-        model.compile("sgd", "mse")
+        model.compile("adam", "mse")
     words = tf.constant([["a"], ["b"]] * 16)
     model.fit(words, Y, batch_size=16, verbose=0)
 
@@ -111,9 +115,9 @@ def lookup_outside(strategy):
 def load_outside(strategy):
     with strategy.scope():
         model = build()
-        model.compile("sgd", "mse")
+        model.compile("adam", "mse")
     model = keras.models.clone_model(model)  # As `load_model` does.
-    model.compile("sgd", "mse")
+    model.compile("adam", "mse")
     fit(model)
 
 
@@ -128,7 +132,7 @@ def variable_in_a_step(strategy):
 
     with strategy.scope():
         model = Counting([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model.compile("adam", "mse")
     fit(model)
 
 
@@ -146,7 +150,7 @@ def loop_inside(strategy):
 def loop(strategy):
     with strategy.scope():
         model = build()
-        optimizer = keras.optimizers.SGD(0.1)
+        optimizer = keras.optimizers.Adam(0.1)
 
     @tf.function
     def step(x, y):
@@ -165,7 +169,7 @@ def all_in_the_scope(strategy):
         normalization.adapt(X)
         layers = [keras.Input((4,)), normalization, keras.layers.Dense(1)]
         model = keras.Sequential(layers)
-        model.compile("sgd", "mse", metrics=["mae"])
+        model.compile("adam", "mse", metrics=["mae"])
         fit(model)
         model.evaluate(X, Y, verbose=0)
         model.predict(X, verbose=0)

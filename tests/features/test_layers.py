@@ -501,4 +501,3 @@ def test_random_numbers_without_a_seed_in_predictions(strategy, regression):
         model = compiled(DrawingInPredictions(), layers.Dense(1))
     first, second = (model.predict(regression[0], verbose=0) for _ in range(2))
     assert np.std(first - second) > 0
-

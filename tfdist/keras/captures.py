@@ -41,8 +41,19 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
     return variables, others
 
 
-def _is_in_the_cluster(handle: tf.Tensor) -> bool:
-    return tf.DeviceSpec.from_string(handle.device).job in _IN_THE_CLUSTER
+def weights_on_chief(model: keras.Model) -> list[str]:
+    """Names the trained weights of a model that are on the chief.
+
+    They are known before an optimizer creates slots beside them, which TensorFlow refuses
+    in words of its own.
+    """
+    values = [(each.path, _tf.value_of(each)) for each in model.trainable_variables]
+    shards = [(path, getattr(value, "shards", [value])[0]) for path, value in values]
+    return [path for path, shard in shards if not _is_in_the_cluster(shard)]
+
+
+def _is_in_the_cluster(variable_or_handle: Any) -> bool:
+    return tf.DeviceSpec.from_string(variable_or_handle.device).job in _IN_THE_CLUSTER
 
 
 def _outermost(handle: tf.Tensor) -> tf.Tensor:

@@ -13,6 +13,7 @@ import tf_config
 from tfdist import _tf
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
+from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.synchronous.fit.current_step import (
@@ -218,6 +219,18 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 "the same model in the same order: draw sizes and vocabularies with "
                 "the same seed"
             ).with_traceback(error.__traceback__) from None
+
+    def colocate_vars_with(
+        self, colocate_with_variable: Any
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Creates variables as the one beside which they are to be.
+
+        The weights of a layer that was built outside of the scope are this process's own,
+        which starts them as the chief does and updates them as all do. So are their slots.
+        """
+        if isinstance(colocate_with_variable, tf.distribute.DistributedValues):
+            return super().colocate_vars_with(colocate_with_variable)
+        return outside_of_scope()
 
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any

@@ -20,15 +20,26 @@ from tfdist.variables.partitioned import PartitionedVariable
 _WHOLE_WEIGHT_OPTIMIZERS = frozenset({"Lamb", "Adafactor", "Muon"})
 
 
+_LOSES_UPDATES = (
+    "Such a variable lives on the chief, where workers lose each other's updates. Create "
+    "the model, its metrics and its optimizer inside"
+)
+_ON_CHIEF_ONLY = (
+    "It exists on the chief only. Every worker has a copy of a tf.lookup.StaticHashTable "
+    "if it is created inside"
+)
+
+
 class AsynchronousTrainingError(RefusalError):
     """The model needs something that asynchronous training cannot do correctly."""
 
 
 def check_scope(model: keras.Model) -> None:
-    """Checks, before optimizers create variables, that they belong to the cluster.
+    """Checks, before optimizers create variables, that those of a model are on the ps.
 
     Raises:
-        AsynchronousTrainingError: If one was created outside of the scope.
+        AsynchronousTrainingError: If an optimizer or a weight was created outside of the
+            scope.
     """
     for optimizer in optimizers_of(model):
         if optimizer._distribution_strategy is not model.distribute_strategy:
@@ -37,6 +48,8 @@ def check_scope(model: keras.Model) -> None:
                 "strategy's scope. Create it, and call model.compile(...), inside "
                 "`with strategy.scope():`"
             )
+    if weights := captures.weights_on_chief(model):
+        raise AsynchronousTrainingError(_outside(weights, _LOSES_UPDATES))
 
 
 def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
@@ -195,19 +208,13 @@ def check_captures(function: Any, model: Any) -> None:
     """
     check_compiled(function.graph)
     variables, others = captures.resources_on_chief(function.graph, model)
-    if variables:
-        why = (
-            "Such a variable lives on the chief, where workers lose each other's "
-            "updates. Create the model, its metrics and its optimizer inside"
-        )
-    elif others:
-        why = (
-            "It exists on the chief only. Every worker has a copy of a "
-            "tf.lookup.StaticHashTable if it is created inside"
-        )
-    else:
-        return
-    raise AsynchronousTrainingError(
-        f"created outside of the strategy's scope: {', '.join(variables + others)}. "
-        f"{why} `with strategy.scope():`"
+    if variables or others:
+        why = _LOSES_UPDATES if variables else _ON_CHIEF_ONLY
+        raise AsynchronousTrainingError(_outside(variables + others, why))
+
+
+def _outside(names: list[str], why: str) -> str:
+    return (
+        f"created outside of the strategy's scope: {', '.join(names)}. {why} `with "
+        "strategy.scope():`"
     )

@@ -59,6 +59,8 @@ class SynchronousDriver(DefaultDriver):
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model and its optimizer with a copy on every replica."""
         refusals.check_optimizer(model)
+        if self.strategy.has_one_script:
+            refusals.check_weights(model)
         # `train_on_batch` gives a batch, whose number of rows is not that of a replica.
         leaves = tf.nest.flatten(element_spec)
         is_batch = not any(isinstance(each, tf.TypeSpec) for each in leaves)

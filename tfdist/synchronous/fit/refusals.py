@@ -35,6 +35,15 @@ class SynchronousTrainingError(RefusalError):
     """The model needs something that replicas with parts of a batch cannot do."""
 
 
+def check_weights(model: Any) -> None:
+    """Checks, before an optimizer creates slots, that weights have copies on all workers.
+
+    Raises:
+        ScopeError: If a weight was created outside of the scope.
+    """
+    _check_none(captures.weights_on_chief(model))
+
+
 def check_optimizer(model: Any) -> None:
     """Checks that a model's optimizer belongs to its strategy.
 
@@ -175,10 +184,13 @@ def check_copies(graph: Any, model: Any) -> None:
     Raises:
         ScopeError: If the step uses another variable.
     """
-    variables, _ = captures.resources_on_chief(graph, model)
-    if variables:
+    _check_none(captures.resources_on_chief(graph, model)[0])
+
+
+def _check_none(outside: list[str]) -> None:
+    if outside:
         raise ScopeError(
-            f"created outside of the strategy's scope: {', '.join(variables)}. Such a "
+            f"created outside of the strategy's scope: {', '.join(outside)}. Such a "
             "variable has no copies on the workers. Create the model, its metrics and "
             "its optimizer inside `with strategy.scope():`"
         )
