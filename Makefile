@@ -29,7 +29,7 @@ help:
 	@echo "make test    run the gate: the tests that CI runs, a few minutes"
 	@echo "make test-quick  those of the gate that need no cluster"
 	@echo "make test-all  run all tests, part by part; PART=recovery for one part"
-	@echo "make check   lint, types, and the gate on the built wheel: what CI runs"
+	@echo "make check   lint, types, docs, and the gate on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make mutants  break the code in a dozen ways: a test must notice each"
 	@echo "make sweeps  every case that the parts leave out: tests/sweeps.py"
@@ -56,7 +56,7 @@ test-all: $(VENV)/.dev
 	$(STEPS) $(ENGINES) $(PART)
 
 check: $(VENV)/.dev
-	$(STEPS) lint types wheel gate doctests
+	$(STEPS) lint types wheel docs gate doctests
 
 doctests:
 	cd $(CHECK) && PYTHONPATH=site $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:randomly \
@@ -79,7 +79,7 @@ sweeps: $(VENV)/.dev
 scripts: $(VENV)/.dev
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.scripts --strategy=all --write
 
-docs: $(VENV)/.docs
+docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 docs-private-api: $(VENV)/.dev
@@ -129,10 +129,6 @@ $(VENV)/.examples: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
 $(VENV)/.dev: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.examples
-
-$(VENV)/.docs: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) --editable '.[docs,lint]'
-	touch $@
 
 # Of this Python alone: another one may have no such version.
 lock: $(VENV)/.dev

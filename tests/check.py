@@ -27,7 +27,7 @@ from . import parts, results
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 ON_WHEEL = ROOT / "build" / "check"
-TARGETS = ("lint", "types", "wheel", "doctests")
+TARGETS = ("lint", "types", "wheel", "docs", "doctests")
 # Each test has a limit of its own. Where a process hangs all the same, this ends the step.
 LIMIT_OF_THE_GATE = 1500.0  # seconds
 LIMIT_OF_A_PART = 5400.0  # seconds
