@@ -8,10 +8,13 @@ from models import built_in_scope as compiled
 from models import positions
 
 import tfdist
-from tfdist.parameter_server.caching import cached_steps, worker_cache
+from tfdist import _tf
+from tfdist.graph.functions import all_nodes
+from tfdist.parameter_server.caching import worker_cache
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit import worker_function
+from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
@@ -288,15 +291,33 @@ def test_rows_of_an_embedding_of_keras_stay(
     assert table.embeddings.path not in strategy.exchange_report().in_each_step
 
 
-def test_tables_move_in_each_step_where_workers_have_gpus(
+def test_all_functions_find_rows_in_one_place_if_steps_name_a_device(
     counting_rows, strategy, exchange, monkeypatch
 ):
-    exchange(1.0)
-    monkeypatch.setattr(cached_steps, "workers_have_gpus", lambda: True)
+    """As they name the GPU of a worker, whose functions use its CPU by default."""
+    exchange(1e9)
+    gpu = "/device:GPU:0"
+    monkeypatch.setattr(type(strategy.extended), "worker_devices", (gpu,))
+    traced = []
+    told = _tf.leave_out_constant_folding
+
+    def keep(function):
+        traced.append(function)
+        told(function)
+
+    monkeypatch.setattr(_tf, "leave_out_constant_folding", keep)
     model, table, x = counting_rows(tfdist.Embedding)
     model.fit(x, x, batch_size=BATCH, verbose=0)
-    assert table.embeddings.path in " ".join(strategy.exchange_report().in_each_step)
     np.testing.assert_array_equal(table.get_weights()[0], after_lookups(x, epochs=1))
+    flush, *runs = ([*all_nodes(each.graph.as_graph_def())] for each in traced)
+    assert all(any(node.device == gpu for node in nodes) for nodes in runs)
+    for nodes in (flush, *runs):
+        devices = {
+            node.device
+            for node in nodes
+            if node.op.startswith(("VarHandle", "ResourceGather", "ResourceScatter"))
+        }
+        assert {each for each in devices if task_at(each) == WORKER} == {""}
 
 
 def test_rows_that_a_step_draws_move_in_each_step(strategy, exchange):

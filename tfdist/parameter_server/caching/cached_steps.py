@@ -14,7 +14,6 @@ from tfdist.parameter_server.exchange import WhenChanged
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.lookups import Lookups
-from tfdist.parameter_server.step_graph.preparation import workers_have_gpus
 from tfdist.parameter_server.step_graph.repetition import State
 from tfdist.parameter_server.step_graph.step_graph import StepGraph, captures_of
 
@@ -55,10 +54,7 @@ class CachedSteps:
         def tables(
             handles: Mapping[str, Any], lookups: Mapping[str, Lookups]
         ) -> set[str]:
-            # With GPUs, runs have ended with other rows than today's step, and why is not
-            # known: there, tables move in each step.
-            if not workers_have_gpus():
-                self._tables = tables_of(lookups, handles, known)
+            self._tables = tables_of(lookups, handles, known)
             return {each for table in self._tables for each in table.placeholders}
 
         self._local = local = LocalSteps(

@@ -17,7 +17,7 @@ def prepare_quickly(function: Any) -> None:
     Args:
         function: A `ConcreteFunction` that a coordinator sends to workers.
     """
-    if is_optimized(_size(function)) or workers_have_gpus():
+    if is_optimized(_size(function)) or _workers_have_gpus():
         return
     if not any(tf.config.optimizer.get_experimental_options().values()):
         _tf.leave_out_graph_optimizers(function)
@@ -30,7 +30,7 @@ def _size(function: Any) -> int:
     return len(definition.node) + sum(len(each.node_def) for each in functions)
 
 
-def workers_have_gpus() -> bool:
+def _workers_have_gpus() -> bool:
     """Whether a worker of this process's cluster has a GPU."""
     devices = tf.config.list_logical_devices("GPU")
     return any("/job:worker/" in each.name for each in devices)

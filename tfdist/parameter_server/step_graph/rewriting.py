@@ -107,13 +107,16 @@ class Rewriting:
         for op in self._ops:
             definition = self._definitions[op.name]
             definition.attr.pop("_class", None)
+            used = [each.op.name for each in used_inputs(op)]
             homes = [
-                self._homes[each.op.name]
-                for each in used_inputs(op)
-                if each.op.name in self._homes and each.op.name not in local
+                self._homes[name]
+                for name in used
+                if name in self._homes and name not in local
             ]
-            if task_at(op.device) != WORKER:
-                # It was to run beside a variable, of which there is a copy here now.
+            # It was to run beside a variable, of which there is a copy here now. A copy in a
+            # variable is found by its name, on one device. What uses it must not name a
+            # device, or other functions look for it elsewhere, and find none.
+            if task_at(op.device) != WORKER or not self.lookups.keys().isdisjoint(used):
                 definition.device = homes[0] if homes else ""
         kept = [self._definitions[name] for name in self._needed if name not in given]
         del self._graph_def.node[:]
