@@ -7,7 +7,11 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
 from tfdist.data.order import shuffled
-from tfdist.synchronous.fit.shares import UnequalDataError, own_batches
+from tfdist.synchronous.fit.shares import (
+    UnequalDataError,
+    naming_too_few_files,
+    own_batches,
+)
 
 SAMPLES = 23
 
@@ -244,3 +248,15 @@ def test_a_source_is_not_divided_by_files(path, policy, drop_remainder):
         UnequalDataError, match=f"AutoShardPolicy.{policy} divides.*OFF"
     ):
         own_batches(data, 2, 0, replicas=2)
+
+
+def test_fewer_files_than_workers(records):
+    """Nobody is advised to train on each example once per worker."""
+    data = with_policy(
+        tf.data.TFRecordDataset(list(map(str, records))).batch(8), "FILE"
+    )
+    with naming_too_few_files(3):
+        assert sum(map(len, own_batches(data, 3, 0, replicas=3))) == 8
+    words = "fewer than the 4 workers. Leave the policy out"
+    with pytest.raises(UnequalDataError, match=words), naming_too_few_files(4):
+        list(own_batches(data, 4, 0, replicas=4))

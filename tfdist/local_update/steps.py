@@ -9,6 +9,7 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.local_update.mix import Mix
 from tfdist.synchronous.fit.input import ShardedIterator
+from tfdist.synchronous.fit.shares import naming_too_few_files
 
 _as_written = tf.autograph.experimental.do_not_convert
 
@@ -77,7 +78,8 @@ class LocalSteps(LocalFunction):
         # Where a worker has come back in the middle of these steps, the rest of them.
         size = self._model.steps_per_execution
         for _ in range(size - self._mix.steps % size):
-            count, total, present = next(data.values)
+            with naming_too_few_files(self._model.distribute_strategy.num_workers):
+                count, total, present = next(data.values)
             if int(total) == 0:
                 break
             # A last batch may have fewer rows than there are workers. Who has none takes

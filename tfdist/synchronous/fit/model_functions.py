@@ -14,7 +14,7 @@ from tfdist.synchronous.fit.all_rows import refusal_in
 from tfdist.synchronous.fit.fixed_rows import explained
 from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.shares import row_count
+from tfdist.synchronous.fit.shares import naming_too_few_files, row_count
 
 
 class ModelFunctions:
@@ -95,7 +95,8 @@ class ModelFunctions:
             has_fixed_rows: Whether all batches have the same number of rows.
         """
         lost_peers = self.strategy.extended.lost_peers
-        with explained(has_fixed_rows), naming_lost_peers(lost_peers):
+        files = naming_too_few_files(self.strategy.num_workers)
+        with explained(has_fixed_rows), naming_lost_peers(lost_peers), files:
             try:
                 yield
             except tf.errors.OpError as error:

@@ -1,5 +1,7 @@
 """Datasets of one worker's shares: its rows of each batch, or batches of its own."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +11,7 @@ from tfdist.data.leased import LeasedDataset
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.synchronous.fit.row_range import row_range
 
+_TOO_FEW_FILES = "Could not apply FILE based sharding"
 _POLICY = tf.data.experimental.AutoShardPolicy
 # Stands for the total of a batch that no worker knows alone.
 TO_BE_SUMMED = -1
@@ -53,6 +56,29 @@ def own_batches(
     if _policy(source) != _POLICY.OFF:
         source = _tf.shard_files(source, workers, index)
     return source.rebatch(max(1, batch_size // replicas))
+
+
+@contextlib.contextmanager
+def naming_too_few_files(workers: int) -> Iterator[None]:
+    """Says of data with fewer files than workers what this project offers for it.
+
+    TensorFlow finds out when the first batch is read, and advises to turn sharding off:
+    with that, every example would be trained on once per worker.
+
+    Raises:
+        UnequalDataError: If there are too few files.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if _TOO_FEW_FILES not in error.message:
+            raise
+        raise UnequalDataError(
+            "AutoShardPolicy.FILE gives each worker files of its own, but this dataset "
+            f"has fewer than the {workers} workers. Leave the policy out: every worker "
+            "then reads all files and takes its own rows of each batch. Or write the data "
+            "into more files"
+        ) from None
 
 
 def rows_of_each(batches: tf.data.Dataset) -> int:
