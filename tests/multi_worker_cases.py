@@ -761,9 +761,9 @@ def saving(strategy):
     model.save(f"{mine}/model.keras")
     model.save_weights(f"{mine}/model.weights.h5")
     model.export(f"{mine}/export", verbose=False)
-    strategy.barrier()
+    model.save(f"{DIRECTORY}/saved.keras")
     with strategy.scope():
-        loaded = keras.models.load_model(f"{DIRECTORY}/saving-files-0/model.keras")
+        loaded = keras.models.load_model(f"{DIRECTORY}/saved.keras")
     same = result(loaded)["hash"] == result(model)["hash"]
     loaded.fit(x, y, batch_size=8, verbose=0)
     told = ""

@@ -1,6 +1,8 @@
 """A worker that loads what the chief has not written yet is told to wait for it."""
 
+import os
 import sys
+import time
 import zipfile
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.keras.missing_file import explained
+from tfdist.keras.missing_file import explained, leave_to_chief, load_from_chief
 
 
 def worker(index: int) -> SimpleNamespace:
@@ -81,3 +83,42 @@ def test_before_notes_it_is_logged(caplog):
     with pytest.raises(WithoutNotes), explained(worker(2), "a.keras"):
         raise WithoutNotes
     assert "Call strategy.barrier()" in caplog.text
+
+
+def test_a_load_waits_for_the_file_that_the_chief_saves(tmp_path, monkeypatch):
+    """Not for one of another run; and after another save, for that one."""
+    path, loads = tmp_path / "a.weights.h5", []
+    path.write_text("old")
+    os.utime(path, (1, 1))
+    leave_to_chief(path)
+
+    def load():
+        loads.append(path.read_text())
+        if len(loads) == 1:
+            raise OSError("truncated file")
+        return loads[-1]
+
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_text("new"))
+    assert load_from_chief(worker(1), path, load) == "new"
+    assert loads == ["new", "new"]
+    leave_to_chief(path)
+    with pytest.raises(FileNotFoundError, match="older than the chief's save"):
+        load_from_chief(worker(1), path, load, seconds=0.0)
+
+
+def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path):
+    path = tmp_path / "never.keras"
+    with pytest.raises(FileNotFoundError):
+        load_from_chief(worker(1), path, path.read_text)
+
+
+def test_other_errors_of_a_load_are_not_tried_again(tmp_path):
+    path = tmp_path / "b.keras"
+    leave_to_chief(path)
+    path.write_text("")
+
+    def load():
+        raise ValueError("the layers differ")
+
+    with pytest.raises(ValueError, match="layers differ"):
+        load_from_chief(worker(1), path, load)

@@ -15,13 +15,13 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras.driver import driver_of
-from tfdist.keras.missing_file import explained
+from tfdist.keras.missing_file import leave_to_chief, load_from_chief
 
 
 def install() -> None:
     """Patches every save, export and load to run inside the driver's `storing`.
 
-    A load of a file that is not there says what to do.
+    A load waits for a file that the chief saves, or says what to do.
     """
     for operation, owner, name in (
         ("save", keras.Model, "save"),
@@ -43,10 +43,10 @@ def install() -> None:
         (tf.train.Checkpoint, "read", 1),
         (tf.train.Checkpoint, "restore", 1),
     ):
-        setattr(owner, name, _explained(getattr(owner, name), position))
+        setattr(owner, name, _from_chief(getattr(owner, name), position))
 
 
-def _explained(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+def _from_chief(function: Callable[..., Any], position: int) -> Callable[..., Any]:
     """Returns a function that loads the path which is its argument of this position."""
 
     @functools.wraps(function)
@@ -54,8 +54,8 @@ def _explained(function: Callable[..., Any], position: int) -> Callable[..., Any
         path = (
             args[position] if len(args) > position else next(iter(kwargs.values()), "")
         )
-        with explained(MEMBERSHIP.strategy, path):
-            return function(*args, **kwargs)
+        call = functools.partial(function, *args, **kwargs)
+        return load_from_chief(MEMBERSHIP.strategy, path, call)
 
     return load
 
@@ -70,6 +70,9 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
         with driver.storing(saved, operation) as is_done_here:
-            return function(saved, *args, **kwargs) if is_done_here else None
+            if is_done_here:
+                return function(saved, *args, **kwargs)
+            leave_to_chief(next(iter((*args, *kwargs.values())), None))
+            return None
 
     return surrounded
