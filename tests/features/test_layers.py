@@ -411,6 +411,35 @@ def test_text_vectorization(trains):
     assert history["loss"][-1] < history["loss"][0]
 
 
+class Cleaned(layers.Layer):
+    def call(self, texts):
+        return tf.strings.regex_replace(tf.strings.strip(texts), "[.!]", "")
+
+    def compute_output_spec(self, texts):
+        return keras.KerasTensor(texts.shape, "string")
+
+
+@pytest.mark.feature("`tf.strings` in the model, and `predict` of texts")
+def test_texts(strategy, trains):
+    words = ["good", "bad", "", "na\u00efve"]
+    texts = [[f" {word}! "] for word in words] * 8
+
+    def build():
+        inputs = keras.Input((1,), dtype="string")
+        known = layers.StringLookup(vocabulary=words, output_mode="one_hot")
+        model = keras.Model(inputs, layers.Dense(1)(known(Cleaned()(inputs))))
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        return model
+
+    data = tf.data.Dataset.from_tensor_slices((texts, np.ones((32, 1), "float32")))
+    data = data.batch(7)
+    model, _ = trains(build, data, batch_size=None, steps=5)
+    with strategy.scope():
+        cleaned = keras.Model(model.inputs, Cleaned()(model.inputs[0]))
+    predicted = cleaned.predict(data.map(lambda text, _: text), verbose=0)
+    assert predicted.tolist() == [[word.encode()] for word in words] * 8
+
+
 @pytest.mark.feature("`TextVectorization` in `dataset.map`")
 def test_text_vectorization_of_a_dataset(trains):
     texts = ["good good film", "bad film", "a good one", "a bad one"] * 8

@@ -10,6 +10,7 @@ from tfdist.synchronous.fit.exchange import sum_tensors, sums_after
 from tfdist.synchronous.fit.indivisible import IndivisibleLossError
 from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.fit.texts import from_codes, longest_of, to_codes
 
 _REFUSED = "tfdist cannot gather the whole batch: "
 _END = " (end)"
@@ -110,7 +111,7 @@ def _checked(value: Any) -> tf.Tensor:
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype == tf.string:
         raise IndivisibleLossError(
-            f"{_REFUSED}it holds texts, which replicas cannot exchange. Convert them to "
+            f"{_REFUSED}it holds texts. Convert them to "
             "numbers first"
         )
     return tensor
@@ -141,26 +142,36 @@ class AllRows:
         self._step, self._values = step, values
         sizes = tf.stack([tf.shape(each, tf.int64)[0] for each in values])
         self._own = tf.where(step.count > 0, sizes, tf.zeros_like(sizes))
+        self._texts = [i for i, each in enumerate(values) if each.dtype == tf.string]
+        lengths = [longest_of(values[i]) for i in self._texts]
         context = tf.distribute.get_replica_context()
         here = tf.one_hot(step.replica, context.num_replicas_in_sync, dtype=tf.int64)
-        (table,) = sum_tensors([here[:, None] * self._own])
-        self._begin = tf.reduce_sum(table[: step.replica], 0)
-        self._total = tf.reduce_sum(table, 0)
+        numbers = tf.concat([self._own, tf.cast(lengths, tf.int64)], 0)
+        (table,) = sum_tensors([here[:, None] * numbers])
+        rows = table[:, : len(values)]
+        self._begin = tf.reduce_sum(rows[: step.replica], 0)
+        self._total = tf.reduce_sum(rows, 0)
+        self._longest = tf.reduce_max(table[:, len(values) :], 0)
 
     def concatenated(self) -> list[tf.Tensor]:
         """Returns the rows, without a way back for gradients."""
         # Each replica has zeros where the others' rows belong, so that the sum is the
         # concatenation. TensorFlow's own gather does not guarantee the order of the
         # replicas when a worker has several devices.
+        values = [tf.stop_gradient(value) for value in self._values]
+        for i, longest in zip(self._texts, tf.unstack(self._longest), strict=True):
+            values[i] = to_codes(values[i], longest)
         placed = [
             _padded(
-                tf.stop_gradient(value)[: self._own[i]],
+                value[: self._own[i]],
                 self._begin[i],
                 self._total[i] - self._begin[i] - self._own[i],
             )
-            for i, value in enumerate(self._values)
+            for i, value in enumerate(values)
         ]
         found = sum_tensors(placed)
+        for i in self._texts:
+            found[i] = from_codes(found[i])
         for whole, value in zip(found, self._values, strict=True):
             whole.set_shape([None, *value.shape[1:]])
         self._step.is_same(found)

@@ -101,7 +101,7 @@ def constants(layer: Any) -> Iterator[tuple[str, Any]]:
             yield (
                 name,
                 # Sorted: a hash table exports its entries in no fixed order.
-                np.stack([keys.astype(str), values.astype(str)])[:, keys.argsort()],
+                np.stack([_as_text(keys), _as_text(values)])[:, keys.argsort()],
             )
 
 
@@ -126,3 +126,8 @@ def _as_array(value: Any) -> Any:
         parts = tf.nest.flatten(value, expand_composites=True)
         return np.concatenate([np.asarray(part).astype(str).ravel() for part in parts])
     return value.numpy() if hasattr(value, "numpy") else value
+
+
+def _as_text(entries: np.ndarray) -> np.ndarray:
+    # Bytes need not be ASCII, as which NumPy would decode them.
+    return np.array([str(each) for each in entries])

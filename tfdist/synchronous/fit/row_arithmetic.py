@@ -31,6 +31,9 @@ _rule = ARITHMETIC.of
     LogicalAnd LogicalOr Maximum Minimum Mod MulNoNan NextAfter NotEqual Polygamma Pow
     RightShift Select SelectV2 SquaredDifference Sub TruncateDiv TruncateMod Xdivy Xlog1py
     Xlogy Zeta FakeQuantWithMinMaxVars Angle Mul RealDiv Div DivNoNan
+    DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMatch
+    StaticRegexReplace StringJoin StringStrip StringToHashBucket StringToHashBucketFast
+    StringToHashBucketStrong StringToNumber Substr UnicodeTranscode
 """)
 def _by_element(at: Application) -> Rows:
     return together(at.operands, at.rank)
