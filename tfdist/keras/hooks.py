@@ -43,7 +43,7 @@ def install() -> None:
     with _lock:
         if _installed:
             return
-        trainer, epoch_iterator = keras.Model, _tf.TFEpochIterator
+        trainer, epoch_iterator = _trainer(), _tf.TFEpochIterator
         for stage in ("train", "test", "predict"):
             _ask_driver(trainer, f"make_{stage}_function", _maker(stage))
         _ask_driver(trainer, "_maybe_symbolic_build", _build)
@@ -99,14 +99,22 @@ def _warn_of_no_scope(model: Any) -> None:
         _log.warning(
             "%r was built outside of strategy.scope(): this process trains it alone, "
             "and no worker takes part. Build or load it inside `with strategy.scope():`",
-            model.name,
+            getattr(model, "name", type(model).__name__),
         )
 
 
 def _strategy_of(trainer_or_iterator: Any) -> Any:
-    if isinstance(trainer_or_iterator, keras.Model):
+    if isinstance(trainer_or_iterator, _trainer()):
         return trainer_or_iterator.distribute_strategy
     return trainer_or_iterator._distribute_strategy
+
+
+def _trainer() -> type:
+    """Returns the class from which `keras.Model` has its `fit`.
+
+    Others may have it, too, and train with the same epoch iterator.
+    """
+    return next(each for each in keras.Model.__mro__ if "fit" in vars(each))
 
 
 def _maker(stage: str) -> Callable[..., Any]:
