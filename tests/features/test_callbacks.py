@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from models import KERAS, compiled, mlp
 
+from tfdist.keras import logs as step_logs
+
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
 
@@ -327,6 +329,56 @@ def test_batch_logs(strategy, regression, is_synchronous):
             assert logs == pytest.approx(expected, rel=1e-4)
 
 
+class Logs(keras.callbacks.Callback):
+    """Notes the logs of each batch, by epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs, self.tests = [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append([])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.epochs[-1].append(logs)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.tests.append(logs)
+
+
+def constant(strategy, **compile_options):
+    """A model whose loss is 9 and whose error is 3 in each step, since it learns nothing."""
+    with strategy.scope():
+        inputs = keras.Input((4,))
+        layer = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = keras.Model(inputs, layer(inputs))
+        options = {"metrics": ["mae", "mse"], **compile_options}
+        model.compile(keras.optimizers.SGD(0.0), "mse", **options)
+    return model
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_batch_logs_are_those_of_whole_steps(
+    strategy, monkeypatch, steps_per_execution, known
+):
+    # Read after every step, so that a reading meets steps that write.
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    model = constant(strategy, steps_per_execution=steps_per_execution)
+    data = tf.data.Dataset.from_tensors((tf.ones([4, 4]), tf.fill([4, 1], 3.0)))
+    data = data.repeat(120)
+    if not known:
+        data = data.filter(lambda *_: True)
+    seen = Logs()
+    history = model.fit(data, epochs=3, callbacks=[seen], verbose=0).history
+    expected = {"loss": 9.0, "mae": 3.0, "mse": 9.0}
+    found = [each for epoch in seen.epochs for each in epoch]
+    assert len(found) >= 3 * 120 / steps_per_execution
+    assert found == [expected] * len(found)
+    assert history == {name: [value] * 3 for name, value in expected.items()}
+
+
 @pytest.mark.feature("Callbacks of `evaluate` and `predict`")
 def test_callbacks_of_evaluate_and_predict(strategy, regression):
     x, y = regression
@@ -353,6 +405,49 @@ def test_terminate_on_nan(strategy, regression):
         x, y * np.nan, epochs=9, callbacks=[keras.callbacks.TerminateOnNaN()], **FIT
     )
     assert len(history.epoch) == 1
+
+
+def of_unknown_length(x, y):
+    def batches():
+        for i in range(0, len(x), 8):
+            yield x[i : i + 8], y[i : i + 8]
+
+    specs = tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])
+    return tf.data.Dataset.from_generator(batches, output_signature=specs)
+
+
+@pytest.mark.feature("`TerminateOnNaN` at an infinite loss in the last batch")
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_terminate_on_a_late_nan(strategy, regression, steps_per_execution, known):
+    x, y = regression
+    y = y.copy()
+    y[-1] = np.inf
+    with strategy.scope():
+        model = mlp(steps_per_execution=steps_per_execution)
+    data = (x, y) if known else (of_unknown_length(x, y),)
+    stop = keras.callbacks.TerminateOnNaN()
+    options = {"epochs": 3, "shuffle": False, "callbacks": [stop], "verbose": 0}
+    if known:
+        options["batch_size"] = 8
+    history = model.fit(*data, **options)
+    assert len(history.epoch) == 1
+
+
+@pytest.mark.parameter_server
+def test_a_callback_sees_the_last_logs_of_each_epoch(strategy, regression):
+    with strategy.scope():
+        model = mlp(metrics=["mae"])
+    seen = Logs()
+    validation = {"validation_data": regression, "validation_batch_size": 8}
+    history = model.fit(
+        *regression, epochs=3, callbacks=[seen], **validation, **FIT
+    ).history
+    for name in ("loss", "mae"):
+        last = [epoch[-1][name] for epoch in seen.epochs]
+        assert last == pytest.approx(history[name], rel=1e-6)
+        last = [each[name] for each in seen.tests[STEPS - 1 :: STEPS]]
+        assert last == pytest.approx(history[f"val_{name}"], rel=1e-6)
 
 
 @pytest.mark.feature("`SwapEMAWeights`")

@@ -48,6 +48,7 @@ def install() -> None:
             _ask_driver(trainer, f"make_{stage}_function", _maker(stage))
         _ask_driver(trainer, "_maybe_symbolic_build", _build)
         _ask_driver(trainer, "_get_metrics_result_or_logs", _epoch_logs)
+        _ask_driver(trainer, "reset_metrics", _reset)
         _ask_driver(epoch_iterator, "tf_sync", _join)
         _ask_driver(epoch_iterator, "_enumerate_iterator", _enumerate_steps)
         for method in ("fit", "evaluate", "predict"):
@@ -154,8 +155,16 @@ def _epoch_logs(
     driver: FitDriver, keras_method: Callable[..., Any], model: Any, logs: Any
 ) -> Any:
     # Keras's method reads the metrics. In unison, the logs of a step already cover the
-    # epoch.
-    return logs if driver.in_unison else keras_method(model, logs)
+    # epoch. Without any, no step had ended when the last one was sent.
+    if driver.in_unison:
+        return logs
+    return keras_method(model, logs or model.get_metrics_result())
+
+
+def _reset(driver: FitDriver, keras_method: Callable[..., Any], model: Any) -> None:
+    # Steps in flight would add to some variables before, and to others after the reset.
+    driver.join()
+    keras_method(model)
 
 
 def _join(
