@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import KERAS, compiled, mlp
+from policies import own_logs
 
 from tfdist.keras import logs as step_logs
 
@@ -346,12 +347,12 @@ class Logs(keras.callbacks.Callback):
         self.tests.append(logs)
 
 
-def constant(strategy, **compile_options):
+def constant(strategy, model=keras.Model, **compile_options):
     """A model whose loss is 9 and whose error is 3 in each step, since it learns nothing."""
     with strategy.scope():
         inputs = keras.Input((4,))
         layer = keras.layers.Dense(1, kernel_initializer="zeros")
-        model = keras.Model(inputs, layer(inputs))
+        model = model(inputs, layer(inputs))
         options = {"metrics": ["mae", "mse"], **compile_options}
         model.compile(keras.optimizers.SGD(0.0), "mse", **options)
     return model
@@ -376,7 +377,44 @@ def test_batch_logs_are_those_of_whole_steps(
     found = [each for epoch in seen.epochs for each in epoch]
     assert len(found) >= 3 * 120 / steps_per_execution
     assert found == [expected] * len(found)
-    assert history == {name: [value] * 3 for name, value in expected.items()}
+    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
+
+
+class OwnLogs(keras.Model):
+    """Returns other logs than the results of its metrics, so that workers send them."""
+
+    def train_step(self, data):
+        return {**super().train_step(data), "two": tf.constant(2.0)}
+
+
+@pytest.mark.parameter_server
+def test_logs_that_workers_send_are_those_of_whole_steps(strategy):
+    model = constant(strategy, OwnLogs)
+    data = tf.data.Dataset.from_tensors((tf.ones([4, 4]), tf.fill([4, 1], 3.0)))
+    seen = Logs()
+    history = model.fit(data.repeat(200), epochs=3, callbacks=[seen], verbose=0).history
+    expected = {"loss": 9.0, "mae": 3.0, "mse": 9.0, "two": 2.0}
+    found = [each for epoch in seen.epochs for each in epoch]
+    assert found == [expected] * 600
+    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
+
+
+@pytest.mark.parameter_server
+def test_metrics_that_a_callback_resets_begin_anew(strategy, monkeypatch):
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    with strategy.scope():
+        model = mlp(optimizer=keras.optimizers.SGD(0.0))
+    model.set_weights([np.zeros_like(each) for each in model.get_weights()])
+    y = np.repeat(np.float32([[3.0], [5.0]]), 160, axis=0)
+    seen = Logs()
+    reset = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: batch == 20 and model.reset_metrics()
+    )
+    data = np.zeros((320, 4), "float32"), y
+    history = model.fit(*data, callbacks=[reset, seen], shuffle=False, **FIT).history
+    losses = [each["loss"] for each in seen.epochs[0]]
+    assert losses == [9.0] * 20 + [25.0] * 20
+    assert history["loss"] == [25.0]
 
 
 @pytest.mark.feature("Callbacks of `evaluate` and `predict`")

@@ -19,6 +19,9 @@ class MetricState(Protocol):
     def add(self) -> None:
         """Adds, at the end of a step that is traced, what it has added to the metrics."""
 
+    def whole(self, logs: Any) -> Any:
+        """Returns the logs of such a step, as if it had read the metrics at once."""
+
     def begin(self, is_read: bool) -> bool:
         """Begins anew if the metrics were reset; returns whether it has."""
 
@@ -62,7 +65,7 @@ class StepLogs:
             self._state.add()
             return tf.zeros([0], tf.float64)
         self._packed = PackedLogs()
-        return self._packed.pack(logs)
+        return self._packed.pack(self._state.whole(logs))
 
     def begin(self, are_read: bool) -> None:
         """Forgets the logs of before, if the metrics were reset.
@@ -70,7 +73,7 @@ class StepLogs:
         Args:
             are_read: Whether a callback sees the logs of the steps that follow.
         """
-        if self._state.begin(are_read):
+        if self._state.begin(are_read or self._packed is not None):
             self._latest.clear()
             self._read_at = -math.inf
 
