@@ -303,7 +303,7 @@ def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq
 @pytest.mark.feature(
     "Logs at the end of a batch",
     "approximate",
-    "those of a step that finished earlier",
+    "those after whole steps that finished earlier; with the last batch, after all",
     synchronous="yes",
 )
 def test_batch_logs(strategy, regression, is_synchronous):
