@@ -9,6 +9,7 @@ import tensorflow as tf
 from models import KERAS, compiled, mlp
 from policies import own_logs
 
+import tfdist
 from tfdist.keras import logs as step_logs
 
 FIT = {"batch_size": 8, "verbose": 0}
@@ -358,6 +359,23 @@ def constant(strategy, model=keras.Model, **compile_options):
     return model
 
 
+CONSTANT = {"loss": 9.0, "mae": 3.0, "mse": 9.0}
+
+
+def constant_data(steps):
+    batch = tf.ones([4, 4]), tf.fill([4, 1], 3.0)
+    return tf.data.Dataset.from_tensors(batch).repeat(steps)
+
+
+def assert_each_log_is(expected, model, data):
+    seen = Logs()
+    history = model.fit(data, epochs=3, callbacks=[seen], verbose=0).history
+    found = [each for epoch in seen.epochs for each in epoch]
+    assert len(found) >= 3 * 120 / model.steps_per_execution
+    assert found == [expected] * len(found)
+    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
+
+
 @pytest.mark.parameter_server
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
@@ -367,17 +385,26 @@ def test_batch_logs_are_those_of_whole_steps(
     # Read after every step, so that a reading meets steps that write.
     monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
     model = constant(strategy, steps_per_execution=steps_per_execution)
-    data = tf.data.Dataset.from_tensors((tf.ones([4, 4]), tf.fill([4, 1], 3.0)))
-    data = data.repeat(120)
+    data = constant_data(120)
     if not known:
         data = data.filter(lambda *_: True)
-    seen = Logs()
-    history = model.fit(data, epochs=3, callbacks=[seen], verbose=0).history
-    expected = {"loss": 9.0, "mae": 3.0, "mse": 9.0}
-    found = [each for epoch in seen.epochs for each in epoch]
-    assert len(found) >= 3 * 120 / steps_per_execution
-    assert found == [expected] * len(found)
-    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
+    assert_each_log_is(CONSTANT, model, data)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.steps_write
+@pytest.mark.parametrize(
+    "exchange", [tfdist.Every(3), tfdist.WhenChanged(0.1)], ids=str
+)
+def test_batch_logs_are_those_of_whole_steps_between_exchanges(
+    strategy, monkeypatch, exchange
+):
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    monkeypatch.setattr(strategy, "exchange", exchange)
+    for model in (keras.Model, OwnLogs):
+        extra = {"two": 2.0} if model is OwnLogs else {}
+        model = constant(strategy, model, steps_per_execution=3)
+        assert_each_log_is({**CONSTANT, **extra}, model, constant_data(120))
 
 
 class OwnLogs(keras.Model):
@@ -390,13 +417,34 @@ class OwnLogs(keras.Model):
 @pytest.mark.parameter_server
 def test_logs_that_workers_send_are_those_of_whole_steps(strategy):
     model = constant(strategy, OwnLogs)
-    data = tf.data.Dataset.from_tensors((tf.ones([4, 4]), tf.fill([4, 1], 3.0)))
+    assert_each_log_is({**CONSTANT, "two": 2.0}, model, constant_data(200))
+
+
+class NoMetrics(keras.Sequential):
+    metrics = ()
+
+    def train_step(self, data):
+        super().train_step(data)
+        return {"target": tf.reduce_mean(data[1])}
+
+
+@pytest.mark.parameter_server
+def test_first_logs_of_an_epoch_are_none_of_the_one_before(strategy):
+    with strategy.scope():
+        model = NoMetrics([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    y = np.arange(16, dtype="float32").repeat(8)[:, None]
     seen = Logs()
-    history = model.fit(data.repeat(200), epochs=3, callbacks=[seen], verbose=0).history
-    expected = {"loss": 9.0, "mae": 3.0, "mse": 9.0, "two": 2.0}
-    found = [each for epoch in seen.epochs for each in epoch]
-    assert found == [expected] * 600
-    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
+    model.fit(
+        np.ones([128, 4], "float32"),
+        y,
+        epochs=3,
+        callbacks=[seen],
+        shuffle=False,
+        **FIT,
+    )
+    assert [epoch[0]["target"] for epoch in seen.epochs] == [0.0] * 3
+    assert [epoch[-1]["target"] for epoch in seen.epochs] == [15.0] * 3
 
 
 @pytest.mark.parameter_server

@@ -110,7 +110,7 @@ def _strategy_of(trainer_or_iterator: Any) -> Any:
     return trainer_or_iterator._distribute_strategy
 
 
-def _trainer() -> type:
+def _trainer() -> Any:
     """Returns the class from which `keras.Model` has its `fit`.
 
     Others may have it, too, and train with the same epoch iterator.

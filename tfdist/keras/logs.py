@@ -74,8 +74,12 @@ class StepLogs:
             are_read: Whether a callback sees the logs of the steps that follow.
         """
         if self._state.begin(are_read or self._packed is not None):
-            self._latest.clear()
-            self._read_at = -math.inf
+            self.forget()
+
+    def forget(self) -> None:
+        """Forgets the logs of before, as at the beginning of an epoch."""
+        self._latest.clear()
+        self._read_at = -math.inf
 
     def take(self, vector: tf.Tensor) -> None:
         """Takes the logs that a worker has sent."""

@@ -48,12 +48,12 @@ def in_strides(
             first += count
 
 
-def telling_the_last(
+def telling_the_ends(
     epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Tells the data with each execution, as `is_last`, whether it is the epoch's last.
+    """Tells the data whether an execution is the first or the last one of the epoch.
 
-    None if that is not known, since the data have an unknown length.
+    As `is_first` and `is_last`; the latter is None if the data have an unknown length.
 
     Args:
         epoch_iterator: Keras's epoch iterator.
@@ -62,7 +62,9 @@ def telling_the_last(
     Yields:
         The same.
     """
+    is_first = True
     for first, last, data in steps:
+        data.is_first, is_first = is_first, False
         data.is_last = not _left(epoch_iterator, last + 1)
         if not data.is_last and epoch_iterator._num_batches is None:
             data.is_last = None

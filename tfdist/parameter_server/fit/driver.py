@@ -19,7 +19,7 @@ from tfdist.keras.strides import (
     in_strides,
     sees_batches,
     shows_progress,
-    telling_the_last,
+    telling_the_ends,
 )
 from tfdist.liveness.lost_ps import error_of_lost_ps
 from tfdist.parameter_server.consistency.synchronous import Synchronous
@@ -223,7 +223,7 @@ class ParameterServerDriver(DefaultDriver):
                 is_shown,
             )
         else:
-            steps = telling_the_last(epoch_iterator, steps)
+            steps = telling_the_ends(epoch_iterator, steps)
         if self._method == "fit":
             steps = self._step_time.during(steps)
         return self._within_epoch(steps)

@@ -76,7 +76,7 @@ class WorkerSteps:
             StopIteration: If no batch is left; all steps have finished.
         """
         steps = data.asked or self._steps
-        self._are_read = data.is_shown
+        self._begin_to_show(data)
         if self._is_training and data.worker_input is not None:
             for count in self._functions_of(data.structure, steps, steps):
                 function = self._reading(data, count)
@@ -88,6 +88,11 @@ class WorkerSteps:
                 function = self._on_rows(data.structure, len(rows))
                 self._submit(data.structure, function, rows, len(rows))
         return self._logs_to_show(data)
+
+    def _begin_to_show(self, data: Feed) -> None:
+        self._are_read = data.is_shown
+        if data.is_first:
+            self._logs.forget()
 
     def _logs_to_show(self, data: Feed) -> dict[str, Any]:
         """Returns the logs of finished steps: after the last one, of all of them."""

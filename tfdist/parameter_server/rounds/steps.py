@@ -109,7 +109,7 @@ class RoundSteps(WorkerSteps):
         self._begin()
         self._recover()
         asked = data.asked or self._steps
-        self._are_read = data.is_shown
+        self._begin_to_show(data)
         try:
             rows = self._rows(data, asked)
         except StopIteration:
