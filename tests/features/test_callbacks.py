@@ -420,6 +420,22 @@ def test_logs_that_workers_send_are_those_of_whole_steps(strategy):
     assert_each_log_is({**CONSTANT, "two": 2.0}, model, constant_data(200))
 
 
+class InFunction(keras.Model):
+    """Writes its metrics where what a step adds to them cannot be seen."""
+
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+@pytest.mark.parameter_server
+def test_batch_logs_of_a_step_in_a_function_are_those_of_whole_steps(
+    strategy, monkeypatch
+):
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    assert_each_log_is(CONSTANT, constant(strategy, InFunction), constant_data(120))
+
+
 class NoMetrics(keras.Sequential):
     metrics = ()
 
