@@ -28,7 +28,7 @@ _READS = ("ReadVariableOp", "VariableShape")
 class MetricSums:
     """The variables of a model's metrics as one vector on a ps, which has whole steps alone.
 
-    Cost: a vector of float64 to one ps per exchange, as long as the state of all metrics.
+    Cost: a vector to one ps per exchange, as long as the state of all metrics.
 
     Args:
         model: The Keras model, whose metrics are built.
@@ -45,20 +45,27 @@ class MetricSums:
         self._are_sums = sum(self._sizes) <= LARGEST_STATE and all(
             isinstance(each, ParameterServerVariable) for each in self._holders
         )
+        # A message of one dtype is the cheapest, and gradients travel in the same one.
+        is_float32 = all(each.dtype == "float32" for each in self._variables)
+        self._dtype = tf.float32 if is_float32 else tf.float64
         self._sums: Numbers | None = None
         self._written = -1
 
     def add(self) -> None:
         """Adds, at the end of a step that is traced, what it has added to the metrics."""
-        added = [_added(each) for each in self._holders] if self._are_sums else []
+        added = (
+            [_added(each, self._dtype) for each in self._holders]
+            if self._are_sums
+            else []
+        )
         if not added or any(each is None for each in added):
             self._are_sums = False
             return
         if self._sums is None:
             zeros = [0.0] * (1 + sum(self._sizes))
             with tf.init_scope():
-                self._sums = Numbers(self._holders[0].device, zeros, tf.float64)
-        self._sums.add(tf.concat([tf.ones([1], tf.float64), *added], axis=0))
+                self._sums = Numbers(self._holders[0].device, zeros, self._dtype)
+        self._sums.add(tf.concat([tf.ones([1], self._dtype), *added], axis=0))
 
     def whole(self, logs: Any) -> Any:
         """Returns the logs of a step being traced, as if it had read the metrics at once."""
@@ -133,8 +140,8 @@ def _captured(graph: Any, variable: Any) -> list[tf.Tensor]:
     return [inside for outside, inside in graph.captures if outside is handle]
 
 
-def _added(variable: Any) -> tf.Tensor | None:
-    """Returns, as a vector of float64, what the step being traced adds to a variable.
+def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
+    """Returns, as a vector, what the step being traced adds to a variable.
 
     None if it does anything else, or in a function, a branch or a loop of its own.
     """
@@ -142,10 +149,10 @@ def _added(variable: Any) -> tf.Tensor | None:
     handles = [
         inside for outside, inside in graph.captures if outside is variable.handle
     ]
-    total = tf.zeros([variable.shape.num_elements()], tf.float64)
+    total = tf.zeros([variable.shape.num_elements()], dtype)
     for op in (op for handle in handles for op in handle.consumers()):
         if op.type in _SIGNS:
-            change = tf.reshape(tf.cast(op.inputs[1], tf.float64), [-1])
+            change = tf.reshape(tf.cast(op.inputs[1], dtype), [-1])
             total += _SIGNS[op.type] * change
         elif op.type not in _READS:
             return None
