@@ -7,36 +7,63 @@ import pytest
 from tfdist.keras import logs
 
 
+class State:
+    """What the metrics are after so many whole steps, and how often that was read."""
+
+    def __init__(self):
+        self.steps = self.readings = 0
+        self.is_reset = False
+
+    def begin(self, is_read):
+        begins, self.is_reset = self.is_reset and is_read, False
+        if begins:
+            self.steps = 0
+        return begins
+
+    def results(self):
+        self.readings += 1
+        return {"steps": self.steps} if self.steps else None
+
+
 @pytest.fixture
 def reads(monkeypatch):
-    """Returns the logs of a model that counts its steps, the readings, and a clock."""
-    model = SimpleNamespace(steps=0, readings=0)
-    clock = SimpleNamespace(now=0.0)
+    """Returns the logs of a model that counts its steps, their state, and a clock."""
+    state, clock = State(), SimpleNamespace(now=0.0)
     monkeypatch.setattr(logs.time, "monotonic", lambda: clock.now)
-
-    def result():
-        model.readings += 1
-        return {"steps": model.steps}
-
-    model.get_metrics_result = result
-    return logs.StepLogs(model), model, clock
+    model = SimpleNamespace(get_metrics_result=lambda: {"steps": state.steps})
+    return logs.StepLogs(model, state), state, clock
 
 
 def test_logs_that_are_shown_are_read_a_few_times_a_second(reads):
-    step_logs, model, clock = reads
-    for step in range(100):
-        model.steps = step
+    step_logs, state, clock = reads
+    for step in range(1, 100):
+        state.steps = step
         clock.now = step / 100
         shown = step_logs.latest()["steps"]
         assert step - shown <= 100 * logs.MAX_AGE + 1
-    assert 4 <= model.readings <= 1 / logs.MAX_AGE + 1
+    assert 4 <= state.readings <= 1 / logs.MAX_AGE + 1
 
 
-def test_logs_that_nobody_sees_are_read_once(reads):
-    step_logs, model, clock = reads
+def test_logs_that_nobody_sees_are_not_read(reads):
+    step_logs, state, clock = reads
     for step in range(100):
-        model.steps = step
+        state.steps = step
         clock.now = step / 100
         assert step_logs.known() == {"steps": 0}
-    assert model.readings == 1
+    assert state.readings == 0
     assert step_logs.now() == {"steps": 99}
+
+
+def test_no_logs_are_those_of_a_reset_or_of_the_epoch_before(reads):
+    step_logs, state, _ = reads
+    state.steps = 7
+    of_epoch = step_logs.latest()
+    assert of_epoch == {"steps": 7}
+    state.is_reset = True
+    step_logs.begin(True)
+    assert step_logs.are_unknown
+    assert step_logs.latest() == {}
+    state.steps = 1
+    # Keras has kept the dict.
+    assert step_logs.latest() is of_epoch
+    assert of_epoch == {"steps": 1}

@@ -9,7 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tfdist import _tf
-from tfdist.keras.strides import in_strides, sees_batches, shows_progress, split
+from tfdist.keras.strides import (
+    in_strides,
+    sees_batches,
+    shows_progress,
+    split,
+    telling_the_ends,
+)
 from tfdist.parameter_server.fit.pace import Pace, sizes_of
 from tfdist.parameter_server.step_graph.unrolling import (
     LARGEST_CHUNK,
@@ -266,3 +272,21 @@ def test_which_callbacks_see_each_batch(
 ) -> None:
     assert sees_batches([callback], "train") is train
     assert sees_batches([callback], "test") is test
+
+
+@given(
+    each=st.integers(1, 7),
+    batches=st.none() | st.integers(1, 60),
+    steps=st.none() | st.integers(1, 60),
+)
+def test_the_first_and_the_last_execution_of_an_epoch_are_told(each, batches, steps):
+    assume(batches or steps)
+    epochs = Epochs(each, batches, steps, 0)
+    told = [
+        (data.is_first, data.is_last)
+        for _, _, data in telling_the_ends(epochs, epochs.enumerated())
+    ]
+    first, last = zip(*told, strict=True)
+    assert first == (True, *[False] * (len(told) - 1))
+    others = False if batches else None
+    assert last == (*[others] * (len(told) - 1), True)

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import KERAS, compiled, mlp
+from policies import own_logs
+
+import tfdist
+from tfdist.keras import logs as step_logs
 
 FIT = {"batch_size": 8, "verbose": 0}
 STEPS = 8
@@ -300,7 +304,7 @@ def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq
 @pytest.mark.feature(
     "Logs at the end of a batch",
     "approximate",
-    "those of a step that finished earlier",
+    "those after whole steps that finished earlier; with the last batch, after all",
     synchronous="yes",
 )
 def test_batch_logs(strategy, regression, is_synchronous):
@@ -325,6 +329,156 @@ def test_batch_logs(strategy, regression, is_synchronous):
     if is_synchronous:
         for (_, logs), (_, expected) in zip(seen, fit(plain)[1], strict=True):
             assert logs == pytest.approx(expected, rel=1e-4)
+
+
+class Logs(keras.callbacks.Callback):
+    """Notes the logs of each batch, by epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs, self.tests = [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append([])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.epochs[-1].append(logs)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.tests.append(logs)
+
+
+def constant(strategy, model=keras.Model, **compile_options):
+    """A model whose loss is 9 and whose error is 3 in each step, since it learns nothing."""
+    with strategy.scope():
+        inputs = keras.Input((4,))
+        layer = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = model(inputs, layer(inputs))
+        options = {"metrics": ["mae", "mse"], **compile_options}
+        model.compile(keras.optimizers.SGD(0.0), "mse", **options)
+    return model
+
+
+CONSTANT = {"loss": 9.0, "mae": 3.0, "mse": 9.0}
+
+
+def constant_data(steps):
+    batch = tf.ones([4, 4]), tf.fill([4, 1], 3.0)
+    return tf.data.Dataset.from_tensors(batch).repeat(steps)
+
+
+def assert_each_log_is(expected, model, data):
+    seen = Logs()
+    history = model.fit(data, epochs=3, callbacks=[seen], verbose=0).history
+    found = [each for epoch in seen.epochs for each in epoch]
+    assert len(found) >= 3 * 120 / model.steps_per_execution
+    assert found == [expected] * len(found)
+    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_batch_logs_are_those_of_whole_steps(
+    strategy, monkeypatch, steps_per_execution, known
+):
+    # Read after every step, so that a reading meets steps that write.
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    model = constant(strategy, steps_per_execution=steps_per_execution)
+    data = constant_data(120)
+    if not known:
+        data = data.filter(lambda *_: True)
+    assert_each_log_is(CONSTANT, model, data)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.steps_write
+@pytest.mark.parametrize(
+    "exchange", [tfdist.Every(3), tfdist.WhenChanged(0.1)], ids=str
+)
+def test_batch_logs_are_those_of_whole_steps_between_exchanges(
+    strategy, monkeypatch, exchange
+):
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    monkeypatch.setattr(strategy, "exchange", exchange)
+    for model in (keras.Model, OwnLogs):
+        extra = {"two": 2.0} if model is OwnLogs else {}
+        model = constant(strategy, model, steps_per_execution=3)
+        assert_each_log_is({**CONSTANT, **extra}, model, constant_data(120))
+
+
+class OwnLogs(keras.Model):
+    """Returns other logs than the results of its metrics, so that workers send them."""
+
+    def train_step(self, data):
+        return {**super().train_step(data), "two": tf.constant(2.0)}
+
+
+@pytest.mark.parameter_server
+def test_logs_that_workers_send_are_those_of_whole_steps(strategy):
+    model = constant(strategy, OwnLogs)
+    assert_each_log_is({**CONSTANT, "two": 2.0}, model, constant_data(200))
+
+
+class InFunction(keras.Model):
+    """Writes its metrics where what a step adds to them cannot be seen."""
+
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+@pytest.mark.parameter_server
+def test_batch_logs_of_a_step_in_a_function_are_those_of_whole_steps(
+    strategy, monkeypatch
+):
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    assert_each_log_is(CONSTANT, constant(strategy, InFunction), constant_data(120))
+
+
+class NoMetrics(keras.Sequential):
+    metrics = ()
+
+    def train_step(self, data):
+        super().train_step(data)
+        return {"target": tf.reduce_mean(data[1])}
+
+
+@pytest.mark.parameter_server
+def test_first_logs_of_an_epoch_are_none_of_the_one_before(strategy):
+    with strategy.scope():
+        model = NoMetrics([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    y = np.arange(16, dtype="float32").repeat(8)[:, None]
+    seen = Logs()
+    model.fit(
+        np.ones([128, 4], "float32"),
+        y,
+        epochs=3,
+        callbacks=[seen],
+        shuffle=False,
+        **FIT,
+    )
+    assert [epoch[0]["target"] for epoch in seen.epochs] == [0.0] * 3
+    assert [epoch[-1]["target"] for epoch in seen.epochs] == [15.0] * 3
+
+
+@pytest.mark.parameter_server
+def test_metrics_that_a_callback_resets_begin_anew(strategy, monkeypatch):
+    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
+    with strategy.scope():
+        model = mlp(optimizer=keras.optimizers.SGD(0.0))
+    model.set_weights([np.zeros_like(each) for each in model.get_weights()])
+    y = np.repeat(np.float32([[3.0], [5.0]]), 160, axis=0)
+    seen = Logs()
+    reset = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: batch == 20 and model.reset_metrics()
+    )
+    data = np.zeros((320, 4), "float32"), y
+    history = model.fit(*data, callbacks=[reset, seen], shuffle=False, **FIT).history
+    losses = [each["loss"] for each in seen.epochs[0]]
+    assert losses == [9.0] * 20 + [25.0] * 20
+    assert history["loss"] == [25.0]
 
 
 @pytest.mark.feature("Callbacks of `evaluate` and `predict`")
@@ -353,6 +507,49 @@ def test_terminate_on_nan(strategy, regression):
         x, y * np.nan, epochs=9, callbacks=[keras.callbacks.TerminateOnNaN()], **FIT
     )
     assert len(history.epoch) == 1
+
+
+def of_unknown_length(x, y):
+    def batches():
+        for i in range(0, len(x), 8):
+            yield x[i : i + 8], y[i : i + 8]
+
+    specs = tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])
+    return tf.data.Dataset.from_generator(batches, output_signature=specs)
+
+
+@pytest.mark.feature("`TerminateOnNaN` at an infinite loss in the last batch")
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_terminate_on_a_late_nan(strategy, regression, steps_per_execution, known):
+    x, y = regression
+    y = y.copy()
+    y[-1] = np.inf
+    with strategy.scope():
+        model = mlp(steps_per_execution=steps_per_execution)
+    data = (x, y) if known else (of_unknown_length(x, y),)
+    stop = keras.callbacks.TerminateOnNaN()
+    options = {"epochs": 3, "shuffle": False, "callbacks": [stop], "verbose": 0}
+    if known:
+        options["batch_size"] = 8
+    history = model.fit(*data, **options)
+    assert len(history.epoch) == 1
+
+
+@pytest.mark.parameter_server
+def test_a_callback_sees_the_last_logs_of_each_epoch(strategy, regression):
+    with strategy.scope():
+        model = mlp(metrics=["mae"])
+    seen = Logs()
+    validation = {"validation_data": regression, "validation_batch_size": 8}
+    history = model.fit(
+        *regression, epochs=3, callbacks=[seen], **validation, **FIT
+    ).history
+    for name in ("loss", "mae"):
+        last = [epoch[-1][name] for epoch in seen.epochs]
+        assert last == pytest.approx(history[name], rel=1e-6)
+        last = [each[name] for each in seen.tests[STEPS - 1 :: STEPS]]
+        assert last == pytest.approx(history[f"val_{name}"], rel=1e-6)
 
 
 @pytest.mark.feature("`SwapEMAWeights`")

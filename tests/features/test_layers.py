@@ -282,7 +282,13 @@ def words():
     return ids, ids.sum(axis=1, keepdims=True).astype("float32") / 30
 
 
-@pytest.mark.feature("`Embedding`")
+@pytest.mark.feature(
+    "`Embedding`",
+    "approximate",
+    "with Adam, Adagrad or RMSprop, the gradients of an id that a batch repeats are summed, "
+    "then squared; one process squares each",
+    synchronous="yes",
+)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
 def test_embedding(strategy, words, is_synchronous, trains, optimizer):
     if not is_synchronous:

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from models import mlp
 
 layers = keras.layers
@@ -208,3 +209,22 @@ def test_clone(regression, fits):
         return model
 
     fits(build, *regression)
+
+
+class TrainedDense(TensorFlowTrainer, layers.Dense):
+    """A layer with the `fit` of `keras.Model`, which it is not."""
+
+    def __init__(self, units):
+        layers.Dense.__init__(self, units)
+        TensorFlowTrainer.__init__(self)
+
+
+def test_a_layer_with_keras_trainer(strategy, regression, runs_on_workers):
+    with strategy.scope():
+        model = TrainedDense(1)
+        model.compile("sgd", "mse")
+    with runs_on_workers(2 * STEPS):
+        losses = model.fit(*regression, batch_size=8, epochs=2, verbose=0).history
+    assert losses["loss"][1] < losses["loss"][0]
+    assert model.evaluate(*regression, verbose=0) < losses["loss"][1]
+    assert model.predict(regression[0], verbose=0).shape == (64, 1)

@@ -43,11 +43,12 @@ def install() -> None:
     with _lock:
         if _installed:
             return
-        trainer, epoch_iterator = keras.Model, _tf.TFEpochIterator
+        trainer, epoch_iterator = _trainer(), _tf.TFEpochIterator
         for stage in ("train", "test", "predict"):
             _ask_driver(trainer, f"make_{stage}_function", _maker(stage))
         _ask_driver(trainer, "_maybe_symbolic_build", _build)
         _ask_driver(trainer, "_get_metrics_result_or_logs", _epoch_logs)
+        _ask_driver(trainer, "reset_metrics", _reset)
         _ask_driver(epoch_iterator, "tf_sync", _join)
         _ask_driver(epoch_iterator, "_enumerate_iterator", _enumerate_steps)
         for method in ("fit", "evaluate", "predict"):
@@ -99,14 +100,22 @@ def _warn_of_no_scope(model: Any) -> None:
         _log.warning(
             "%r was built outside of strategy.scope(): this process trains it alone, "
             "and no worker takes part. Build or load it inside `with strategy.scope():`",
-            model.name,
+            getattr(model, "name", type(model).__name__),
         )
 
 
 def _strategy_of(trainer_or_iterator: Any) -> Any:
-    if isinstance(trainer_or_iterator, keras.Model):
+    if isinstance(trainer_or_iterator, _trainer()):
         return trainer_or_iterator.distribute_strategy
     return trainer_or_iterator._distribute_strategy
+
+
+def _trainer() -> Any:
+    """Returns the class from which `keras.Model` has its `fit`.
+
+    Others may have it, too, and train with the same epoch iterator.
+    """
+    return next(each for each in keras.Model.__mro__ if "fit" in vars(each))
 
 
 def _maker(stage: str) -> Callable[..., Any]:
@@ -146,8 +155,16 @@ def _epoch_logs(
     driver: FitDriver, keras_method: Callable[..., Any], model: Any, logs: Any
 ) -> Any:
     # Keras's method reads the metrics. In unison, the logs of a step already cover the
-    # epoch.
-    return logs if driver.in_unison else keras_method(model, logs)
+    # epoch. Without any, no step had ended when the last one was sent.
+    if driver.in_unison:
+        return logs
+    return keras_method(model, logs or model.get_metrics_result())
+
+
+def _reset(driver: FitDriver, keras_method: Callable[..., Any], model: Any) -> None:
+    # Steps in flight would add to some variables before, and to others after the reset.
+    driver.join()
+    keras_method(model)
 
 
 def _join(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -11,6 +11,22 @@ import tensorflow as tf
 # The maximum age of the metrics that a callback sees within an epoch, in seconds.
 # Reading them after every step would cost the chief a message per metric and step.
 MAX_AGE = 0.2
+
+
+class MetricState(Protocol):
+    """What a model's metrics are while steps write them, as `StepLogs` needs it."""
+
+    def add(self) -> None:
+        """Adds, at the end of a step that is traced, what it has added to the metrics."""
+
+    def whole(self, logs: Any) -> Any:
+        """Returns the logs of such a step, as if it had read the metrics at once."""
+
+    def begin(self, is_read: bool) -> bool:
+        """Begins anew if the metrics were reset; returns whether it has."""
+
+    def results(self) -> dict[str, Any] | None:
+        """Returns the results after some whole steps since then, or None without one."""
 
 
 class StepLogs:
@@ -23,17 +39,19 @@ class StepLogs:
 
     Args:
         model: The Keras model, whose metrics are built.
+        state: Of its metrics.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, state: MetricState) -> None:
         self._model = model
+        self._state = state
         self._packed: PackedLogs | None = None
         self._latest: dict[str, Any] = {}
         self._read_at = -math.inf
 
     @property
     def are_unknown(self) -> bool:
-        """Whether no step has returned logs yet."""
+        """Whether no step of the epoch has returned logs yet."""
         return not self._latest
 
     def pack(self, logs: Any) -> tf.Tensor | None:
@@ -44,9 +62,24 @@ class StepLogs:
                 f"{{'loss': loss}}; received {logs!r}"
             )
         if set(logs) == set(self._model.get_metrics_result()):
+            self._state.add()
             return tf.zeros([0], tf.float64)
         self._packed = PackedLogs()
-        return self._packed.pack(logs)
+        return self._packed.pack(self._state.whole(logs))
+
+    def begin(self, are_read: bool) -> None:
+        """Forgets the logs of before, if the metrics were reset.
+
+        Args:
+            are_read: Whether a callback sees the logs of the steps that follow.
+        """
+        if self._state.begin(are_read or self._packed is not None):
+            self.forget()
+
+    def forget(self) -> None:
+        """Forgets the logs of before, as at the beginning of an epoch."""
+        self._latest.clear()
+        self._read_at = -math.inf
 
     def take(self, vector: tf.Tensor) -> None:
         """Takes the logs that a worker has sent."""
@@ -59,7 +92,9 @@ class StepLogs:
         Keras keeps the dict of the last step, so updating it keeps that current.
         """
         if self._packed is None and time.monotonic() - self._read_at > MAX_AGE:
-            self.now()
+            self._latest.update(self._state.results() or {})
+            if self._latest:
+                self._read_at = time.monotonic()
         return self._latest
 
     def known(self) -> dict[str, Any]:
@@ -67,7 +102,7 @@ class StepLogs:
         return self._latest if self._latest else self.now()
 
     def now(self) -> dict[str, Any]:
-        """Returns the logs as of now."""
+        """Returns the logs as of now. Call it while no step writes the metrics."""
         if self._packed is None:
             self._latest.update(self._model.get_metrics_result())
             self._read_at = time.monotonic()

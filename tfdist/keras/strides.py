@@ -48,6 +48,29 @@ def in_strides(
             first += count
 
 
+def telling_the_ends(
+    epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]
+) -> Iterator[tuple[int, int, Any]]:
+    """Tells the data whether an execution is the first or the last one of the epoch.
+
+    As `is_first` and `is_last`; the latter is None if the data have an unknown length.
+
+    Args:
+        epoch_iterator: Keras's epoch iterator.
+        steps: The first and the last step of each execution, and the data.
+
+    Yields:
+        The same.
+    """
+    is_first = True
+    for first, last, data in steps:
+        data.is_first, is_first = is_first, False
+        data.is_last = not _left(epoch_iterator, last + 1)
+        if not data.is_last and epoch_iterator._num_batches is None:
+            data.is_last = None
+        yield first, last, data
+
+
 def _left(epoch_iterator: Any, begun: int) -> int:
     """Returns how many more executions Keras enumerates in this epoch.
 

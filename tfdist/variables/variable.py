@@ -40,6 +40,7 @@ class ParameterServerVariable(_tf.CachingVariable):
             looked up, and leaves the others and their slots as they are.
         counts: What its ps counts of its changes, or None if nothing does.
         row_counts: The same, of each row.
+        writes_here: How often this process has written it, outside of steps.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self.updates_rows = False
         self.counts: Any = None
         self.row_counts: Any = None
+        self.writes_here = 0
 
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)
@@ -80,6 +82,8 @@ class ParameterServerVariable(_tf.CachingVariable):
     def forget_view(self) -> None:
         """Has the next read ask the ps: this step has written the variable."""
         self._view = None
+        if tf.executing_eagerly():
+            self.writes_here += 1
 
     def _current_view(self) -> tf.Tensor | None:
         """Returns what the current trace has read, unless it has written since."""

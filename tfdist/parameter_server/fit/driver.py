@@ -14,7 +14,13 @@ from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.keras.strides import callbacks_of, in_strides, sees_batches, shows_progress
+from tfdist.keras.strides import (
+    callbacks_of,
+    in_strides,
+    sees_batches,
+    shows_progress,
+    telling_the_ends,
+)
 from tfdist.liveness.lost_ps import error_of_lost_ps
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit import refusals
@@ -216,6 +222,8 @@ class ParameterServerDriver(DefaultDriver):
                 pace.chosen,
                 is_shown,
             )
+        else:
+            steps = telling_the_ends(epoch_iterator, steps)
         if self._method == "fit":
             steps = self._step_time.during(steps)
         return self._within_epoch(steps)

@@ -57,6 +57,10 @@ class Feed(Iterator[FedBatch]):
         taken: How many batches were taken, including those that `start_at` skipped.
         asked: How many steps to take next; None for `steps_per_execution`.
         is_shown: Whether somebody sees the logs of the steps before the epoch ends.
+        is_first: Whether the next steps are the first of an epoch, each of whose logs
+            somebody sees.
+        is_last: Whether the next steps are the last of the epoch; None if that is not
+            known, or nobody sees the logs of each.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class Feed(Iterator[FedBatch]):
         self.taken = 0
         self.asked: int | None = None
         self.is_shown = True
+        self.is_first = False
+        self.is_last: bool | None = None
 
     def __del__(self) -> None:
         if self._batches is not None:

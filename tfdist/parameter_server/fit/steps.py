@@ -24,6 +24,7 @@ from tfdist.parameter_server.fit.feed import FedBatch, Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.learning_rate import learning_rate_of
 from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
+from tfdist.parameter_server.fit.metric_sums import MetricSums
 from tfdist.parameter_server.fit.refusals import check_captures
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
@@ -61,7 +62,9 @@ class WorkerSteps:
         self._step = step
         self._is_training = is_training
         self._steps = model.steps_per_execution
-        self._logs = StepLogs(model)
+        self._logs = StepLogs(model, MetricSums(model, in_flight.join_functions))
+        # Whether somebody sees the logs before the epoch ends.
+        self._are_read = False
         self._traced: dict[Any, WorkerFunction] = {}
         self._functions: dict[Any, Any] = {}
         self._rounds: Rounds | None = None
@@ -74,6 +77,7 @@ class WorkerSteps:
             StopIteration: If no batch is left; all steps have finished.
         """
         steps = data.asked or self._steps
+        self._begin_to_show(data)
         if self._is_training and data.worker_input is not None:
             for count in self._functions_of(data.structure, steps, steps):
                 function = self._reading(data, count)
@@ -84,10 +88,32 @@ class WorkerSteps:
             for rows in self._take(data, steps):
                 function = self._on_rows(data.structure, len(rows))
                 self._submit(data.structure, function, rows, len(rows))
-        # Callbacks need logs after the first step, and only a finished step has any.
-        if self._logs.are_unknown:
-            self._in_flight.join()
-        return self._logs.latest() if data.is_shown else self._logs.known()
+        return self._logs_to_show(data)
+
+    def _begin_to_show(self, data: Feed) -> None:
+        self._are_read = data.is_shown
+        if data.is_first:
+            self._logs.forget()
+
+    def _logs_to_show(self, data: Feed) -> dict[str, Any]:
+        """Returns the logs of finished steps: after the last one, of all of them."""
+        if not data.is_shown:
+            return self._logs.known()
+        if data.asked is None:
+            is_last = self._is_last(data)
+            # Callbacks need logs after the first step, and only a finished step has any.
+            if is_last or self._logs.are_unknown:
+                self._in_flight.join_functions()
+                return self._logs.now()
+        return self._logs.latest()
+
+    def _is_last(self, data: Feed) -> bool:
+        if data.is_last is not None:
+            return data.is_last
+        if self._is_training and data.worker_input is not None:
+            return False
+        with self._strategy.activity.waiting_for(DATA):
+            return not data.peek(1)
 
     def _rows(self, feed: Feed, steps: int) -> list[tf.Tensor]:
         """Takes batches.
@@ -140,6 +166,7 @@ class WorkerSteps:
         # Without any, which is most often, nothing is looked up at each message.
         if self._kept and (cached := self._worker_function(structure).cached_steps):
             self._strategy.caches.use(cached)
+        self._logs.begin(self._are_read)
         self._in_flight.submit(
             function,
             argument,
@@ -150,6 +177,7 @@ class WorkerSteps:
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
         """Runs one step on a worker, and waits for its logs."""
+        self._are_read = False
         batch = as_tensors(batch)
         structure = BatchStructure.of_batch(batch)
         function = self._on_rows(structure, 1)

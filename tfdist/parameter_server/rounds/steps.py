@@ -109,19 +109,19 @@ class RoundSteps(WorkerSteps):
         self._begin()
         self._recover()
         asked = data.asked or self._steps
+        self._begin_to_show(data)
         try:
             rows = self._rows(data, asked)
         except StopIteration:
             self.finish()
             raise
         self._deal(data.structure, rows, len(rows) == asked)
-        if self._logs.are_unknown:
-            self._in_flight.join()
-        return self._logs.latest() if data.is_shown else self._logs.known()
+        return self._logs_to_show(data)
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
         """Runs a round of one batch, and waits for it."""
         self._begin()
+        self._are_read = False
         batch = as_tensors(batch)
         structure = BatchStructure.of_batch(batch)
         self._deal(structure, [to_row(structure, batch)], False)
@@ -245,6 +245,8 @@ class RoundSteps(WorkerSteps):
 
     def _submit_message(self, message: _Message) -> None:
         fate, steps = message.fate, len(message.batches)
+        function = self._on_rows(message.structure, steps)
+        self._logs.begin(self._are_read)
 
         def note_round(vector: tf.Tensor) -> Callable[[], bool]:
             number = int(vector.numpy()[-1])
@@ -256,7 +258,7 @@ class RoundSteps(WorkerSteps):
             return lambda: fate.missing == 0 and self._rounds_ended() > fate.last
 
         self._in_flight.submit(
-            self._on_rows(message.structure, steps),
+            function,
             message.rows,
             lambda vector: self._logs.take(vector[:-1]),
             steps,

@@ -111,8 +111,7 @@ def _checked(value: Any) -> tf.Tensor:
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype == tf.string:
         raise IndivisibleLossError(
-            f"{_REFUSED}it holds texts. Convert them to "
-            "numbers first"
+            f"{_REFUSED}it holds texts. Convert them to numbers first"
         )
     return tensor
 

@@ -1,0 +1,196 @@
+"""What the metrics of a model are after some number of whole steps, while steps write.
+
+A step writes the variables of a metric one after the other, and they may be on several ps.
+Read meanwhile, a total may have a step that its count does not have. So each step adds all
+that it adds to them to one vector as well, at one moment.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.parameter_server.resources import Numbers
+from tfdist.parameter_server.step_graph.fragment import Fragment
+from tfdist.parameter_server.step_graph.tasks import calls_functions
+from tfdist.variables.variable import ParameterServerVariable
+
+LARGEST_STATE = 10_000
+"""The most numbers in all metrics of a model that steps send a second time."""
+
+_SIGNS = {"AssignAddVariableOp": 1.0, "AssignSubVariableOp": -1.0}
+_READS = ("ReadVariableOp", "VariableShape")
+
+
+class MetricSums:
+    """The variables of a model's metrics as one vector on a ps, which has whole steps alone.
+
+    Cost: a vector to one ps per exchange, as long as the state of all metrics.
+
+    Args:
+        model: The Keras model, whose metrics are built.
+        join: Waits for the steps that are under way.
+    """
+
+    def __init__(self, model: keras.Model, join: Callable[[], None]) -> None:
+        self._model = model
+        self._join = join
+        self._variables = model.metrics_variables
+        self._holders = [_tf.value_of(each) for each in self._variables]
+        self._sizes = [int(np.prod(each.shape)) for each in self._variables]
+        # Whether a step adds to all of them, and does nothing else with them.
+        self._are_sums = sum(self._sizes) <= LARGEST_STATE and all(
+            isinstance(each, ParameterServerVariable) for each in self._holders
+        )
+        # A message of one dtype is the cheapest, and gradients travel in the same one.
+        is_float32 = all(each.dtype == "float32" for each in self._variables)
+        self._dtype = tf.float32 if is_float32 else tf.float64
+        self._sums: Numbers | None = None
+        self._written = -1
+
+    def add(self) -> None:
+        """Adds, at the end of a step that is traced, what it has added to the metrics."""
+        added = (
+            [_added(each, self._dtype) for each in self._holders]
+            if self._are_sums
+            else []
+        )
+        if not added or any(each is None for each in added):
+            self._are_sums = False
+            return
+        if self._sums is None:
+            zeros = [0.0] * (1 + sum(self._sizes))
+            with tf.init_scope():
+                self._sums = Numbers(self._holders[0].device, zeros, self._dtype)
+        self._sums.add(tf.concat([tf.ones([1], self._dtype), *added], axis=0))
+
+    def whole(self, logs: Any) -> Any:
+        """Returns the logs of a step being traced, as if it had read the metrics at once."""
+        graph = tf.compat.v1.get_default_graph()
+        read = {
+            op.outputs[0].name: i
+            for i, each in enumerate(self._holders)
+            for handle in _captured(graph, each)
+            for op in handle.consumers()
+            if op.type == "ReadVariableOp"
+        }
+        parts = [_between(tf.convert_to_tensor(e), read) for e in tf.nest.flatten(logs)]
+        if not any(parts):
+            return logs
+        self.add()
+        if self._sums is None or not self._are_sums:
+            return logs
+        _, *state = tf.split(self._sums.read(), [1, *self._sizes])
+        given = {
+            name: tf.cast(tf.reshape(state[i], each.shape), each.dtype)
+            for name, i in read.items()
+            for each in (self._holders[i],)
+        }
+        values = [
+            _again(tf.convert_to_tensor(value), part, given)
+            for value, part in zip(tf.nest.flatten(logs), parts, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(logs, values)
+
+    def begin(self, is_read: bool) -> bool:
+        """Begins anew if this process has written the metrics, as it does to reset them.
+
+        Args:
+            is_read: Whether anybody will read them within the epoch.
+
+        Returns:
+            Whether it has begun anew.
+        """
+        written = sum(getattr(each, "writes_here", 0) for each in self._holders)
+        if not is_read or written == self._written:
+            return False
+        self._written = written
+        if self._are_sums and self._sums is not None:
+            self._join()
+            state = [each.numpy().reshape(-1) for each in self._holders]
+            self._sums.set(np.concatenate([[0.0], *state]))
+            # Before a step adds to it.
+            self._sums.read().numpy()
+        return True
+
+    def results(self) -> dict[str, Any] | None:
+        """Returns the results of the metrics, or None before a step has ended."""
+        if self._sums is None or not self._are_sums:
+            return None
+        steps, *values = np.split(
+            self._sums.read().numpy(), np.cumsum([1, *self._sizes[:-1]])
+        )
+        if not steps:
+            return None
+        state = [
+            (each, tf.constant(value, each.dtype, each.shape))
+            for each, value in zip(self._variables, values, strict=True)
+        ]
+        with keras.StatelessScope(state_mapping=state):
+            results: dict[str, Any] = self._model.get_metrics_result()
+        return results
+
+
+def _captured(graph: Any, variable: Any) -> list[tf.Tensor]:
+    """Returns the handle of a variable in the graph of a step; none if it is not used."""
+    handle = getattr(variable, "handle", None)
+    return [inside for outside, inside in graph.captures if outside is handle]
+
+
+def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
+    """Returns, as a vector, what the step being traced adds to a variable.
+
+    None if it does anything else, or in a function, a branch or a loop of its own.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    handles = [
+        inside for outside, inside in graph.captures if outside is variable.handle
+    ]
+    total = tf.zeros([variable.shape.num_elements()], dtype)
+    for op in (op for handle in handles for op in handle.consumers()):
+        if op.type in _SIGNS:
+            change = tf.reshape(tf.cast(op.inputs[1], dtype), [-1])
+            total += _SIGNS[op.type] * change
+        elif op.type not in _READS:
+            return None
+    return total
+
+
+def _between(value: tf.Tensor, given: Collection[str]) -> set[str]:
+    """Returns the operations that compute a value from tensors of these names."""
+    later: set[str] = set()
+    for op in value.graph.get_operations():
+        if any(each.name in given or each.op.name in later for each in op.inputs):
+            later.add(op.name)
+    found: set[str] = set()
+    ahead = [value.op]
+    while ahead:
+        op = ahead.pop()
+        if op.name in later and op.name not in found:
+            found.add(op.name)
+            ahead.extend(each.op for each in op.inputs)
+    return found
+
+
+def _again(
+    value: tf.Tensor, part: Collection[str], given: Mapping[str, tf.Tensor]
+) -> tf.Tensor:
+    """Returns a value computed anew by some operations, from what is given.
+
+    The value itself where that would have an effect once more.
+    """
+    ops = [value.graph.get_operation_by_name(name) for name in part]
+    if not ops or any(op.op_def.is_stateful or calls_functions(op) for op in ops):
+        return value
+    definition = tf.compat.v1.GraphDef()
+    for op in ops:
+        node = definition.node.add()
+        node.CopyFrom(op.node_def)
+        node.attr.pop("_class", None)
+        node.input[:] = [each for each in node.input if not each.startswith("^")]
+    inputs = {e.name: e for op in ops for e in op.inputs if e.op.name not in part}
+    tensors = [given.get(name, each) for name, each in inputs.items()]
+    return Fragment(definition, list(inputs)).add(tensors, [value.name], "whole")[0]
