@@ -197,3 +197,30 @@ def test_a_text_that_differs_is_refused():
         model.compile("sgd", "mse")
         model.layers[0].word = tf.constant(f"word {index}")
     assert all("(Dense): word" in str(each) for each in Workers().run(models))
+
+
+def views(examples, seed):
+    """Pairs of random views without a target, as contrastive learning reads them."""
+    keras.utils.set_random_seed(seed)
+    noise = keras.layers.GaussianNoise(0.1)
+    source = tf.data.Dataset.from_tensor_slices(examples).shuffle(100)
+    one = source.map(lambda x: x + tf.random.normal([]), tf.data.AUTOTUNE)
+    other = source.map(lambda x: noise(x, training=True))
+    return tf.data.Dataset.zip((one, other)).batch(8).prefetch(1)
+
+
+def test_random_views_are_compared_by_what_they_are_views_of():
+    examples = np.arange(20, dtype="float32")
+    mine, may_differ = agreement._of_dataset("x", views(examples, 1))
+    theirs, _ = agreement._of_dataset("x", views(examples, 2))
+    assert mine == theirs
+    assert not may_differ
+    assert mine != agreement._of_dataset("x", views(examples[::-1].copy(), 1))[0]
+
+
+def test_random_views_of_what_python_makes_are_compared_themselves():
+    dataset = views(np.arange(20, dtype="float32"), 1)
+    dataset = dataset.map(lambda x, y: tf.numpy_function(np.add, [x, y], tf.float32))
+    checksums, may_differ = agreement._of_dataset("x", dataset)
+    assert list(checksums) == ["x, its first batch"]
+    assert may_differ

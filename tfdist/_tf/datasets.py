@@ -100,11 +100,32 @@ def draws_at_random(dataset: tf.data.Dataset) -> bool:
     """Whether two readings of a dataset may give different elements."""
     if dataset.options().deterministic is False:
         return True
-    for function in dataset._functions():
-        types = {op.type for op in function.function.graph.get_operations()}
-        if any("Random" in each or "PyFunc" in each for each in types):
-            return True
+    if _has_function_of(dataset, "Random") or _has_function_of(dataset, "PyFunc"):
+        return True
     return any(draws_at_random(each) for each in dataset._inputs())
+
+
+def parts_before_draws(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns the inputs of a dataset from which it draws, and which do not themselves.
+
+    There are none if Python makes elements of one, or datasets are elements of one.
+    """
+    if not draws_at_random(dataset):
+        specs = tf.nest.flatten(dataset.element_spec)
+        holds_datasets = any(isinstance(each, tf.data.DatasetSpec) for each in specs)
+        return [] if holds_datasets else [dataset]
+    if _has_function_of(dataset, "PyFunc"):
+        return []
+    parts = [parts_before_draws(each) for each in dataset._inputs()]
+    return [part for each in parts for part in each] if all(parts) else []
+
+
+def _has_function_of(dataset: tf.data.Dataset, kind: str) -> bool:
+    return any(
+        kind in op.type
+        for function in dataset._functions()
+        for op in function.function.graph.get_operations()
+    )
 
 
 def random_seeds(dataset: tf.data.Dataset) -> list[int]:

@@ -23,6 +23,7 @@ from tfdist.synchronous.fit.shuffle import with_agreed_seeds
 
 _log = logging.getLogger("tfdist")
 _checked: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_FIRST_ELEMENTS = 8
 _DATA = ("x", "y", "sample_weight", "validation_data")
 _NUMBERS = (
     "batch_size",
@@ -79,7 +80,8 @@ def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
     """Checks the arguments of `fit`: numbers, arrays, and first batches of datasets.
 
     Cost: each worker reads at most 64 MiB of each array, and the first batch of each
-    dataset that it has not read before.
+    dataset that it has not read before; of one that draws at random, the first 8 elements
+    of what it draws from.
 
     Raises:
         UnequalModelError: If numbers differ, such as the number of epochs.
@@ -131,15 +133,24 @@ def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
     if dataset in _checked or is_own_data(dataset):
         return {}, False
     _checked.add(dataset)
-    # What a Python function draws, or several threads at once, has no agreed seed.
-    may_differ = _tf.draws_at_random(dataset)
+    if not _tf.draws_at_random(dataset):
+        (batch,) = _first(dataset, 1) or [None]
+        return checksums.of_tensors(f"{name}, its first batch", batch), False
+    # What several threads draw has no agreed seed, so what they draw from is compared.
+    parts = _tf.parts_before_draws(dataset)
+    if parts:
+        first = [_first(part, _FIRST_ELEMENTS) for part in parts]
+        return checksums.of_tensors(f"{name}, before it is random", first), False
+    # Nor has what Python makes.
+    (batch,) = _first(dataset, 1) or [None]
+    return checksums.of_tensors(f"{name}, its first batch", batch), True
+
+
+def _first(dataset: tf.data.Dataset, count: int) -> list[Any]:
     if _tf.random_seeds(dataset):
         # Otherwise each worker would start with different examples.
         dataset = with_agreed_seeds(dataset, seed=0)
-    for batch in dataset.take(1):
-        found = checksums.of_tensors(f"{name}, its first batch", batch)
-        return found, may_differ
-    return {}, False
+    return list(dataset.take(count))
 
 
 def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str:
