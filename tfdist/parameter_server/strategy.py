@@ -13,6 +13,7 @@ from tf_config import contract
 from tfdist import _tf
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster import servers, spinning, status
+from tfdist.cluster.lost_variables import tell_of_lost_variables
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     JoinsOnce,
@@ -203,6 +204,7 @@ class ParameterServerStrategy(
         )
         # Not at exit: the watchdog must also catch a process that hangs while exiting.
         weakref.finalize(self, self.watchdog.stop).atexit = False
+        tell_of_lost_variables("ParameterServerStrategy")
         with self.activity.call():
             self._connect(config, partitioner, placement)
             here = {
