@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -39,7 +40,7 @@ def _variables() -> Iterator[tf.Variable]:
     return (each for each in gc.get_objects() if type(each) in kinds)
 
 
-def _kinds(kind: type) -> Iterator[type]:
+def _kinds(kind: Any) -> Iterator[type]:
     yield kind
     for each in kind.__subclasses__():
         yield from _kinds(each)

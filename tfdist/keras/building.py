@@ -196,7 +196,7 @@ def _holding_warnings_back() -> Iterator[list[tuple[Any, ...]]]:
     def hold(*warning: Any) -> None:
         held.append(warning)
 
-    warnings.showwarning = hold
+    warnings.showwarning = hold  # type: ignore[assignment]
     try:
         yield held
     finally:
