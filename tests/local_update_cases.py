@@ -89,6 +89,27 @@ def own_data(strategy):
     return result(model, history)
 
 
+@case
+def distributed(strategy):
+    """The rows of `own_data`, and then those of `sgd`."""
+    import tensorflow as tf
+
+    slices = tf.data.Dataset.from_tensor_slices(synchronous.data(40))
+
+    def own(context):
+        index, size = context.input_pipeline_id, 40 // context.num_input_pipelines
+        mine = slices.skip(size * index).take(size)
+        return mine.batch(context.get_per_replica_batch_size(8)).repeat()
+
+    model = synchronous.compiled(strategy)
+    data = strategy.distribute_datasets_from_function(own)
+    history = model.fit(data, steps_per_epoch=5, epochs=2, verbose=0)
+    model_of_all = synchronous.compiled(strategy)
+    data = strategy.experimental_distribute_dataset(slices.batch(8))
+    model_of_all.fit(data, validation_data=data, epochs=2, verbose=0)
+    return result(model, history, of_all=model_of_all.get_weights()[0])
+
+
 def with_statistics():
     return synchronous.dense(keras.layers.BatchNormalization(momentum=0.5))
 

@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdist import _tf
 from tfdist.checkpoint import store as store_module
+from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import (
     MANIFEST,
     CheckpointDirError,
@@ -162,3 +165,17 @@ def test_the_newest_whole_ones_are_kept(present, keep, corrupt):
 def test_names_and_numbers(some):
     assert numbers(map(name_of, some)) == sorted(some, reverse=True)
     assert numbers(["checkpoint-1", "checkpoint-00000001.tmp", MANIFEST]) == []
+
+
+def test_a_position_in_data_is_written_whatever_bytes_it_has(tmp_path):
+    no_text = [bytes([byte]) * 8 for byte in (0x8A, 0x8B, 0x8C)]
+    data = tf.data.Dataset.range(2).flat_map(
+        lambda _: tf.data.Dataset.from_tensor_slices(no_text)
+    )
+    batches, later = iter(data), iter(data)
+    next(batches)
+    state = _tf.iterator_state(batches)
+    snapshot = Snapshot(Position(0), 1, False, [], [], data=state)
+    snapshot.write(tmp_path, DataWriter())
+    _tf.restore_iterator(later, Snapshot.read(tmp_path).data)
+    assert next(later).numpy() == no_text[1]

@@ -1,5 +1,7 @@
 """What a strategy gets from `DefaultDriver`, and what it hears of its mistakes."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -42,6 +44,31 @@ def test_every_batch_is_taken_whatever_an_execution_has(steps):
     plain.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0)
     for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_what_python_has_warned_of_it_does_not_again_after_a_model_is_built():
+    class Odd(keras.layers.Layer):
+        def build(self, shape):
+            warnings.warn("odd shape", stacklevel=1)
+
+        def call(self, x):
+            return x
+
+    def of_unknown_length():
+        return tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda *_: True)
+
+    model = model_of(Local)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            model.fit(of_unknown_length().batch(4), verbose=0)
+        with model.distribute_strategy.scope():
+            model = keras.Sequential([Odd(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(X, Y, verbose=0)
+    texts = [str(each.message) for each in told]
+    assert sum("ran out of data" in each for each in texts) == 1
+    assert "odd shape" in texts
 
 
 @pytest.mark.parametrize(

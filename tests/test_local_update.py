@@ -211,6 +211,15 @@ def test_every_worker_can_have_its_own_dataset(every_step):
     assert [worker["steps"] for worker in workers] == [10, 10]
 
 
+def test_what_the_strategy_distributes_is_the_same_data(every_step):
+    workers = every_step["distributed"]
+    own_data, all_data = every_step["own_data"], every_step["sgd"]
+    for worker, own, all_of_it in zip(workers, own_data, all_data, strict=True):
+        np.testing.assert_allclose(worker["w0"], own["w0"], rtol=1e-5)
+        assert worker["steps"] == own["steps"] == 10
+        np.testing.assert_allclose(worker["of_all"], all_of_it["w0"], rtol=1e-5)
+
+
 def test_callbacks_decide_alike_and_the_chief_alone_writes(every_step):
     chief, worker = every_step["callbacks"]
     check_equal([chief, worker])

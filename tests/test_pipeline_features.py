@@ -96,6 +96,35 @@ def test_inputs_and_outputs_by_name_with_weights_of_classes_and_examples(schedul
     )
 
 
+@pytest.mark.parametrize(
+    "distributed",
+    [
+        lambda strategy, data: strategy.experimental_distribute_dataset(data),
+        lambda strategy, data: strategy.distribute_datasets_from_function(
+            lambda context: data.shard(
+                context.num_input_pipelines, context.input_pipeline_id
+            )
+        ),
+    ],
+)
+def test_data_that_the_strategy_distributes_with_weights_of_classes(distributed):
+    strategy = tfdist.PipelineStrategy(2, 3)
+    data = tf.data.Dataset.from_tensor_slices((X, np.arange(18.0) % 3)).batch(7)
+
+    def fit(model):
+        is_split = model.distribute_strategy is strategy
+        given = distributed(strategy, data) if is_split else data
+        return model.fit(
+            given,
+            class_weight={0: 1.0, 1: 3.0, 2: 0.5},
+            validation_data=given,
+            epochs=2,
+            verbose=0,
+        ).history
+
+    both(dense(3), fit, strategy)
+
+
 def masked():
     words = keras.Input((6,), dtype="int32")
     x = layers.Embedding(9, 5, mask_zero=True)(words)

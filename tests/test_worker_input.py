@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.data.experimental import service
 
+from tfdist.keras.distributed_data import InputPipelines
 from tfdist.parameter_server.fit.worker_input import WorkerInput
 
 
@@ -24,6 +25,40 @@ def shares(dataset, monkeypatch, batches):
 def test_workers_take_turns(monkeypatch):
     numbers = tf.data.Dataset.range(4).repeat()
     assert shares(numbers, monkeypatch, 3) == [[0, 1], [2, 3], [0, 1]]
+
+
+def pipelines(*sizes):
+    """Datasets of different numbers, one of each size; None is without an end."""
+    numbers = [
+        tf.data.Dataset.range(100 * i, 100 * i + (n or 3)) for i, n in enumerate(sizes)
+    ]
+    return InputPipelines(
+        [each if n else each.repeat() for each, n in zip(numbers, sizes, strict=True)]
+    )
+
+
+def test_a_worker_reads_the_pipeline_that_a_function_made_for_it(monkeypatch):
+    assert shares(pipelines(None, None), monkeypatch, 4) == [
+        [0, 100],
+        [1, 101],
+        [2, 102],
+        [0, 100],
+    ]
+
+
+def test_the_devices_of_a_worker_share_its_pipeline(monkeypatch):
+    assert shares(pipelines(None), monkeypatch, 3) == [[0, 1], [2, 0], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [((3, 1), [0, 100, 1, 2]), ((1, 0, 3), [0, 200, 201, 202]), ((2,), [0, 1])],
+)
+def test_pipelines_take_turns_until_they_end(sizes, batches):
+    data = pipelines(*sizes).map(lambda number: number).prefetch(2)
+    assert [int(each) for each in data] == batches
+    assert data.cardinality() == len(batches)
+    assert WorkerInput.of(data, coordinator=None, num_workers=2) is None
 
 
 @pytest.fixture(scope="module")

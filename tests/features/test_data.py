@@ -254,6 +254,64 @@ def test_generator_that_fails(model, samples):
         model.fit(batches(), verbose=0)
 
 
+@pytest.mark.feature("`experimental_distribute_dataset`, with `class_weight`")
+def test_distributed_dataset(fits_once, samples, strategy, model):
+    data = strategy.experimental_distribute_dataset(dataset(samples).batch(8))
+    fits_once(data)
+    before = model.get_weights()
+    fits_once(data, class_weight=dict.fromkeys(range(SAMPLES), 0.0))
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    seen_once_in_each_method(model, data, samples[0])
+
+
+@pytest.mark.feature("`distribute_datasets_from_function`, whose datasets are shards")
+def test_datasets_from_function(fits_once, samples, strategy, model):
+    def shard(context):
+        mine = dataset(samples).shard(
+            context.num_input_pipelines, context.input_pipeline_id
+        )
+        return mine.batch(context.get_per_replica_batch_size(8))
+
+    data = strategy.distribute_datasets_from_function(shard)
+    fits_once(data)
+    before = model.get_weights()
+    fits_once(data, class_weight=dict.fromkeys(range(SAMPLES), 0.0))
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    seen_once_in_each_method(model, data, samples[0])
+
+
+def seen_once_in_each_method(model, data, x):
+    history = model.fit(data, validation_data=data, verbose=0).history
+    np.testing.assert_array_equal(history["val_seen"], [ONCE])
+    results = model.evaluate(data, verbose=0, return_dict=True)
+    np.testing.assert_array_equal(results["seen"], ONCE)
+    predicted, expected = (model.predict(each, verbose=0) for each in (data, x))
+    # Where each worker has its own, in the order of steps and workers.
+    np.testing.assert_allclose(
+        np.sort(predicted, axis=0), np.sort(expected, axis=0), rtol=1e-5
+    )
+
+
+@pytest.mark.parameter_server
+def test_endless_datasets_from_function(samples, strategy, model, runs_on_workers):
+    def same(context):
+        del context
+        return dataset(samples).repeat().batch(8)
+
+    data = strategy.distribute_datasets_from_function(same)
+    with runs_on_workers(40):
+        seen = model.fit(data, steps_per_epoch=20, epochs=2, verbose=0).history["seen"]
+    # Several batches of either worker wait in the other epoch, or in none.
+    assert np.sum(seen) == 40 * 8
+    results = model.evaluate(data, steps=STEPS, verbose=0, return_dict=True)
+    assert np.sum(results["seen"]) == STEPS * 8
+
+
+def test_what_a_function_returns_in_place_of_a_dataset(samples, strategy, model):
+    with pytest.raises(TypeError, match=r"from_function|dataset_fn"):
+        model.fit(strategy.distribute_datasets_from_function(lambda _: samples[0]))
+
+
 @pytest.mark.feature("Dictionaries of features")
 def test_dictionary_of_features(strategy, samples, runs_on_workers):
     x, y = samples

@@ -190,6 +190,11 @@ def first_number(record):
     return row, row
 
 
+def shard(dataset, context, size):
+    mine = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return mine.shuffle(size).batch(8)
+
+
 @pytest.mark.feature("Each example of the epoch is used, also after resuming")
 @pytest.mark.parametrize(
     "kind",
@@ -198,6 +203,7 @@ def first_number(record):
         "dataset",
         "leases",
         "generator",
+        "function",
         "files",
         "files, read by the chief at first",
         "files, read by the chief afterwards",
@@ -229,6 +235,10 @@ def test_data_position(strategy, program, killed, tmp_path, monkeypatch, kind):
         if kind == "leases":
             source = from_source(tmp_path / "rows.npy", shuffle=True)
             return {"x": source.map(lambda x: (x, x)).batch(8)}
+        if kind == "function":
+            dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
+            make = strategy.distribute_datasets_from_function
+            return {"x": make(lambda context: shard(dataset, context, size))}
         if kind.startswith("files"):
             dataset = tf.data.TFRecordDataset([str(tmp_path / "rows.tfrecord")])
             return {"x": dataset.shuffle(size).map(first_number).batch(8)}

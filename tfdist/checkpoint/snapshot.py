@@ -39,7 +39,7 @@ class Snapshot:
         callbacks: The class and state of each callback.
         variables: The variables, as described by `variables.describe`.
         arrays: The arrays in the states of the callbacks.
-        data: The position of the dataset's iterator, a variant; None if the dataset
+        data: The position of the dataset's iterator, of variants; None if the dataset
             cannot save one.
         put_back: Batches that were read, but whose steps have not run: a matrix of
             `bytes`, whose rows are made by `parameter_server.fit.message.to_row`.
@@ -119,7 +119,7 @@ class DataWriter:
 
     def __init__(self) -> None:
         self._write = tf.function(self._save, autograph=False).get_concrete_function(
-            tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.variant)
+            tf.TensorSpec([], tf.string), tf.TensorSpec(None, tf.variant)
         )
 
     @staticmethod

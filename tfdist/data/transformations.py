@@ -9,12 +9,13 @@ _WRITTEN = {
     "directed_interleave": "sample_from_datasets, choose_from_datasets or "
     "rejection_resample",
     "group_by_window": "group_by_window or bucket_by_sequence_length",
+    "input_pipelines": "distribute_datasets_from_function",
     "tensor": "from_tensors",
     "tensor_slice": "from_tensor_slices",
     "zip": "zip or enumerate",
 }
 # They consist of others, of which nobody wrote any.
-_OF_OTHERS = ("DirectedInterleave", "Snapshot")
+_OF_OTHERS = ("InputPipelines", "DirectedInterleave", "Snapshot")
 _BATCHES = ("batch", "padded_batch", "ragged_batch")
 # Elements in another structure, which TensorFlow adds by itself.
 _WITHOUT_NAME = "_RestructuredDataset"
@@ -45,6 +46,8 @@ def above_a_source(names: Sequence[str]) -> str:
     'unbatch'
     >>> above_a_source(["_PaddedBatchDataset"])
     'a second batch'
+    >>> above_a_source(["InputPipelines", "_DirectedInterleaveDataset"])
+    'distribute_datasets_from_function'
     """
     for name in names:
         if name.strip("_").startswith(_OF_OTHERS):

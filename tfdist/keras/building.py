@@ -227,7 +227,7 @@ def _build_by_call(
 ) -> Exception | None:
     try:
         with (
-            warnings.catch_warnings(record=True) as warned,
+            _holding_warnings_back() as warned,
             strategy.scope(),
             _left_unbuilt(model.optimizer),
         ):
@@ -235,9 +235,28 @@ def _build_by_call(
     except Exception as error:
         # Drop the warnings that Keras could not build the model: a rehearsal may.
         return error
-    for each in warned:
-        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    for warning in warned:
+        warnings.showwarning(*warning)
     return None
+
+
+@contextlib.contextmanager
+def _holding_warnings_back() -> Iterator[list[tuple[Any, ...]]]:
+    """Yields the warnings that are given meanwhile, as `warnings.showwarning` takes them.
+
+    `warnings.catch_warnings` would have Python forget which warnings it has shown, and a
+    model is built in each `fit` and `evaluate`.
+    """
+    show, held = warnings.showwarning, []
+
+    def hold(*warning: Any) -> None:
+        held.append(warning)
+
+    warnings.showwarning = hold  # type: ignore[assignment]
+    try:
+        yield held
+    finally:
+        warnings.showwarning = show
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from tfdist.keras import (
     building,
     compiled,
     computation,
+    distributed_data,
     epoch_history,
     optimizer_hooks,
     own_traces,
@@ -195,6 +196,8 @@ def _surround_by_driver(owner: type, name: str) -> None:
         arguments = dict(signature.bind(self, *args, **kwargs).arguments)
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
+        for data in arguments.keys() & {"x", "validation_data"}:
+            arguments[data] = distributed_data.undistributed(arguments[data])
         with (
             driver.running(self, name, arguments),
             epoch_history.recording(_strategy_of(self), name, arguments),

@@ -104,8 +104,7 @@ class LocalUpdateDriver(DefaultDriver):
         """
         call = self._calls[-1] if self._calls else None
         if call is None or call.method != "fit" or call.has_data:
-            dataset = adapter.get_tf_dataset()
-            return getattr(dataset, "tfdist_source", dataset)
+            return adapter.get_tf_dataset()
         # The data that `fit` asks for next is what it validates on.
         call.has_data = True
         place = self._ahead.data if self._ahead else None

@@ -14,6 +14,7 @@ from tfdist.cluster.membership import (
     check_eager,
     worker_config_of,
 )
+from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
 from tfdist.local_update.door import Door
 from tfdist.local_update.driver import LocalUpdateDriver
@@ -23,7 +24,9 @@ from tfdist.local_update.workers import Workers
 from tfdist.mixing import Mean, Mixing
 
 
-class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
+class LocalUpdateStrategy(
+    JoinsOnce, DistributesForFit, tf.distribute.OneDeviceStrategy
+):
     """Trains a model on every worker, and mixes the models after every H local steps.
 
     Every worker runs the same script. A Keras 3 model that is built and compiled in
@@ -175,6 +178,12 @@ class LocalUpdateStrategy(JoinsOnce, tf.distribute.OneDeviceStrategy):
     def num_replicas(self) -> int:
         """The same: each worker has one replica."""
         return self._workers.num_workers
+
+    @property
+    def input_contexts(self) -> list[tf.distribute.InputContext]:
+        """The input pipeline of this worker, also while others are away."""
+        workers = self._workers.num_all
+        return [tf.distribute.InputContext(workers, self._workers.me, workers)]
 
     @property
     def is_chief(self) -> bool:

@@ -71,6 +71,11 @@ class Workers:
     num_replicas = num_workers
 
     @property
+    def num_all(self) -> int:
+        """How many there are, those that do not take part included."""
+        return len(self._names)
+
+    @property
     def worker_index(self) -> int:
         """The place of this worker among them."""
         return self._members.present.index(self._members.me)

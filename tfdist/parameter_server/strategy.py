@@ -13,6 +13,7 @@ from tf_config import contract
 from tfdist import _tf
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster import servers, spinning, status
+from tfdist.cluster.lost_variables import tell_of_lost_variables
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     JoinsOnce,
@@ -23,6 +24,7 @@ from tfdist.cluster.membership import (
 from tfdist.cluster.presence import Presence, min_workers_of
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.data.pipeline_report import PipelineReport
+from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.stall import check_on_stall
@@ -73,7 +75,9 @@ from tfdist.placement.report import (
 _log = logging.getLogger("tfdist")
 
 
-class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
+class ParameterServerStrategy(
+    JoinsOnce, DistributesForFit, tf.distribute.ParameterServerStrategy
+):
     """Trains on parameter servers and workers; the script runs on the chief.
 
     Variables created in `scope()` live on the ps that `placement` chooses. A Keras 3
@@ -200,6 +204,7 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         )
         # Not at exit: the watchdog must also catch a process that hangs while exiting.
         weakref.finalize(self, self.watchdog.stop).atexit = False
+        tell_of_lost_variables("ParameterServerStrategy")
         with self.activity.call():
             self._connect(config, partitioner, placement)
             here = {
@@ -409,14 +414,15 @@ class ParameterServerStrategy(JoinsOnce, tf.distribute.ParameterServerStrategy):
         """The number of ps in the cluster."""
         return self._extended.num_ps
 
-    def experimental_distribute_dataset(
-        self, dataset: tf.data.Dataset, options: Any = None
-    ) -> Any:
-        """Distributes a dataset as TensorFlow does; keeps the original for `fit`."""
-        distributed = super().experimental_distribute_dataset(dataset, options)
-        # A distributed dataset cannot be iterated on the chief, where `fit` reads data.
-        distributed.tfdist_source = dataset
-        return distributed
+    @property
+    def input_contexts(self) -> list[tf.distribute.InputContext]:
+        """The input pipelines of all workers. A step's batch is that of one replica."""
+        return [
+            tf.distribute.InputContext(
+                self.num_workers, index, self.num_replicas_in_sync
+            )
+            for index in range(self.num_workers)
+        ]
 
     def count_step(self) -> None:
         """Adds one to the count of the worker that runs the current step."""

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.membership import JoinsOnce
+from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline import arguments
 from tfdist.pipeline.devices import devices_here
@@ -14,7 +15,7 @@ from tfdist.pipeline.extended import PipelineExtended
 from tfdist.pipeline.workers import Workers, has_cluster
 
 
-class PipelineStrategy(JoinsOnce, tf.distribute.Strategy):
+class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     """Trains a model whose layers are on several devices, a batch in microbatches.
 
     A functional or Sequential model, created and compiled in `scope()`, is cut into

@@ -1,17 +1,18 @@
 """The base class of strategies whose replicas take every step together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.cluster.membership import JoinsOnce
+from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 WHOLE_BATCH_BYTES = 1 << 28
 
 
-class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
+class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     """A strategy under which all replicas compute parts of the same batch.
 
     Its `extended` provides:
@@ -88,23 +89,14 @@ class SynchronousStrategy(JoinsOnce, tf.distribute.Strategy):
         """Waits until every worker has reached this call."""
         self.extended.gather_numbers([0])
 
-    def experimental_distribute_dataset(
-        self, dataset: tf.data.Dataset, options: Any = None
-    ) -> Any:
-        """As in TensorFlow, except that `fit` divides the dataset's batches itself."""
-        distributed = super().experimental_distribute_dataset(dataset, options)
-        # TensorFlow's result shards by its own rules and cannot be divided again, so `fit`
-        # needs the dataset itself.
-        distributed.tfdist_source = dataset
-        return distributed
-
-    def distribute_datasets_from_function(
-        self, dataset_fn: Callable[..., tf.data.Dataset], options: Any = None
-    ) -> Any:
-        """As in TensorFlow, except that `fit` calls the function itself."""
-        distributed = super().distribute_datasets_from_function(dataset_fn, options)
-        distributed.tfdist_source = dataset_fn
-        return distributed
+    @property
+    def input_contexts(self) -> list[tf.distribute.InputContext]:
+        """The input pipeline of this worker."""
+        return [
+            tf.distribute.InputContext(
+                self.num_workers, self.extended.worker_index, self.num_replicas
+            )
+        ]
 
     def distribute_shares(self, shares: tf.data.Dataset) -> Any:
         """Distributes the elements of an endless dataset to local devices in turn."""

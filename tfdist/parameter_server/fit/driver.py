@@ -104,10 +104,8 @@ class ParameterServerDriver(DefaultDriver):
 
     def data(self, adapter: Any) -> FedDataset:
         """Returns the dataset; the workers can read it themselves if it is endless."""
-        dataset = adapter.get_tf_dataset()
-        dataset = getattr(dataset, "tfdist_source", dataset)
         return FedDataset(
-            dataset,
+            adapter.get_tf_dataset(),
             self.strategy.coordinator,
             self.strategy.num_replicas,
             self._lease_readers,

@@ -15,6 +15,7 @@ from tfdist.data.pipeline_report import (
     seconds_of_steps,
 )
 from tfdist.data.unread import OnlyTheChiefReads
+from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders, Pipeline, traced
 from tfdist.parameter_server.fit.on_workers import on_workers
@@ -41,9 +42,8 @@ def measured_pipeline(
         raise ValueError(f"batches must be at least 1; received {batches!r}")
     if step_seconds is not None and not step_seconds > 0:
         raise ValueError(f"step_seconds must be > 0 seconds; received {step_seconds!r}")
-    dataset = getattr(dataset, "tfdist_source", dataset)
     try:
-        leased = readers.leased(dataset)
+        leased = readers.leased(undistributed(dataset))
         leased.source.check()
         functions = [_timed(leased, stage) for stage in range(len(leased.stages))]
     except OnlyTheChiefReads as found:

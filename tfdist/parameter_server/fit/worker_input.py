@@ -22,14 +22,16 @@ class WorkerInput:
 
     The batches of all workers together are those of the dataset, even if it shuffles
     with a fixed seed. Each worker runs the whole pipeline to produce its share. Batches that
-    come from a job of tf.data service by its name are each worker's own already.
+    come from a job of tf.data service by its name are each worker's own already. Where a
+    function made a pipeline for each worker, that runs its own, which its replicas share.
 
     Args:
-        graph: The serialized graph of the dataset, an eager tensor. As a constant in
-            the workers' function, it would be folded, and the dataset with it.
+        graphs: The serialized graph of the dataset, or those of the workers' pipelines: an
+            eager tensor. As a constant in the workers' function, it would be folded, and
+            the dataset with it.
         element_spec: The element spec of the dataset.
         coordinator: The coordinator of the workers.
-        num_workers: The number of workers.
+        num_workers: The number of workers; with several devices each, of replicas.
         is_shared: Whether the workers share the batches without doing anything for it.
         is_tuned: Whether TensorFlow tunes the pipeline. A worker runs no step while it
             deletes an iterator, which can take as long as the tuner pauses (see
@@ -38,14 +40,14 @@ class WorkerInput:
 
     def __init__(
         self,
-        graph: tf.Tensor,
+        graphs: tf.Tensor,
         element_spec: Any,
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
         is_shared: bool,
         is_tuned: bool,
     ) -> None:
-        self._graph = graph
+        self._graphs = graphs
         self._element_spec = element_spec
         self._coordinator = coordinator
         self._num_workers = num_workers
@@ -66,17 +68,20 @@ class WorkerInput:
         The chief must read a dataset that ends, one that calls Python functions of this
         process, and one whose graph is larger than `MAX_GRAPH_BYTES`.
         """
-        if dataset.cardinality() != tf.data.INFINITE_CARDINALITY:
+        pipelines = getattr(dataset, "pipelines", (dataset,))
+        if any(p.cardinality() != tf.data.INFINITE_CARDINALITY for p in pipelines):
             return None
-        graph = _tf.dataset_graph(dataset)
-        definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-        if definition.ByteSize() > MAX_GRAPH_BYTES or calls_python(definition):
+        graphs = tf.stack([_tf.dataset_graph(each) for each in pipelines])
+        parse = tf.compat.v1.GraphDef.FromString
+        definitions = [parse(graph) for graph in graphs.numpy()]
+        is_large = sum(each.ByteSize() for each in definitions) > MAX_GRAPH_BYTES
+        if is_large or any(map(calls_python, definitions)):
             return None
         # Unset means tuned to TensorFlow. Here, the user has to ask for it.
         is_tuned = dataset.options().autotune.enabled is True
-        is_shared = shares_a_job(definition)
+        is_shared = any(map(shares_a_job, definitions))
         return cls(
-            graph, dataset.element_spec, coordinator, num_workers, is_shared, is_tuned
+            graphs, dataset.element_spec, coordinator, num_workers, is_shared, is_tuned
         )
 
     @property
@@ -93,10 +98,11 @@ class WorkerInput:
         return self._iterators
 
     def _make(self) -> tf.data.Dataset:
-        dataset = _tf.dataset_from_graph(self._graph, self._element_spec)
+        index = tf.distribute.coordinator.experimental_get_current_worker_index()
+        # How many read one graph. The replicas of a worker follow one another.
+        sharers = self._num_workers // self._graphs.shape[0]
+        graph = self._graphs[index // sharers]
+        dataset = _tf.dataset_from_graph(graph, self._element_spec)
         if not self._is_shared:
-            dataset = dataset.shard(
-                self._num_workers,
-                tf.distribute.coordinator.experimental_get_current_worker_index(),
-            )
+            dataset = dataset.shard(sharers, index % sharers)
         return dataset.prefetch(tf.data.AUTOTUNE).with_options(self._options)

@@ -187,8 +187,7 @@ class ShardedData:
     def _read(self) -> Any:
         # Keras shuffles arrays with the global seed, which workers need not share.
         with _tf.seeded(self._seed + self._epoch):
-            dataset = self._adapter.get_tf_dataset()
-        return getattr(dataset, "tfdist_source", dataset)
+            return self._adapter.get_tf_dataset()
 
     def _batches(self, source: Any) -> tf.data.Dataset:
         """Returns this worker's own batches, or those of the whole cluster."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data.leased import LeasedDataset
 from tfdist.keras.batch_structure import BatchStructure, as_element
+from tfdist.keras.distributed_data import InputPipelines
 from tfdist.synchronous.fit.row_range import row_range
 
 _TOO_FEW_FILES = "Could not apply FILE based sharding"
@@ -24,7 +25,7 @@ class UnequalDataError(ValueError):
 def is_own_data(source: Any) -> bool:
     """Returns whether each worker has its own data: a dataset, or a dataset function."""
     own = (_POLICY.OFF, _POLICY.FILE, _POLICY.HINT)
-    return callable(source) or _policy(source) in own
+    return isinstance(source, InputPipelines) or _policy(source) in own
 
 
 def _policy(dataset: tf.data.Dataset) -> Any:
@@ -35,8 +36,9 @@ def own_batches(
     source: Any, workers: int, index: int, replicas: int
 ) -> tf.data.Dataset:
     """Returns batches of one replica's size from a worker's own data."""
-    if callable(source):
-        return source(tf.distribute.InputContext(workers, index, replicas))
+    if isinstance(source, InputPipelines):
+        (batches,) = source.pipelines
+        return batches
     is_leased = isinstance(source, LeasedDataset)
     if is_leased and _policy(source) != _POLICY.OFF:
         raise UnequalDataError(
