@@ -56,11 +56,11 @@ def job_of(
         PortError: If this machine has too few free ports.
         PlatformError: If this machine does not run Linux.
     """
-    command_line.check_script(program.script)
+    command_line.check_script(program)
     cluster_flags.check(values, workers_may_leave=True)
     command_line.check_checkpoint_dir(values.checkpoint_dir)
     command_line.check_output(values.timeline, "timeline")
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     counts = cluster_flags.counts(values, kind)
     cluster = make_cluster(
         counts["ps"],
