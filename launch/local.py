@@ -5,7 +5,8 @@
 Each task is a process with a free port on 127.0.0.1. The job ends when its chief ends,
 with the chief's exit status, or with the status of the first task that failed. If only
 the chief runs the script, a chief, ps or worker that is killed is restarted; if every
-task runs the script, the job ends. Flags after the script belong to the script.
+task runs the script, all of them are, given --checkpoint_dir, or else the job ends. Flags
+after the script belong to the script.
 """
 
 from collections.abc import Callable, Sequence

@@ -303,6 +303,27 @@ def test_a_module_runs_as_python_runs_it(launcher, name):
     assert output.count(f"{module} package ['--epochs=5', '-m']") == 1
 
 
+@pytest.mark.parametrize("options", [(), ("--checkpoint_dir=kept",)])
+def test_a_killed_task_starts_all_again_where_they_can_resume(launcher, options):
+    script = launcher.script(
+        "import os, pathlib, signal\n"
+        "task = os.environ['TF_CONFIG'].partition('\"task\"')[2]\n"
+        "mine = pathlib.Path(f'again-{int(\"1\" in task)}')\n"
+        "is_again = mine.exists()\n"
+        "mine.touch()\n"
+        "if '1' in task and not is_again:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "while not is_again:\n"
+        f"    {SLEEP}\n"
+        "print('trained to the end')\n"
+    )
+    status, output, errors = launcher.run("--num_ps=0", "--chatty", *options, script)
+    assert status == (0 if options else 137)
+    assert output.count("trained to the end") == (2 if options else 0)
+    restarted = "worker:1 was killed by SIGKILL: restarting worker:0, worker:1"
+    assert (restarted in errors) == bool(options)
+
+
 def test_dry_run_prints_the_plan_and_starts_nothing(launcher):
     script = launcher.script("open('started', 'w')")
     status, output, errors = launcher.run(
