@@ -217,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
         FaultError: If the schedule does not fit the job or this machine.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
-    command_line.check_script(program.script)
+    command_line.check_script(program)
     command_line.check_checkpoint_dir(values.checkpoint_dir)
     cluster = local_cluster(values.num_ps, values.num_workers)
     job = make_job(

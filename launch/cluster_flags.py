@@ -40,9 +40,9 @@ def define(values: flags.FlagValues) -> None:
         (
             "max_restarts",
             5,
-            "How many times to restart lost tasks within --restart_window, if only the "
-            "chief runs the script and there are ps, or with --min_workers. With 0, the "
-            "first lost task ends the job, or is given up with --min_workers.",
+            "How many times to restart lost tasks within --restart_window: if only the "
+            "chief runs the script, with --checkpoint_dir, or with --min_workers. With 0, "
+            "the first lost task ends the job, or is given up with --min_workers.",
         ),
     ):
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
@@ -84,8 +84,9 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "checkpoint_dir",
         None,
-        "Directory for the checkpoints from which fit of tfdist.ParameterServerStrategy "
-        "resumes after a restart.",
+        "Directory for the checkpoints from which fit of tfdist's strategies resumes after "
+        "a restart. If every task runs the script, a killed one is restarted only with "
+        "this flag, and all others with it.",
         flag_values=values,
     )
     command_line.define_common(values)

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -20,13 +20,28 @@ from launch.loopback import LogDirError
 from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
+from launch.script_source import path_of
 from launch.supervise.processes import PlatformError
-from tf_config import JOBS, ClusterError
+from tf_config import JOBS, ClusterError, flag_help
 from tf_config.contract import EXIT_USAGE
+
+_GROUPS = {
+    "common": "hosts hostfile address image namespace partition time nodes num_ps num_workers "
+    "workers gpus_per_worker program module job_name task_index chief_hosts ps_hosts "
+    "worker_hosts evaluator_hosts gpus seed steps faults kinds consistency output plot "
+    "log_dir name detach dry_run tf_config pid job json help",
+    "recovery": "checkpoint_dir max_restarts restart_window min_workers startup_timeout "
+    "stall_timeout grace_period straggler_timeout connect_timeout",
+}
+"""The flags that most users want, and those for what may go wrong; the others are rare."""
 
 
 class UsageError(ValueError):
     """The command line is wrong; the message says how to correct it."""
+
+
+class ScriptError(UsageError):
+    """The script cannot be run, whatever the flags are."""
 
 
 def define_common(values: flags.FlagValues) -> None:
@@ -38,6 +53,13 @@ def define_common(values: flags.FlagValues) -> None:
         "Which tasks run the script: only the chief (coordinator), or all of them "
         "(every_task). auto means every_task for an Estimator program and for a "
         "cluster without ps, and coordinator otherwise.",
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "module",
+        False,
+        "The script is the name of a module, as for python -m.",
+        short_name="m",
         flag_values=values,
     )
     flags.DEFINE_boolean(
@@ -81,16 +103,18 @@ def parse(
         seems to be meant for the launcher is warned of.
 
     Raises:
-        UsageError: If a flag is unknown or has a bad value, or no script follows.
+        UsageError: If a flag is unknown or has a bad value, or no script follows, or its
+            syntax is wrong.
         SystemExit: After printing the help, if it was requested.
     """
     values, rest = parse_flags(argv, values, usage)
     if not rest:
-        raise UsageError(
-            "no script given: put it after the flags, for example train.py"
+        raise ScriptError(
+            "no script given: put it after the flags, for example train.py. --help shows "
+            "the flags"
         )
-    script, *script_flags = rest
-    program = Program(script, tuple(script_flags))
+    program = Program(rest[0], tuple(rest[1:]), values.module)
+    _check_syntax(program)
     if stray := stray_flags.warning(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
     return values, program
@@ -116,27 +140,59 @@ def parse_flags(
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value.
         raise UsageError(_in_words(str(error), values)) from None
     if values.help:
-        print(f"{usage}\n{_describe(values)}")
+        print(f"{usage}\n{flag_help.describe(values, _GROUPS)}")
         raise SystemExit(0)
     return values, rest
 
 
-def check_script(script: str) -> None:
+def check_script(program: Program) -> None:
     """Checks that the script can be run.
 
     Raises:
-        UsageError: If it does not exist, or is not a readable file.
+        ScriptError: If it does not exist, or is not a readable file.
     """
+    script = program.script
+    if program.is_module:
+        if path_of(program) is None:
+            raise ScriptError(
+                f"Python finds no module {script!r} from {os.getcwd()}: check its name, "
+                "such as package.train; a file needs no -m"
+            )
+        return
     if not os.path.exists(script):
-        raise UsageError(
+        raise ScriptError(
             f"script {script!r} does not exist in {os.getcwd()}: check its path"
         )
     if not os.path.isfile(script):
-        raise UsageError(
+        raise ScriptError(
             f"script {script!r} is not a file: give the path of a Python script"
         )
     if not os.access(script, os.R_OK):
-        raise UsageError(f"script {script!r} is not readable: check its permissions")
+        raise ScriptError(f"script {script!r} is not readable: check its permissions")
+
+
+def _check_syntax(program: Program) -> None:
+    """Checks the script's syntax, if it is on this machine."""
+    path = path_of(program)
+    try:
+        source = path.read_bytes() if path else b""
+    except (OSError, ValueError):
+        return
+    if b"\0" in source:  # An archive or compiled, which Python runs, too.
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # Python gives them when it runs the script.
+            compile(source, program.script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f" in line {error.lineno}" if error.lineno else ""
+        text = (error.text or "").strip()
+        raise ScriptError(
+            f"script {program.script!r} has a syntax error{where}: {error.msg}"
+            f"{text and f': {text}'}"
+        ) from None
 
 
 def check_checkpoint_dir(directory: str | None) -> None:
@@ -202,7 +258,11 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         EngineError,
         RecordError,
     ) as error:
-        print(f"{command}: error: {error}\n(see --help for the flags)", file=sys.stderr)
+        about_flags = isinstance(error, UsageError) and not isinstance(
+            error, ScriptError
+        )
+        hint = "\n(see --help for the flags)" if about_flags else ""
+        print(f"{command}: error: {error}{hint}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         # Once a job has started, its signals are the job's: see `launch.foreground`.
@@ -230,15 +290,3 @@ def _in_words(error: str, values: flags.FlagValues) -> str:
         if not allowed.startswith(("a ", "an ")):
             allowed = f"a {allowed}"
     return f"--{match[1]} is {allowed}; received {match[2]!r}"
-
-
-def _describe(values: flags.FlagValues) -> str:
-    lines = ["flags:"]
-    for name in values:
-        flag = values[name]
-        default = "" if flag.default in (None, "") else f" Default: {flag.default}."
-        # absl says of a flag that may be repeated that it may.
-        words = flag.help.partition(";\n")[0]
-        text = textwrap.fill(words + default, 80, initial_indent=" " * 6)
-        lines += [f"  --{name}", textwrap.indent(text.strip(), " " * 6)]
-    return "\n".join(lines)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
-from launch.plan import SERVER, TaskPlan
+from launch.plan import SERVER, Program, TaskPlan
 from launch.script_source import imports_any
 from launch.too_late import too_late
 from tf_config import contract
@@ -32,17 +32,17 @@ def is_worthwhile(plans: Sequence[TaskPlan]) -> bool:
 
     A script shows it by an import of its own, or of a module beside it.
     """
-    scripts: dict[str, bool] = {}
+    known: dict[Program, bool] = {}
     sharing = 0
     for plan in plans:
         arguments = plan.argv[1:]
         if arguments[: len(SERVER)] == SERVER:
             sharing += 1
         elif arguments:
-            script = arguments[0]
-            if script not in scripts:
-                scripts[script] = imports_any(script, _SHARED)
-            sharing += scripts[script]
+            program = Program.of(arguments)
+            if program not in known:
+                known[program] = imports_any(program, _SHARED)
+            sharing += known[program]
     return sharing >= _FEWEST
 
 
@@ -87,7 +87,9 @@ def why_not(
         theirs.pop(LOG_LEVEL, None)
     if different := {name for name, _ in ours.items() ^ theirs.items()}:
         return f"it has its own {', '.join(sorted(different))}"
-    late = too_late("".join(plan.argv[1:2]))
+    arguments = plan.argv[1:]
+    is_ours = arguments[: len(SERVER)] == SERVER
+    late = "" if is_ours else too_late(Program.of(arguments))
     return late and f"its script may {late}"
 
 

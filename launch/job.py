@@ -37,6 +37,8 @@ class Job:
             `launch.secure.mode.MODES` but `auto`.
         tunnels: What connects the hosts with TLS.
         min_workers: How many workers the program needs; None for all.
+        resumes: Whether a program that every task runs goes on from a checkpoint when all
+            of them start again.
         may_move: Whether the job ends, to start again elsewhere, when one of the hosts
             cannot be reached any more.
 
@@ -63,6 +65,7 @@ class Job:
     tunnels: tuple[Tunnel, ...] = ()
     may_move: bool = False
     min_workers: int | None = None
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         if self.network not in reach.MODES:

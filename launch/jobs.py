@@ -49,7 +49,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _list() -> int:
-    for each in record.everything():
+    known = record.everything()
+    if not known:
+        # Not on standard output, of which each line is a job.
+        print("no jobs", file=sys.stderr)
+    for each in known:
         try:
             # What is known already, the engine need not be asked for.
             status = (

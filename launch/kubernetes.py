@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
     kubernetes_flags.check(values)
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     counts = _counts(values, kind)
     if name := os.environ.get(JOB_VARIABLE):
         form = _form(values)
@@ -117,7 +117,7 @@ def _job(
         image=values.image,
         command=[
             *(values.python, "-m", "launch.kubernetes", *filter(None, asked)),
-            *("--image=", program.script, *program.flags),
+            *("--image=", *program.argv),
         ],
         python=values.python,
         grace_period=values.grace_period,

@@ -5,7 +5,8 @@
 Each task is a process with a free port on 127.0.0.1. The job ends when its chief ends,
 with the chief's exit status, or with the status of the first task that failed. If only
 the chief runs the script, a chief, ps or worker that is killed is restarted; if every
-task runs the script, the job ends. Flags after the script belong to the script.
+task runs the script, all of them are, given --checkpoint_dir, or else the job ends. Flags
+after the script belong to the script.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,11 +57,11 @@ def job_of(
         PortError: If this machine has too few free ports.
         PlatformError: If this machine does not run Linux.
     """
-    command_line.check_script(program.script)
+    command_line.check_script(program)
     cluster_flags.check(values, workers_may_leave=True)
     command_line.check_checkpoint_dir(values.checkpoint_dir)
     command_line.check_output(values.timeline, "timeline")
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     counts = cluster_flags.counts(values, kind)
     cluster = make_cluster(
         counts["ps"],

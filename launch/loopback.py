@@ -128,6 +128,7 @@ def make_job(
         kind=kind,
         plans=tuple(share_machine(each, environ) for each in plans),
         log_dir=log_dir or new_log_dir(),
+        resumes=checkpoint_dir is not None,
         **limits,
     )
 

@@ -22,10 +22,29 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """The user's script and its flags."""
+    """The user's script and its flags.
+
+    Attributes:
+        script: The path of a Python script, or the dotted name of a module.
+        flags: The script's own arguments.
+        is_module: Whether it is a module, which Python finds as `python -m` does.
+    """
 
     script: str
     flags: tuple[str, ...] = ()
+    is_module: bool = False
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The arguments of Python that run it."""
+        return (*(["-m"] if self.is_module else []), self.script, *self.flags)
+
+    @classmethod
+    def of(cls, argv: Sequence[str]) -> "Program":
+        """Returns the program that these arguments of Python run."""
+        is_module = len(argv) > 1 and argv[0] == "-m"
+        rest = argv[1:] if is_module else argv
+        return cls("".join(rest[:1]), tuple(rest[1:]), is_module)
 
 
 @dataclass(frozen=True)
@@ -141,11 +160,10 @@ def plan(
 
     def plan_task(task: Task) -> TaskPlan:
         is_server = coordinated and task.job in ("ps", "worker")
-        script = (program.script, *program.flags)
         return TaskPlan(
             task=task,
             address=cluster.address(task),
-            argv=(python, *(server if is_server else script)),
+            argv=(python, *(server if is_server else program.argv)),
             env={contract.TF_CONFIG: TFConfig(cluster, task).to_json()},
             is_server=is_server,
         )

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     check_platform()
     _check(values)
     name = record.name_of(values.name, program.script)
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     if values.work_dir is None:
         program = ray_shipping.as_shipped(program)
     job = _job(values, name, program, kind)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         print(engine.render(job))
         return 0
     if values.work_dir is None:
-        command_line.check_script(program.script)
+        command_line.check_script(program)
     ray_handle.check_installed()
     record.tidy()
     kept = Record(
@@ -122,7 +122,7 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
             layout,
             example,
             there,
-            program.script,
+            program,
             first_port=values.first_port,
             timeout=values.connect_timeout,
         )

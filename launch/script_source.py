@@ -1,36 +1,52 @@
-"""What the source of a script imports, and the modules beside it that it imports.
+"""What the source of a program imports, and the modules beside it that it imports.
 
 The source is parsed, not run.
 """
 
 import ast
+import importlib.util
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from launch.plan import Program
 
-def imports_any(script: str, modules: Collection[str]) -> bool:
-    """Returns whether a script, or a module next to it, imports one of these modules.
+
+def imports_any(program: Program, modules: Collection[str]) -> bool:
+    """Returns whether a program, or a module next to it, imports one of these modules.
 
     Args:
-        script: The path of a Python script, which need not exist.
+        program: A script or a module, which need not exist.
         modules: Dotted names of modules.
     """
     wanted = tuple(f"{name}." for name in modules)
     return any(
         f"{name}.".startswith(wanted)
-        for tree in trees(script)
+        for tree in trees(program)
         for name in _imports(tree, ())
     )
 
 
-def trees(script: str) -> Iterator[ast.Module]:
-    """Yields the syntax tree of a script, and of each module or package beside it.
+def path_of(program: Program) -> Path | None:
+    """Returns the file that Python runs, which need not exist; None if it finds none."""
+    found = _find(program)
+    return found and found[1]
+
+
+def trees(program: Program) -> Iterator[ast.Module]:
+    """Yields the syntax tree of a program, and of each module or package beside it.
 
     Args:
-        script: The path of a Python script, which need not exist.
+        program: A script or a module, which need not exist.
     """
-    root = Path(script).parent
-    found = [Path(script)]
+    if (where := _find(program)) is None:
+        return
+    root, first = where
+    # Beside an installed package is all else that is installed.
+    is_installed = bool({"site-packages", "dist-packages"} & {*root.parts})
+    own = program.script.split(".")[0] if program.is_module and is_installed else ""
+    # Python imports the packages around a module before it runs it.
+    inits = [each / "__init__.py" for each in first.parents if root in each.parents]
+    found = [first, *(path for path in inits if path.is_file())]
     for path in found:
         try:
             tree = ast.parse(path.read_bytes())
@@ -41,10 +57,31 @@ def trees(script: str) -> Iterator[ast.Module]:
         # `a.b` is either the module b of the package a, or a name in the module a. The
         # packages around it are imported too.
         parts = [name.split(".") for name in sorted(names)]
+        parts = [each for each in parts if own in ("", each[0])]
         heads = [root.joinpath(*p[:n]) for p in parts for n in range(1, len(p) + 1)]
         for head in heads:
             paths = (head.with_name(f"{head.name}.py"), head / "__init__.py")
             found += [p for p in paths if p not in found and p.is_file()]
+
+
+def _find(program: Program) -> tuple[Path, Path] | None:
+    """Returns where imports begin, and the file that Python runs."""
+    if not program.is_module:
+        return Path(program.script).parent, Path(program.script)
+    names = program.script.split(".")
+    try:
+        spec = importlib.util.find_spec(names[0])
+    except ValueError:  # An empty name, or a module that hides where it is from.
+        spec = None
+    if spec is None:
+        return None
+    for place in spec.submodule_search_locations or [spec.origin or ""]:
+        root = Path(place).parent
+        path = root.joinpath(*names)
+        for file in (path / "__main__.py", path.with_name(f"{path.name}.py")):
+            if file.is_file():
+                return root, file
+    return None
 
 
 def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[str]:

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
     _check(values)
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     counts = _counts(values, kind)
     if os.environ.get(JOB_ID) and not values.dry_run:
         return _run_here(values, program, kind, counts)
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     if values.dry_run:
         print(slurm.render(batch), end="")
         return 0
-    command_line.check_script(program.script)
+    command_line.check_script(program)
     slurm.render(batch)
     record.tidy()
     kept = Record(
@@ -182,7 +182,7 @@ def _run_here(
             layout,
             example,
             there,
-            program.script,
+            program,
             first_port=None,
             timeout=values.connect_timeout,
         )

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         print(local.describe(job))
         return 0
     measured = Speedup(
-        program=(program.script, *program.flags),
+        program=program.argv,
         num_ps=values.num_ps,
         cores=len(os.sched_getaffinity(0)),
         rate=rate,

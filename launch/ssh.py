@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     _check(values)
     name = record.name_of(values.name, program.script)
     hosts = _hosts(values)
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     plan = partial(_plan, values, program, kind)
 
     def without(lost: Collection[str]) -> Job:
@@ -116,7 +116,7 @@ def _plan(
         layout,
         example,
         there,
-        program.script,
+        program,
         first_port=values.first_port,
         timeout=values.connect_timeout,
     )

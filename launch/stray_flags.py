@@ -33,7 +33,7 @@ def warning(program: Program, known: Container[str]) -> str:
         for flag, name in names.items()
         if name in known and name not in _OF_ANY_SCRIPT
     }
-    sources = [ast.dump(tree) for tree in trees(program.script)] if same else []
+    sources = [ast.dump(tree) for tree in trees(program)] if same else []
     stray = [
         flag
         for flag in given

@@ -65,14 +65,14 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
     is_given = _is_given(values)
     config = _from_engine(values) if is_given else _from_flags(values)
     cluster, task = config.cluster, config.task
-    kind = kind_of_script(program.script, values.program)
+    kind = kind_of_script(program, values.program)
     plans = without_proxy(plan(cluster, program, kind), os.environ)
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:
         task_plan = gpus.showing(task_plan, values.gpus)
     # A server does not run the script, so its host does not need a copy.
     if not task_plan.is_server:
-        command_line.check_script(program.script)
+        command_line.check_script(program)
     has_chief = is_given and task_plan.is_server
     return values, task_plan, cluster.address(Task("chief", 0)) if has_chief else ""
 

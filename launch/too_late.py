@@ -8,6 +8,7 @@ costs a task the time of an import.
 import ast
 from collections.abc import Iterator
 
+from launch.plan import Program
 from launch.script_source import trees
 from tf_config.contract import is_import_setting
 
@@ -20,16 +21,16 @@ _FILE_LOADERS = ("load_dotenv", "read_env")
 _HARMLESS = ("append", "extend", "index", "count", "copy", "get", "keys", "items")
 
 
-def too_late(script: str) -> str:
-    """Returns what a script, or a module next to it, may do too late in a fork, or ''.
+def too_late(program: Program) -> str:
+    """Returns what a program, or a module next to it, may do too late in a fork, or ''.
 
     Args:
-        script: The path of a Python script, which need not exist.
+        program: A script or a module, which need not exist.
 
     Returns:
         Words that follow "its script may", such as "set KERAS_BACKEND".
     """
-    nodes = [node for tree in trees(script) for node in ast.walk(tree)]
+    nodes = [node for tree in trees(program) for node in ast.walk(tree)]
     read = {id(each) for node in nodes for each in _read_by(node)}
     named = (name for node in nodes if id(node) not in read for name in _names(node))
     if setting := next(filter(is_import_setting, named), ""):

@@ -8,11 +8,14 @@ Every worker writes its own: see case_jobs.py.
 """
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import logging
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import keras
@@ -22,6 +25,7 @@ import tensorflow as tf
 sys.path.append(str(Path(__file__).parent))
 
 import case_jobs  # noqa: E402
+from deadline import DEADLINE  # noqa: E402
 
 from tf_config import contract  # noqa: E402
 
@@ -792,6 +796,84 @@ def backup(strategy):
     note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: epochs.append(e))
     model.fit(x, y, callbacks=[keep, note], **options)
     return result(model, epochs=epochs, files=os.listdir(mine))
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends `fit` at a step, as if the process ended, once there is a checkpoint."""
+
+    def __init__(self, at, directory, is_writer, see):
+        super().__init__()
+        self.at, self.directory, self.is_writer = at, Path(directory), is_writer
+        self.see = see
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch_now = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.see((self.epoch_now, batch))
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.at == (self.epoch_now, batch):
+            end = time.monotonic() + DEADLINE
+            while self.is_writer and not [*self.directory.glob("fit-*/checkpoint-*")]:
+                assert time.monotonic() < end, "no checkpoint"
+                time.sleep(0.02)
+            raise KeyboardInterrupt
+
+
+KINDS_OF_DATA = ("arrays", "seeded", "endless", "unknown", "py_dataset", "own")
+
+
+def kinds_of_data():
+    """What `fit` is given, by its kind: five batches of eight, or of four twice."""
+    x, y = data(40)
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    own = tf.data.Options()
+    own.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return {
+        "arrays": lambda: {"x": x, "y": y, "batch_size": 8},
+        "seeded": lambda: {"x": rows.shuffle(40, seed=3).batch(8)},
+        "endless": lambda: {"x": rows.batch(8).repeat(), "steps_per_epoch": 3},
+        "unknown": lambda: {"x": rows.filter(lambda *_: True).batch(8)},
+        "py_dataset": lambda: {"x": Batches(x, y), "shuffle": True},
+        "own": lambda: {"x": rows.shuffle(40, seed=1).batch(4).with_options(own)},
+    }
+
+
+def kept(kind, strategy):
+    """Interrupted at step 2 of epoch 1, and continued from a checkpoint."""
+    from tfdist.synchronous.fit import input as sharing
+
+    directory, make = own_directory(strategy, f"kept_{kind}"), kinds_of_data()[kind]
+
+    def train(at=None):
+        # As in a new process.
+        keras.utils.set_random_seed(1)
+        sharing._draws = itertools.count()
+        strategy.fit_driver._keeper._fits = 0
+        model = small(strategy)
+        seen = []
+        note = Interrupt(at, directory, strategy.is_chief, seen.append)
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(**make(), epochs=3, verbose=0, callbacks=[note])
+        return model, seen[0]
+
+    whole, _ = train()
+    strategy.checkpoints.directory = directory
+    strategy.checkpoints.interval = 1e-6
+    train(at=(1, 2))
+    again, first = train()
+    strategy.checkpoints.directory = None
+    return {
+        **result(again, again.history, first=first),
+        "expected": result(whole, whole.history),
+    }
+
+
+for _kind in KINDS_OF_DATA:
+    CASES[f"kept_{_kind}"] = functools.partial(kept, _kind)
 
 
 @case

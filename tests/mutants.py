@@ -113,7 +113,7 @@ MUTANTS = (
     ),
     Mutant(
         "checkpoint-without-slots",
-        "tfdist/parameter_server/fit/checkpoints.py",
+        "tfdist/checkpoint/fit_state.py",
         ("*model.optimizer.variables]", "model.optimizer.iterations]"),
         "tests/features/test_resuming.py::test_other_shards",
     ),

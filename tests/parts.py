@@ -64,6 +64,7 @@ PARTS = {
         "test_checkpoint_*",
         "test_elastic_*",
         "test_faults",
+        "test_kept_fit",
         "test_launch_elastic",
         "test_recovery_*",
     ),

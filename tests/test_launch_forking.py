@@ -204,4 +204,4 @@ def test_a_script_that_sets_what_an_import_reads_is_spawned(tmp_path, code, vari
 def test_what_comes_too_late_in_a_fork_is_read_from_the_source(tmp_path, code, late):
     script = tmp_path / "train.py"
     script.write_text(code)
-    assert too_late(str(script)) == late
+    assert too_late(Program(str(script))) == late

@@ -2,6 +2,7 @@
 
 import pytest
 
+from launch.plan import Program
 from launch.program_kind import kind_of_script
 
 
@@ -20,8 +21,8 @@ from launch.program_kind import kind_of_script
 def test_estimators_are_known_by_their_import(line, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(f"import os\n{line}\n")
-    assert kind_of_script(str(script)) == "every_task"
-    assert kind_of_script(str(script), "coordinator") == "coordinator"
+    assert kind_of_script(Program(str(script))) == "every_task"
+    assert kind_of_script(Program(str(script)), "coordinator") == "coordinator"
 
 
 def test_modules_beside_the_script_are_looked_into(tmp_path, monkeypatch):
@@ -35,11 +36,51 @@ def test_modules_beside_the_script_are_looked_into(tmp_path, monkeypatch):
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert kind_of_script(str(tmp_path / "main.py")) == "every_task"
-    assert kind_of_script(str(tmp_path / "flags_of.py")) == "every_task"
+    assert kind_of_script(Program(str(tmp_path / "main.py"))) == "every_task"
+    assert kind_of_script(Program(str(tmp_path / "flags_of.py"))) == "every_task"
     monkeypatch.chdir(tmp_path)
-    assert kind_of_script("main.py") == "every_task"
-    assert kind_of_script(str(tmp_path / "other.py")) == "auto"
+    assert kind_of_script(Program("main.py")) == "every_task"
+    assert kind_of_script(Program(str(tmp_path / "other.py"))) == "auto"
+
+
+def test_a_module_is_looked_into_with_what_it_imports(tmp_path, monkeypatch):
+    (tmp_path / "some_trainer" / "inner").mkdir(parents=True)
+    files = {
+        "some_trainer/__init__.py": "",
+        "some_trainer/task.py": "from . import model\n",
+        "some_trainer/model.py": "import some_flags\n",
+        "some_trainer/plain.py": "import json\n",
+        "some_trainer/__main__.py": "from some_trainer.plain import f\n",
+        "some_trainer/inner/__init__.py": "from tfdist import estimator\n",
+        "some_trainer/inner/task.py": "",
+        "some_flags.py": "from tfdist import estimator\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    kinds = {
+        "some_trainer.task": "every_task",
+        "some_trainer.inner.task": "every_task",
+        "some_flags": "every_task",
+        "some_trainer": "auto",
+        "some_trainer.plain": "auto",
+        "some_trainer.absent": "auto",
+        "absent": "auto",
+        "": "auto",
+        ".": "auto",
+    }
+    found = {each: kind_of_script(Program(each, is_module=True)) for each in kinds}
+    assert found == kinds
+
+
+def test_beside_an_installed_package_only_itself_is_looked_into(tmp_path, monkeypatch):
+    place = tmp_path / "site-packages"
+    (place / "some_package").mkdir(parents=True)
+    (place / "some_package" / "train.py").write_text("import some_library\n")
+    (place / "some_library.py").write_text("from tfdist import estimator\n")
+    monkeypatch.syspath_prepend(place)
+    program = Program("some_package.train", is_module=True)
+    assert kind_of_script(program) == "auto"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +99,8 @@ def test_modules_beside_the_script_are_looked_into(tmp_path, monkeypatch):
 def test_others_are_left_to_the_cluster(text, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert kind_of_script(str(script)) == "auto"
+    assert kind_of_script(Program(str(script))) == "auto"
 
 
 def test_script_that_is_not_there():
-    assert kind_of_script("absent.py") == "auto"
+    assert kind_of_script(Program("absent.py")) == "auto"

@@ -270,6 +270,60 @@ def test_mistakes_are_one_message_and_status_2(launcher, args, words):
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("dry_run", [(), ("--dry_run",)])
+def test_only_errors_about_flags_point_to_them(launcher, dry_run):
+    launcher.script("one = 1\ndef f(: pass\n")
+    for args, said in {
+        ("train.py",): "script 'train.py' has a syntax error in line 2: ",
+        ("-m", "train"): "script 'train' has a syntax error in line 2: ",
+        ("-m", "no.such"): "Python finds no module 'no.such' from ",
+        ("absent.py",): "script 'absent.py' does not exist in ",
+    }.items():
+        status, output, errors = launcher.run(*dry_run, *args)
+        assert (status, output) == (2, "")
+        assert errors.startswith(f"launch.local: error: {said}")
+        assert "--help" not in errors
+    _, _, errors = launcher.run("--num_pss=1", "train.py")
+    assert errors.endswith("(see --help for the flags)\n")
+
+
+@pytest.mark.parametrize("name", ["package.train", "package.inner"])
+def test_a_module_runs_as_python_runs_it(launcher, name):
+    package = launcher.directory / "package"
+    (package / "inner").mkdir(parents=True)
+    for path in ("__init__.py", "beside.py", "inner/__init__.py"):
+        (package / path).touch()
+    (package / "train.py").write_text(
+        "import sys\nfrom . import beside\nprint(__name__, __package__, sys.argv[1:])\n"
+    )
+    (package / "inner" / "__main__.py").write_text("from .. import train\n")
+    status, output, _ = launcher.run("--num_ps=0", "-m", name, "--epochs=5", "-m")
+    module = "__main__" if name == "package.train" else "package.train"
+    assert status == 0
+    assert output.count(f"{module} package ['--epochs=5', '-m']") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--checkpoint_dir=kept",)])
+def test_a_killed_task_starts_all_again_where_they_can_resume(launcher, options):
+    script = launcher.script(
+        "import os, pathlib, signal\n"
+        "task = os.environ['TF_CONFIG'].partition('\"task\"')[2]\n"
+        "mine = pathlib.Path(f'again-{int(\"1\" in task)}')\n"
+        "is_again = mine.exists()\n"
+        "mine.touch()\n"
+        "if '1' in task and not is_again:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "while not is_again:\n"
+        f"    {SLEEP}\n"
+        "print('trained to the end')\n"
+    )
+    status, output, errors = launcher.run("--num_ps=0", "--chatty", *options, script)
+    assert status == (0 if options else 137)
+    assert output.count("trained to the end") == (2 if options else 0)
+    restarted = "worker:1 was killed by SIGKILL: restarting worker:0, worker:1"
+    assert (restarted in errors) == bool(options)
+
+
 def test_dry_run_prints_the_plan_and_starts_nothing(launcher):
     script = launcher.script("open('started', 'w')")
     status, output, errors = launcher.run(

@@ -225,6 +225,21 @@ def test_what_a_hidden_line_goes_on_with_is_hidden():
         "W0000 00:00:1795256414.1 28852 rendezvous.cc:412] aborting: assertion failed",
         "\t [[step_0/message_2/send/15/_6]]",
         GRPC[0],
+        "I0000 00:00:1795256414.1 28852 coordination_service.cc:505] Example stragglers:",
+        "/job:worker/replica:0/task:1",
+        "/job:worker/replica:0/task:2",
+        "W0000 00:00:1795256414.1 28852 type_inference.cc:340] Type inference failed. This "
+        "indicates an invalid graph that escaped type checking. Error message: expected "
+        "compatible input types, but input 1:",
+        "type_id: TFT_OPTIONAL",
+        "args {",
+        "  type_id: TFT_TENSOR",
+        "}",
+        " is neither a subtype nor a supertype of the combined inputs preceding it:",
+        "type_id: TFT_TENSOR",
+        "",
+        "\tfor Tuple type inference function 0",
+        "\twhile inferring type of node 'BatchDatasetV2'",
         "WARNING:tensorflow:From /a/b.py:12: _colocate_with (from tensorflow.python."
         "framework.ops) is deprecated and will be removed in a future version.",
         "Instructions for updating:",

@@ -147,6 +147,25 @@ def test_programs_that_cannot_lose_a_task_are_not_started_again():
     assert again(TWO_PS, "every_task", {PS: -9}) == set()
 
 
+@pytest.mark.parametrize(
+    ("exits", "is_lost"),
+    [
+        ({WORKER: -9}, True),
+        ({OTHER_WORKER: -9, WORKER: 1}, True),  # The second fails without the first.
+        ({OTHER_WORKER: EXIT_RESTART}, True),
+        ({WORKER: 1, OTHER_WORKER: -9}, False),
+        ({WORKER: 1}, False),
+        ({OTHER_WORKER: 0, WORKER: -9}, False),  # The training is over.
+        ({}, False),
+    ],
+)
+def test_all_start_again_where_each_needs_all_and_can_resume(exits, is_lost):
+    plans = plan(WORKERS, Program("train.py"))
+    expected = tuple(each.task for each in plans) if is_lost else ()
+    assert to_restart("every_task", plans, exits, resumes=True) == expected
+    assert to_restart("every_task", plans, exits) == ()
+
+
 @pytest.mark.parametrize("exits", [{WORKER: -9}, {CHIEF: 1, WORKER: -9}, {CHIEF: -9}])
 def test_without_ps_the_workers_have_the_variables(exits):
     no_ps = Cluster.from_hosts(chief="a:1", worker="a:2,a:3")

@@ -98,6 +98,12 @@ class NoWeights:
 @pytest.mark.parametrize(
     ("check", "values", "error", "words"),
     [
+        (
+            arguments.check_no_checkpoints,
+            ({"TFDIST_CHECKPOINT_DIR": "kept"},),
+            ValueError,
+            "cannot continue from kept .--checkpoint_dir",
+        ),
         (arguments.checked_local_steps, (0,), ValueError, "1 or more; received 0"),
         (arguments.checked_local_steps, (1.5,), TypeError, "received 1.5"),
         (arguments.checked_local_steps, (True,), TypeError, "received True"),

@@ -18,6 +18,7 @@ NOT_COMPARED = {
     "callbacks",
     "dropout",
     "initial_weights",
+    *(f"kept_{each}" for each in cases.KINDS_OF_DATA),
     "outside_of_the_scope",
     "saving",
     "unequal_data",
@@ -138,6 +139,18 @@ def test_all_go_on_from_the_backup_of_the_chief(found):
     assert chief["epochs"] == worker["epochs"] == [2, 3]
     assert chief["steps"] == worker["steps"] == 20
     assert worker["files"] == []
+
+
+@pytest.mark.parametrize("kind", cases.KINDS_OF_DATA)
+def test_fit_continues_at_its_step_as_if_nothing_had_happened(found, kind):
+    workers = found[f"kept_{kind}"]
+    check_same_bits(workers)
+    for each in workers:
+        assert (0, 1) <= each["first"] <= (1, 2)
+        assert each["first"] == workers[0]["first"]
+        for name, value in each["expected"].items():
+            if name != "hash":
+                np.testing.assert_allclose(each[name], value, 1e-5, 1e-7, err_msg=name)
 
 
 def test_unequal_data_is_refused_on_every_worker(found):

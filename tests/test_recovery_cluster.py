@@ -120,3 +120,45 @@ def test_a_killed_worker_holds_nobody_up_at_the_bound(tmp_path):
     assert steps <= int(said["iterations"]) <= steps + kills
     assert steps <= int(said["steps"]) <= steps + kills
     assert "stalled" not in done.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("strategy", "victim", "program"),
+    [
+        ("MultiWorkerMirroredStrategy", "worker:1", "every_task"),
+        ("RingStrategy", "chief:0", "coordinator"),
+    ],
+)
+def test_without_ps_all_start_again_and_go_on_at_their_step(
+    strategy, victim, program, tmp_path
+):
+    def train(victim):
+        command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=kept"]
+        command += [STARTUP_FLAG, "--num_ps=0", f"--program={program}", "--chatty"]
+        done = subprocess.run(
+            [*command, PROGRAMS / "kept_workers.py", strategy, victim],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_DEADLINE,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        said = [line.partition("] ")[2].strip() for line in done.stdout.splitlines()]
+        results = {line for line in said if line.startswith("iterations ")}
+        assert len(results) == 1
+        begun = [line for line in said if line.startswith("begins at ")]
+        return [float(each) for each in results.pop().split()[1:]], begun, done.stderr
+
+    found, begun, errors = train(victim)
+    assert re.search("was killed by SIGKILL; restarted .*worker:0, worker:1", errors)
+    first, *_, last = begun
+    assert first == "begins at 0 0"
+    assert last in {
+        f"begins at {e} {s}" for e, s in [(0, 9), *((1, s) for s in range(7))]
+    }
+    (tmp_path / "kept").rename(tmp_path / "kept_before")
+    expected, begun, _ = train("nobody")
+    assert set(begun) == {first}
+    assert found == pytest.approx(expected, rel=1e-5)

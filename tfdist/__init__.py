@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.all_reduce.cost import Network
     from tfdist.all_reduce.cross_device_ops import AllReduce, RingAllReduce
     from tfdist.all_reduce.measure import measure_network
+    from tfdist.checkpoint.fit_state import CheckpointMismatchError
     from tfdist.checkpoint.store import CheckpointDirError
     from tfdist.cluster.startup import StartupTimeoutError
     from tfdist.embedding.aggregated_lookup import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:  # Tools do not run `__getattr__`. The tables below say the sa
     from tfdist.parameter_server.exchange import Every, WhenChanged
     from tfdist.parameter_server.exchange_report import ExchangeReport
     from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
-    from tfdist.parameter_server.fit.resume import CheckpointMismatchError
     from tfdist.parameter_server.strategy import ParameterServerStrategy
     from tfdist.pipeline.errors import PipelineError
     from tfdist.pipeline.strategy import PipelineStrategy
@@ -171,6 +171,7 @@ _ON_TENSORFLOW = {
         "RingAllReduce",
     ),
     "tfdist.all_reduce.measure": ("measure_network",),
+    "tfdist.checkpoint.fit_state": ("CheckpointMismatchError",),
     "tfdist.embedding.aggregated_lookup": (
         "LookupBytesCounter",
         "embedding_lookup_sparse_with_distributed_aggregation",
@@ -193,7 +194,6 @@ _ON_TENSORFLOW = {
     "tfdist.model_parallel.measured": ("measure_layers",),
     "tfdist.parameter_server.consistency_schedule": ("ConsistencySchedule",),
     "tfdist.parameter_server.fit.refusals": ("AsynchronousTrainingError",),
-    "tfdist.parameter_server.fit.resume": ("CheckpointMismatchError",),
     "tfdist.parameter_server.strategy": ("ParameterServerStrategy",),
     "tfdist.pipeline.strategy": ("PipelineStrategy",),
     "tfdist.planning.model": ("plan",),

@@ -17,6 +17,8 @@ _CHATTER = re.compile(
     r"|To enable the following instructions: "
     # TensorFlow's own use of a private function of its own, as in `_colocate_with`.
     r"|(WARNING:tensorflow:|W[0-9]{4} [^]]*\] )From .*: _\w+ \(from tensorflow\."
+    # The last lines of what it could not infer of the types of a graph, after an empty one.
+    r"|\t(for Tuple type infer|while inferring type of node )"
     # TensorFlow logs these as errors, but a machine may have no GPU, a function may have
     # been removed already, and what oneDNN cannot compute is computed without it.
     r"|E[0-9]{4} .*(failed call to cuInit|Failed to remove function remotely|"
@@ -31,6 +33,10 @@ _ADVISES = re.compile(
     # The operation that failed, and what gRPC adds to an error from another task.
     r"|\t \[\[|Additional GRPC error information from remote target "
     r"|:UNKNOWN:Error received from peer |This could happen if the remote target has been"
+    # Who has not connected to the coordination service yet.
+    r"|/job:\w+/replica:[0-9]+/task:[0-9]+$"
+    # What TensorFlow could not infer of the types of a graph that it runs all the same.
+    r"|type_id: TFT_| is neither a subtype nor "
 )
 
 

@@ -108,7 +108,7 @@ def run(
             at,
             planned(there, protection, **options),
             there,
-            program.script,
+            program,
             first_port=PORT,
             timeout=connect_timeout,
         )

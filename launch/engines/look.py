@@ -9,6 +9,7 @@ from launch.engines.engine import EngineError
 from launch.engines.layout import Layout, Surroundings
 from launch.engines.port_choice import OwnPorts, PortChoice, SharedPorts
 from launch.job import Job
+from launch.plan import Program
 from launch.secure import mode
 from launch.secure.tunnel import LOOPBACK, End
 from launch.supervise import policy
@@ -34,7 +35,7 @@ def look_at_hosts(
     layout: Layout,
     job: Job,
     there: Surroundings,
-    script: str,
+    program: Program,
     *,
     first_port: int | None,
     timeout: float,
@@ -48,7 +49,7 @@ def look_at_hosts(
         layout: Where each task goes.
         job: The job, with any ports.
         there: What the tasks shall find.
-        script: The script.
+        program: What the tasks run that are no servers.
         first_port: The first port of each host, with TLS the only one that is open to
             the other hosts; None for any.
         timeout: Seconds that a host may take to answer.
@@ -73,7 +74,10 @@ def look_at_hosts(
             "python": there.python,
             "env": there.env,
             "cwd": there.cwd,
-            "script": script if name in scripts else None,
+            # Each host's Python finds a module where it looks for modules.
+            "script": (
+                program.script if name in scripts and not program.is_module else None
+            ),
             "packages": preflight.PACKAGES,
             "modules": ["tensorflow", contract.SERVER_MODULE.partition(".")[0]],
             "ports": candidates[name],

@@ -9,6 +9,7 @@ from launch.console.tf_noise import LOG_LEVEL, Chatter
 from launch.job import Job
 from launch.plan import TaskPlan, task_name
 from launch.supervise.echo import Echo, quiet_tasks
+from launch.supervise.keras_fit import KerasFit
 from launch.supervise.policy import leader
 from launch.supervise.task_process import TaskProcess
 
@@ -32,6 +33,7 @@ class Output:
         self._console = console
         self._echo = Echo(console.line, quiet)
         self._chatter = {plan.name: _chatter(plan) for plan in job.plans}
+        self._fit = KerasFit()
         self._said: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
 
     @property
@@ -58,6 +60,7 @@ class Output:
     def line(self, plan: TaskPlan, text: str) -> None:
         """Takes a line of a task."""
         progress, rest = split_progress(text)
+        self._fit.hear(plan.name, rest)
         is_hidden = self._chatter[plan.name].hides(rest)
         if is_hidden and not progress:
             return
@@ -69,6 +72,11 @@ class Output:
         """Takes the unfinished line of a task."""
         if task.plan.task == self._leader:
             self._console.partial(task.plan.name, task.partial)
+
+    @property
+    def advice(self) -> str:
+        """What to tell the user of a job that failed, or ''."""
+        return self._fit.advice
 
     def last_words(self, task: TaskProcess) -> str:
         """Returns the end of a failed task's log, or '' if it was shown already.

@@ -83,7 +83,10 @@ def judge(
 
 
 def to_restart(
-    kind: str, plans: Sequence[TaskPlan], exits: Mapping[Task, int]
+    kind: str,
+    plans: Sequence[TaskPlan],
+    exits: Mapping[Task, int],
+    resumes: bool = False,
 ) -> tuple[Task, ...]:
     """Decides which tasks to restart so that the job can continue.
 
@@ -95,21 +98,29 @@ def to_restart(
     which frees their memory.
 
     A task is lost if it was killed, or if it is a server. A script that fails with an
-    error of its own would fail again.
+    error of its own would fail again. Where every task runs the script, each needs all
+    others, so all start again, if they can resume.
 
     Args:
         kind: `coordinator` or `every_task`.
         plans: Every task of the job.
         exits: The return code of each task that has ended, as for `judge`.
+        resumes: Whether a program that every task runs resumes from a checkpoint.
 
     Returns:
         Tasks of `plans`, in their order; none if the job is over or cannot continue.
     """
+    if kind != COORDINATOR:
+        # The first that fails says why: the others fail because of it.
+        first = next((code for code in exits.values() if code), 0)
+        may_resume = resumes and first and not is_program_error(first)
+        is_over = 0 in exits.values()
+        return tuple(each.task for each in plans) if may_resume and not is_over else ()
     servers = [plan.task for plan in plans if plan.is_server]
     # Who has the variables.
     holders = [task for task in servers if task.job == "ps"] or servers
     chief = leader(plans)
-    if kind != COORDINATOR or chief is None or not holders or exits.get(chief) == 0:
+    if chief is None or not holders or exits.get(chief) == 0:
         return ()
     again = {task for task in exits if task in servers}
     lost = again & set(holders)

@@ -66,8 +66,10 @@ class Restarts:
             self._loop.wait(lambda: bool(set(exits) - {self._leader}), _MOMENT)
         if self._job.kind == EVERY_TASK:
             failed = [task for task in exits if exits[task] != 0]
-            return tuple(task for task in failed if self._can_spare([task]))
-        again = policy.to_restart(self._job.kind, self._job.plans, exits)
+            if spare := tuple(task for task in failed if self._can_spare([task])):
+                return spare
+        job = self._job
+        again = policy.to_restart(job.kind, job.plans, exits, job.resumes)
         # Without restarts, a worker may still be given up.
         return again if self._job.max_restarts or self._worst(again) else ()
 
@@ -87,7 +89,7 @@ class Restarts:
             job.max_restarts,
             job.restart_window,
         )
-        if job.kind == EVERY_TASK:
+        if job.kind == EVERY_TASK and self._can_spare(again[:1]):
             # One at a time, since they may be too few without the next.
             again = again[:1]
             cause = cause_of({task: exits[task] for task in again})

@@ -301,6 +301,8 @@ class Supervisor:
         self._console.notice(summarize(rows, phases))
         if conclusion := self._use.conclusion(verdict.status):
             self._console.notice(conclusion)
+        if verdict.status and self._output.advice:
+            self._console.notice(self._output.advice)
         for each in self._restarts.recoveries:
             self._console.notice(each.line)
 

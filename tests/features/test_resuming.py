@@ -16,11 +16,10 @@ from models import SampleCount, mlp
 
 import tfdist
 from tfdist.checkpoint import variables
+from tfdist.checkpoint.fit_state import CheckpointMismatchError, groups_of
 from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
 from tfdist.data import from_source
-from tfdist.parameter_server.fit.checkpoints import groups_of
-from tfdist.parameter_server.fit.resume import CheckpointMismatchError
 from tfdist.parameter_server.fit.shared_files import SharedFiles
 
 from ..deadline import DEADLINE

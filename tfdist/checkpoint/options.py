@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from tf_config import contract
+
 
 @dataclass
 class CheckpointOptions:
@@ -20,6 +22,11 @@ class CheckpointOptions:
     directory: str | os.PathLike[str] | None
     interval: float
     to_keep: int
+
+    @classmethod
+    def of_environment(cls) -> "CheckpointOptions":
+        """Returns the directory that the launcher has named, and the usual numbers."""
+        return cls(os.environ.get(contract.CHECKPOINT_DIR), interval=30.0, to_keep=3)
 
     def __post_init__(self) -> None:
         # Not `<= 0`, which is false for NaN.

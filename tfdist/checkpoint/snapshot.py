@@ -1,5 +1,6 @@
 """The state of a `fit` that a checkpoint holds besides the variables."""
 
+import io
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ class Snapshot:
         is_by_lease: Whether these rows are leases.
         data_size: How many batches the dataset has; negative if that is not known.
         data_files: What tells whether its files have changed; "" if nothing does.
+        seed: The seed of the order of the data, where the strategy has chosen it.
+        iterations: How many iterations over the data came before this one.
     """
 
     position: Position
@@ -59,6 +62,8 @@ class Snapshot:
     is_by_lease: bool = False
     data_size: int = -1
     data_files: str = ""
+    seed: int = 0
+    iterations: int = 0
 
     def write(self, path: Path, write_data: "DataWriter") -> None:
         """Writes the snapshot to the directory of a checkpoint.
@@ -92,11 +97,8 @@ class Snapshot:
             ValueError: If a file is corrupt.
             tf.errors.OpError: If the dataset's state cannot be read or is corrupt.
         """
-        state = json.loads((path / _STATE).read_text())
-        state["position"] = Position(**state["position"])
-        # Unpickling would run code from a file that may come from anyone.
-        with np.load(path / _ARRAYS, allow_pickle=False) as arrays:
-            state["arrays"] = dict(arrays)
+        found = cls.unpacked(cls.packed(path))
+        state = vars(found).copy()
         if (path / f"{_DATA}.index").exists():
             [state["data"]] = tf.raw_ops.RestoreV2(
                 prefix=str(path / _DATA),
@@ -107,6 +109,31 @@ class Snapshot:
         if (path / _ROWS).exists():
             with np.load(path / _ROWS, allow_pickle=False) as packed:
                 state["put_back"] = _unpacked(**packed)
+        return cls(**state)
+
+    @staticmethod
+    def packed(path: Path) -> bytes:
+        """Returns what `write` has written, but for the dataset's state.
+
+        Raises:
+            OSError: If a file cannot be read.
+        """
+        state, arrays = (path / each for each in (_STATE, _ARRAYS))
+        return b"\n".join([state.read_bytes(), arrays.read_bytes()])
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> "Snapshot":
+        """Returns the snapshot that `packed` has packed, without the dataset's state.
+
+        Raises:
+            ValueError: If it is corrupt.
+        """
+        text, _, rest = packed.partition(b"\n")
+        state = json.loads(text)
+        state["position"] = Position(**state["position"])
+        # Unpickling would run code from a file that may come from anyone.
+        with np.load(io.BytesIO(rest), allow_pickle=False) as arrays:
+            state["arrays"] = dict(arrays)
         return cls(**state)
 
 

@@ -21,8 +21,8 @@ _REFUSALS = 3
 
 
 WHAT_TO_DO = (
-    "Every step needs all workers: start the whole cluster again; with the callback "
-    "keras.callbacks.BackupAndRestore, training resumes from its last backup"
+    "Every step needs all workers: start the whole cluster again; with the launcher's "
+    "--checkpoint_dir, or the callback keras.callbacks.BackupAndRestore, training resumes"
 )
 
 

@@ -1,12 +1,13 @@
 """Checks the arguments of `LocalUpdateStrategy`."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import keras
 
+from tf_config.contract import CHECKPOINT_DIR
 from tfdist.local_update.wire import NARROW
 from tfdist.mixing import Gossip, Mean, Mixing
 
@@ -26,6 +27,21 @@ def checked_local_steps(local_steps: Any) -> int:
             "step"
         )
     return count
+
+
+def check_no_checkpoints(environ: Mapping[str, str]) -> None:
+    """Checks that nobody expects checkpoints.
+
+    Raises:
+        ValueError: If the launcher has named a directory for them.
+    """
+    if directory := environ.get(CHECKPOINT_DIR):
+        raise ValueError(
+            "LocalUpdateStrategy writes no checkpoints, so it cannot continue from "
+            f"{directory} (--checkpoint_dir of the launcher, or {CHECKPOINT_DIR}): leave "
+            "that out. With --min_workers, the others train on without a lost worker, and "
+            "one that is started again takes part again"
+        )
 
 
 def checked_mixing(mixing: Any, workers: int) -> Mixing:

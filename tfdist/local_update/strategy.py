@@ -1,6 +1,7 @@
 """`LocalUpdateStrategy`: a model on every worker, and a mix of them now and then."""
 
 import functools
+import os
 from typing import Any
 
 import keras
@@ -84,7 +85,8 @@ class LocalUpdateStrategy(
         ValueError: If `local_steps` is below 1, if `mixing` does not fit the number of
             workers, if `outer_optimizer` does not fit `mixing`, if `wire_dtype` is
             another one, or if `fragments` is not from 1 to `local_steps`, or is above 1
-            without `overlap`, or if a timeout is not above 0. By `fit`, if there are more
+            without `overlap`, if a timeout is not above 0, or if the launcher
+            names a directory for checkpoints. By `fit`, if there are more
             than variables, if the outer optimizer cannot be copied, or if the model's own
             keeps a moving average under `Mean`.
         RuntimeError: If this process already has such a strategy, or is in graph mode. By
@@ -106,6 +108,7 @@ class LocalUpdateStrategy(
         peer_timeout: float = 30.0,
     ) -> None:
         check_eager("LocalUpdateStrategy")
+        arguments.check_no_checkpoints(os.environ)
         self._local_steps = arguments.checked_local_steps(local_steps)
         self._wire_dtype = arguments.checked_wire_dtype(wire_dtype)
         self._overlap = arguments.checked_overlap(overlap)

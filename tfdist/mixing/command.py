@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
+from tf_config import flag_help
 from tfdist.mixing import graphs, view
 from tfdist.mixing.topology import Topology
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         rest = options(list(argv))[1:]
         if options.help:
-            print(USAGE + options.get_help())
+            print(f"{USAGE}\n{flag_help.describe(options)}")
             return 0
         if rest:
             raise ValueError(f"only flags are allowed; received {rest}")

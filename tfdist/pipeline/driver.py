@@ -9,6 +9,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.checkpoint.fit_state import with_history
+from tfdist.checkpoint.group import OneProcess
+from tfdist.checkpoint.keeper import Keeper
+from tfdist.checkpoint.kept_data import KeptData
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.model_parallel.may_start import Stale
 from tfdist.model_parallel.schedule import make_schedule
@@ -38,6 +42,7 @@ class PipelineDriver(DefaultDriver):
         )
         self._flows: weakref.WeakSet[Flow] = weakref.WeakSet()
         self._is_fitting = False
+        self._keeper = Keeper(strategy.checkpoints, OneProcess, self.join)
 
     def train_function(self, model: Any) -> Callable[[Any], Any]:
         """Returns what trains on the next batches of an iterator."""
@@ -136,13 +141,36 @@ class PipelineDriver(DefaultDriver):
                 return
             self._is_fitting = True
             try:
-                yield
+                with self._keeping(model, arguments):
+                    yield
             except BaseException:
                 for flow in self._flows:
                     flow.forget()
                 raise
             finally:
                 self._is_fitting = False
+
+    @contextlib.contextmanager
+    def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+        given = arguments.get("callbacks")
+        every, epochs = with_history(given), arguments.get("epochs", 1)
+        with self._keeper.keeping(model, every, epochs) as kept:
+            if kept is not None and isinstance(given, keras.callbacks.CallbackList):
+                given.append(kept)
+            elif kept is not None:
+                arguments["callbacks"] = [*every, kept]
+            yield
+
+    def data(self, adapter: Any) -> Any:
+        """Returns the dataset, from where a checkpoint left off."""
+        dataset, keeper = super().data(adapter), self._keeper
+        if not keeper.is_keeping:
+            return dataset
+        return KeptData(dataset, keeper.start_of_data())
+
+    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Passes on the steps after those before a checkpoint."""
+        return self._keeper.follow(epoch_iterator, steps)
 
     def join(self) -> None:
         """Has all batches that are under way pass through all stages."""

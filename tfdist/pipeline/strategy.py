@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.membership import JoinsOnce
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.model_parallel.plan import LayerPlan
@@ -115,6 +116,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.stage_devices = of_stages
         used = dict.fromkeys(e for devices in of_stages for e in devices)
         super().__init__(PipelineExtended(self, list(used)))
+        self.checkpoints = CheckpointOptions.of_environment()
         self.fit_driver = PipelineDriver(self)
 
     @property

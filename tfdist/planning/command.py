@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from tf_config import flag_help
 from tfdist import _picture
 from tfdist.planning.arguments import (
     TARGET,
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         names = options([argv[0], *ours])[1:]
         if options.help:
-            print(USAGE + options.get_help())
+            print(f"{USAGE}\n{flag_help.describe(options)}")
             return 0
         if len(names) != 1:
             raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")

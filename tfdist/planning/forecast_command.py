@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_config import contract
+from tf_config import contract, flag_help
 from tf_config.speedup import Speedup
 from tfdist import _picture
 from tfdist.parameter_server.consistency.setting import policy_of
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         names = options([argv[0], *ours])[1:]
         if options.help:
-            print(USAGE + options.get_help())
+            print(f"{USAGE}\n{flag_help.describe(options)}")
             return 0
         if len(names) != 1:
             raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")

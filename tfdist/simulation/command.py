@@ -6,6 +6,7 @@ from pathlib import Path
 
 from absl import flags
 
+from tf_config import flag_help
 from tf_config.speedup import Speedup
 from tfdist.parameter_server.consistency.setting import policy_of
 from tfdist.simulation import view
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         names = options(list(argv))[1:]
         if options.help:
-            print(USAGE + options.get_help())
+            print(f"{USAGE}\n{flag_help.describe(options)}")
             return 0
         if len(names) != 1:
             raise ValueError(f"name one file of launch.speedup; received {names}")

@@ -65,6 +65,10 @@ class RingExtended(_tf.MirroredExtended):
         """Returns this process's text by its name."""
         return {self.worker_names[0]: text}
 
+    def bytes_of_chief(self, data: bytes) -> bytes:
+        """Returns the data of this process, which is the chief."""
+        return data
+
     def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function."""
 

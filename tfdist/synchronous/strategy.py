@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.membership import JoinsOnce
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.synchronous.fit.driver import SynchronousDriver
@@ -63,6 +64,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         super().__init__(extended)
         self.whole_batch, self.whole_batch_bytes = whole_batch, whole_batch_bytes
         self._resolver = resolver
+        self.checkpoints = CheckpointOptions.of_environment()
         self.fit_driver = SynchronousDriver(self)
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
+from tfdist.checkpoint.fit_state import described, groups_of
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore
@@ -52,23 +53,6 @@ class Progress:
     epoch_iterator: Any = None
     feed: Feed | None = None
     batches_before: int = 0
-
-
-def groups_of(model: Any) -> dict[str, list[Any]]:
-    """Groups the variables of a model and its optimizer apart from its metrics'."""
-    # Keras resets the metrics as each epoch begins, so they must be restored after
-    # that, apart from the rest.
-    metrics = model.metrics_variables
-    those = {id(each) for each in metrics}
-    every = [*model.variables, *model.optimizer.variables]
-    rest = {id(each): each for each in every if id(each) not in those}
-    return {"model": list(rest.values()), "metrics": list(metrics)}
-
-
-def described(model: Any) -> list[Any]:
-    """Describes the variables of a model as a checkpoint does."""
-    groups = groups_of(model)
-    return variables.describe([*groups["model"], *groups["metrics"]])
 
 
 class Checkpoints:

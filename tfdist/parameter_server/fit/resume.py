@@ -14,26 +14,27 @@ import tensorflow as tf
 
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
+from tfdist.checkpoint.fit_state import (
+    EXCLUDED_ATTRIBUTES,
+    CheckpointMismatchError,
+    append_to_logs,
+    check_model,
+    first_epoch,
+    groups_of,
+    restore_callbacks,
+    with_history,
+)
 from tfdist.checkpoint.options import CheckpointOptions
-from tfdist.checkpoint.plain import from_json
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.liveness.step_error import reason
-from tfdist.parameter_server.fit.checkpoints import (
-    Checkpoints,
-    Progress,
-    described,
-    groups_of,
-)
+from tfdist.parameter_server.fit.checkpoints import Checkpoints, Progress
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.termination import Termination
 
 _log = logging.getLogger("tfdist")
 
-# Keras sets the first two itself. `EarlyStopping` flips the sign of `min_delta` when
-# training begins, so a restored value would be flipped twice.
-_EXCLUDED_ATTRIBUTES = ("params", "_model", "min_delta")
 # These mean that the ps which reads a checkpoint failed, not that the checkpoint is
 # corrupt.
 _LOST_PS_ERRORS = (
@@ -43,10 +44,6 @@ _LOST_PS_ERRORS = (
     tf.errors.UnavailableError,
 )
 _CORRUPTION_ERRORS = (tf.errors.OpError, OSError, ValueError, TypeError, KeyError)
-
-
-class CheckpointMismatchError(ValueError):
-    """The checkpoint belongs to a different model."""
 
 
 @contextlib.contextmanager
@@ -76,7 +73,7 @@ def resumable_fit(
         CheckpointStore(directory, options.to_keep) as store,
     ):
         given = arguments.get("callbacks")
-        callbacks = _with_history(given)
+        callbacks = with_history(given)
         resumable = ResumableFit(
             options,
             in_flight,
@@ -96,17 +93,6 @@ def resumable_fit(
             # Otherwise the next `fit` of this model would begin at this epoch too.
             model._initial_epoch = None
             resumable.settle()
-
-
-def _with_history(given: Any) -> list[Any]:
-    if isinstance(given, keras.callbacks.CallbackList):
-        return list(given.callbacks)
-    callbacks = keras.tree.flatten(given) if given else []
-    if not any(isinstance(each, keras.callbacks.History) for each in callbacks):
-        # Keras would add one after our callback. At the end of an epoch, a checkpoint
-        # would then be written before the history has that epoch.
-        callbacks.append(keras.callbacks.History())
-    return callbacks
 
 
 class ResumableFit(keras.callbacks.Callback):
@@ -143,7 +129,7 @@ class ResumableFit(keras.callbacks.Callback):
         self._store = store
         self._callbacks = callbacks
         self._progress = Progress(epochs)
-        self._changes = Changes(callbacks, _EXCLUDED_ATTRIBUTES)
+        self._changes = Changes(callbacks, EXCLUDED_ATTRIBUTES)
         self._checkpoints: Checkpoints | None = None
         self._found: Iterator[Path] = iter(())
         self._first: Path | None = None
@@ -154,10 +140,8 @@ class ResumableFit(keras.callbacks.Callback):
         """Looks for a checkpoint before the other callbacks begin."""
         self._found = self._store.whole()
         self._first = next(self._found, None)
-        for each in self._callbacks:
-            if self._first and isinstance(each, keras.callbacks.CSVLogger):
-                # It would otherwise truncate the file that the earlier process wrote.
-                each.append = True
+        if self._first:
+            append_to_logs(self._callbacks)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the variables, the other callbacks and the initial epoch."""
@@ -173,40 +157,9 @@ class ResumableFit(keras.callbacks.Callback):
         if self._restored is None:
             return
         path, snapshot = self._restored
-        position = snapshot.position
-        states = [
-            (name, from_json(state, snapshot.arrays))
-            for name, state in snapshot.callbacks
-        ]
-        for each in self._callbacks:
-            # Callbacks have no names, so those of one class are matched in their order.
-            same = [state for state in states if state[0] == type(each).__name__]
-            if same:
-                vars(each).update(same[0][1])
-                states.remove(same[0])
-        epochs = self._progress.epochs
-        # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If
-        # the user asks for more epochs now, it continues.
-        at_end = snapshot.finished and snapshot.epochs >= epochs
-        epoch = epochs if at_end else position.epoch
+        restore_callbacks(self._callbacks, snapshot)
+        epoch = first_epoch(path, snapshot, self._progress.epochs)
         self.model._initial_epoch = self._progress.epochs_done = epoch
-        if epoch >= epochs:
-            _log.warning(
-                "fit has nothing left to do: %s is %s; epochs requested: %d",
-                path,
-                f"the end of {snapshot.epochs} epochs"
-                if at_end
-                else f"from epoch {epoch}",
-                epochs,
-            )
-        else:
-            _log.warning(
-                "fit continues from %s: epoch %d of %d, step %d",
-                path,
-                epoch + 1,
-                epochs,
-                position.step,
-            )
 
     def _restore(self) -> tuple[Path, Snapshot] | None:
         groups = groups_of(self.model)
@@ -214,7 +167,7 @@ class ResumableFit(keras.callbacks.Callback):
         while path is not None:
             try:
                 snapshot = Snapshot.read(path)
-                self._check_model(path, snapshot)
+                check_model(path, snapshot, self.model)
                 has_begun = True
                 variables.read(path, **groups)
             except (CheckpointMismatchError, *_LOST_PS_ERRORS):
@@ -231,14 +184,6 @@ class ResumableFit(keras.callbacks.Callback):
                 f"{so_far}: remove that directory to start from scratch"
             )
         return None
-
-    def _check_model(self, path: Path, snapshot: Snapshot) -> None:
-        differs = variables.difference(snapshot.variables, described(self.model))
-        if differs:
-            raise CheckpointMismatchError(
-                f"{path} belongs to a different model: it has {differs}. Use another "
-                "checkpoint_dir, or remove that one to start from scratch"
-            )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the metrics in the middle of an epoch."""

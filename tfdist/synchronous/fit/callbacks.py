@@ -17,7 +17,7 @@ _WRITERS = (
 )
 
 
-def for_worker(callbacks: Any, strategy: Any) -> Any:
+def for_worker(callbacks: Any, strategy: Any, *ours: Any) -> Any:
     """Returns the callbacks of `fit` that this worker runs.
 
     Callbacks that write files run on the chief. So does `BackupAndRestore`: the chief
@@ -26,15 +26,17 @@ def for_worker(callbacks: Any, strategy: Any) -> Any:
     Args:
         callbacks: The argument of `fit`: None, a callback, a list or a `CallbackList`.
         strategy: The `SynchronousStrategy`.
+        *ours: Callbacks that come after those, on every worker.
     """
-    start = StartAsTheChief(strategy)
+    last = [*ours, StartAsTheChief(strategy)]
     if isinstance(callbacks, keras.callbacks.CallbackList):
         if not strategy.is_chief:
             callbacks.callbacks = _readers(callbacks.callbacks)
-        callbacks.append(start)
+        for each in last:
+            callbacks.append(each)
         return callbacks
     given = keras.tree.flatten(callbacks) if callbacks else []
-    return [*(given if strategy.is_chief else _readers(given)), start]
+    return [*(given if strategy.is_chief else _readers(given)), *last]
 
 
 def _readers(callbacks: list[Any]) -> list[Any]:

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist.checkpoint.fit_state import with_history
+from tfdist.checkpoint.keeper import Keeper
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.default_driver import DefaultDriver
@@ -33,6 +36,12 @@ class SynchronousDriver(DefaultDriver):
 
     in_unison = True
 
+    def __init__(self, strategy: Any) -> None:
+        super().__init__(strategy)
+        self._keeper = Keeper(
+            strategy.checkpoints, lambda: strategy.extended, self.join
+        )
+
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Checks the model and returns the function that trains it on all replicas.
 
@@ -54,7 +63,7 @@ class SynchronousDriver(DefaultDriver):
 
     def data(self, adapter: Any) -> ShardedData:
         """Returns this worker's share of the data."""
-        return ShardedData(adapter, self.strategy)
+        return ShardedData(adapter, self.strategy, self._keeper.start_of_data())
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model and its optimizer with a copy on every replica."""
@@ -88,15 +97,30 @@ class SynchronousDriver(DefaultDriver):
         """Starts `fit` from the same state on all workers, and names a lost worker."""
         strategy, extended = self.strategy, self.strategy.extended
         with naming_lost_peers(extended.lost_peers), extended.call():
-            if method == "fit":
-                agreement.check_arguments(arguments, strategy)
-                given = arguments.get("callbacks")
-                arguments["callbacks"] = callbacks.for_worker(given, strategy)
-            with self._together(model, method, arguments):
+            with contextlib.ExitStack() as stack:
+                if method == "fit":
+                    agreement.check_arguments(arguments, strategy)
+                    stack.enter_context(self._keeping(model, arguments))
+                stack.enter_context(self._together(model, method, arguments))
                 yield
             if method == "fit" and strategy.num_workers > 1:
                 # After `fit`, every worker may load what the chief's callbacks wrote.
                 strategy.barrier()
+
+    @contextlib.contextmanager
+    def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+        """Chooses the callbacks of this worker, with one that keeps checkpoints."""
+        given, epochs = arguments.get("callbacks"), arguments.get("epochs", 1)
+        every = with_history(given)
+        with self._keeper.keeping(model, every, epochs) as kept:
+            if kept is None:
+                chosen = callbacks.for_worker(given, self.strategy)
+            else:
+                is_list = isinstance(given, keras.callbacks.CallbackList)
+                given = given if is_list else every
+                chosen = callbacks.for_worker(given, self.strategy, kept)
+            arguments["callbacks"] = chosen
+            yield
 
     @contextlib.contextmanager
     def _together(
@@ -125,6 +149,7 @@ class SynchronousDriver(DefaultDriver):
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Takes several steps of an epoch together, where nobody sees each of them."""
+        steps = self._keeper.follow(epoch_iterator, steps)
         if (stride := _stride.get()) is None:
             return steps
         stride.start()

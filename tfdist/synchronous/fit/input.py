@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.deletion import delete_in_background
 from tfdist.synchronous.fit import shuffle as shuffling
@@ -59,7 +60,9 @@ class ShardedIterator:
         structure: The structure of a batch.
         totals: What is known of the batches before they are read.
         asked: How many steps to take next; None for `steps_per_execution`.
-        taken: How many steps have run.
+        taken: How many steps have run, including those before a checkpoint.
+        seed: The seed of the order of the data.
+        iterations: How many iterations over the data came before.
     """
 
     def __init__(
@@ -67,12 +70,17 @@ class ShardedIterator:
         open_values: Callable[[], Any],
         structure: BatchStructure,
         totals: Totals,
+        seed: int = 0,
+        iterations: int = 0,
+        taken: int = 0,
     ) -> None:
         self._open_values = open_values
         self.structure = structure
         self.totals = totals
         self.asked: int | None = None
-        self.taken = 0
+        self.taken = taken
+        self.seed = seed
+        self.iterations = iterations
 
     def __del__(self) -> None:
         if "values" in self.__dict__:
@@ -87,6 +95,9 @@ class ShardedIterator:
 
     def __iter__(self) -> "ShardedIterator":
         return self
+
+    def state(self) -> None:
+        """Returns that there is no state: `seed` and `taken` tell what is to be read."""
 
     # Keras's `predict` takes a batch here and passes it to a function. A share's number of
     # rows differs between workers. Passing the iterator instead has all workers call one
@@ -103,15 +114,19 @@ class ShardedData:
     Args:
         adapter: Keras's data adapter.
         strategy: The `SynchronousStrategy`.
+        start: The checkpoint with which the first iteration goes on; None for none.
 
     Raises:
         UnequalDataError: If the workers have different numbers of batches.
     """
 
-    def __init__(self, adapter: Any, strategy: Any) -> None:
+    def __init__(
+        self, adapter: Any, strategy: Any, start: Snapshot | None = None
+    ) -> None:
         self._strategy = strategy
         self._adapter = adapter
-        self._epoch = 0
+        self._start = start
+        self._epoch = start.iterations if start else 0
         self._agree()
         source = self._read()
         self.is_own = is_own_data(source)
@@ -137,13 +152,29 @@ class ShardedData:
         return None if self.is_own else self._adapter.num_batches
 
     def __iter__(self) -> ShardedIterator:
-        return ShardedIterator(self._open_values, self.structure, self._totals)
+        return ShardedIterator(
+            self._open_values,
+            self.structure,
+            self._totals,
+            self._seed,
+            self._epoch,
+            self._start.position.batches if self._start else 0,
+        )
 
     def _open_values(self) -> Any:
+        start, self._start = self._start, None
         if self._epoch and self._draws_again:
             self._shares = self._share(self._batches(self._read()))
+        elif start is not None:
+            # Each iteration over a dataset that shuffles has an order of its own.
+            for _ in range(self._epoch):
+                iter(self._strategy.distribute_shares(self._shares))
         self._epoch += 1
-        return iter(self._strategy.distribute_shares(self._shares))
+        shares = self._shares
+        if start is not None:
+            local = self._strategy.num_replicas // self._strategy.num_workers
+            shares = shares.skip(start.position.batches * local)
+        return iter(self._strategy.distribute_shares(shares))
 
     @property
     def _draws_again(self) -> bool:
@@ -165,10 +196,10 @@ class ShardedData:
             ]
         )
         # Everyone takes worker 0's draw.
-        self._seed = int(table[0, 0])
+        self._seed = self._start.seed if self._start else int(table[0, 0])
         self._lengths = table[:, 1].tolist()
         self._reseeds = bool((table[:, 2] != table[0, 2]).any() or table[:, 3].any())
-        shuffling.reorder_py_dataset(self._adapter, self._seed)
+        shuffling.reorder_py_dataset(self._adapter, self._seed, self._epoch)
 
     def _known(self, batches: tf.data.Dataset) -> Totals:
         """Returns what this worker, or all of them, know of the batches.

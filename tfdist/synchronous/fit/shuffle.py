@@ -22,15 +22,19 @@ class ReorderedPyDataset(keras.utils.PyDataset):
     Args:
         source: The dataset, with a known number of batches.
         seed: The seed, equal on all workers.
+        epochs: How many epochs came before.
     """
 
-    def __init__(self, source: keras.utils.PyDataset, seed: int) -> None:
+    def __init__(
+        self, source: keras.utils.PyDataset, seed: int, epochs: int = 0
+    ) -> None:
         super().__init__(
             source.workers, source.use_multiprocessing, source.max_queue_size
         )
         self._source = source
         self._random = random.Random(seed)
-        self._order = self._draw()
+        for _ in range(epochs + 1):
+            self._order = self._draw()
 
     def _draw(self) -> list[int]:
         order = list(range(len(self._source)))
@@ -65,14 +69,20 @@ def shuffles_arrays(adapter: Any) -> bool:
     return bool(getattr(adapter, "_shuffle", False))
 
 
-def reorder_py_dataset(adapter: Any, seed: int) -> None:
-    """Makes a Keras data adapter that shuffles a `PyDataset` use a seed."""
+def reorder_py_dataset(adapter: Any, seed: int, epochs: int) -> None:
+    """Makes a Keras data adapter that shuffles a `PyDataset` use a seed.
+
+    Args:
+        adapter: The adapter.
+        seed: The seed.
+        epochs: How many epochs came before.
+    """
     source = getattr(adapter, "py_dataset", None)
     if source is None or not adapter.shuffle or source.num_batches is None:
         return
     # Keras would shuffle the reordered batches again, with each process's own generator.
     adapter.shuffle = False
-    adapter.py_dataset = ReorderedPyDataset(source, seed)
+    adapter.py_dataset = ReorderedPyDataset(source, seed, epochs)
     if adapter.enqueuer is not None:
         adapter.enqueuer.shuffle = False
         adapter.enqueuer.py_dataset = adapter.py_dataset

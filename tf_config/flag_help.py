@@ -1,0 +1,44 @@
+"""The flags of a command as text: one style for every command of `launch` and `tfdist`."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+_WIDTH = 80
+
+
+def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
+    """Returns what each flag of a command does, and its default.
+
+    Args:
+        flags: The flags, by name, as absl keeps them: each has `name`, `short_name`,
+            `help` and `default`.
+        groups: The names of flags that belong together, with spaces between them, by the
+            group's title. What is in none of them comes last, as `advanced`.
+    """
+    known = {flag.name: flag for flag in (flags[name] for name in flags)}
+    named = {title: names.split() for title, names in (groups or {}).items()}
+    rest = [name for name in known if not any(name in each for each in named.values())]
+    named["advanced"] = rest
+    sections = {
+        title: [known[name] for name in names if name in known]
+        for title, names in named.items()
+    }
+    found = {title: flags for title, flags in sections.items() if flags}
+    return "\n\n".join(
+        "\n".join([f"{title if len(found) > 1 else 'flags'}:", *map(_lines, flags)])
+        for title, flags in found.items()
+    )
+
+
+def _lines(flag: Any) -> str:
+    short = f"-{flag.short_name}, " if flag.short_name else ""
+    # absl says of a flag that may be repeated that it may.
+    words = flag.help.partition(";\n")[0]
+    default = flag.default
+    if default not in (None, "", []) and default is not False:
+        default = ",".join(default) if isinstance(default, list) else default
+        words += f" Default: {default}."
+    indent = " " * 6
+    text = textwrap.fill(words, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return f"  {short}--{flag.name}\n{text}"

@@ -1,0 +1,119 @@
+"""What a checkpoint of a `fit` holds, and how another process goes on from there."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfdist.checkpoint import variables
+from tfdist.checkpoint.plain import from_json
+from tfdist.checkpoint.snapshot import Snapshot
+
+_log = logging.getLogger("tfdist")
+
+EXCLUDED_ATTRIBUTES = ("params", "_model", "min_delta")
+"""The attributes of callbacks that are no state.
+
+Keras sets the first two itself. `EarlyStopping` flips the sign of `min_delta` when training
+begins, so a restored value would be flipped twice.
+"""
+
+
+class CheckpointMismatchError(ValueError):
+    """The checkpoint belongs to a different model."""
+
+
+def groups_of(model: Any) -> dict[str, list[Any]]:
+    """Groups the variables of a model and its optimizer apart from its metrics'."""
+    # Keras resets the metrics as each epoch begins, so they must be restored after
+    # that, apart from the rest.
+    metrics = model.metrics_variables
+    those = {id(each) for each in metrics}
+    every = [*model.variables, *model.optimizer.variables]
+    rest = {id(each): each for each in every if id(each) not in those}
+    return {"model": list(rest.values()), "metrics": list(metrics)}
+
+
+def described(model: Any) -> list[Any]:
+    """Describes the variables of a model as a checkpoint does."""
+    groups = groups_of(model)
+    return variables.describe([*groups["model"], *groups["metrics"]])
+
+
+def check_model(where: str | Path, snapshot: Snapshot, model: Any) -> None:
+    """Checks that a checkpoint is one of this model.
+
+    Raises:
+        CheckpointMismatchError: If it is not.
+    """
+    differs = variables.difference(snapshot.variables, described(model))
+    if differs:
+        raise CheckpointMismatchError(
+            f"{where} belongs to a different model: it has {differs}. Use another "
+            "checkpoint_dir, or remove that one to start from scratch"
+        )
+
+
+def with_history(given: Any) -> list[Any]:
+    """Returns the callbacks of a `fit`, one by one, with one for its history."""
+    if isinstance(given, keras.callbacks.CallbackList):
+        return list(given.callbacks)
+    callbacks = keras.tree.flatten(given) if given else []
+    if not any(isinstance(each, keras.callbacks.History) for each in callbacks):
+        # Keras would add one after our callback. At the end of an epoch, a checkpoint
+        # would then be written before the history has that epoch.
+        callbacks.append(keras.callbacks.History())
+    return callbacks
+
+
+def append_to_logs(callbacks: Iterable[Any]) -> None:
+    """Keeps callbacks from truncating the files that an earlier process wrote."""
+    for each in callbacks:
+        if isinstance(each, keras.callbacks.CSVLogger):
+            each.append = True
+
+
+def restore_callbacks(callbacks: Iterable[Any], snapshot: Snapshot) -> None:
+    """Gives callbacks the state that they had."""
+    states = [
+        (name, from_json(state, snapshot.arrays)) for name, state in snapshot.callbacks
+    ]
+    for each in callbacks:
+        # Callbacks have no names, so those of one class are matched in their order.
+        same = [state for state in states if state[0] == type(each).__name__]
+        if same:
+            vars(each).update(same[0][1])
+            states.remove(same[0])
+
+
+def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
+    """Returns the epoch in which a `fit` goes on, and says so.
+
+    Args:
+        where: The checkpoint.
+        snapshot: Its contents.
+        epochs: The number of epochs requested.
+    """
+    position = snapshot.position
+    # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If
+    # the user asks for more epochs now, it continues.
+    at_end = snapshot.finished and snapshot.epochs >= epochs
+    epoch = epochs if at_end else position.epoch
+    if epoch >= epochs:
+        _log.warning(
+            "fit has nothing left to do: %s is %s; epochs requested: %d",
+            where,
+            f"the end of {snapshot.epochs} epochs" if at_end else f"from epoch {epoch}",
+            epochs,
+        )
+    else:
+        _log.warning(
+            "fit continues from %s: epoch %d of %d, step %d",
+            where,
+            epoch + 1,
+            epochs,
+            position.step,
+        )
+    return epoch

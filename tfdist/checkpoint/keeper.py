@@ -1,0 +1,96 @@
+"""The checkpoints of every `fit` of a program in which all replicas step together."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tf_config.contract import CHECKPOINT_DIR
+from tfdist.checkpoint.group import Group
+from tfdist.checkpoint.kept_fit import KeptFit
+from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.checkpoint.snapshot import Snapshot
+from tfdist.checkpoint.store import CheckpointStore
+
+
+class Keeper:
+    """Keeps the checkpoints of every `fit` of a program, each in a directory of its own.
+
+    Args:
+        options: Where and how often.
+        group: The processes that run the script.
+        join: Waits for the steps that are under way.
+    """
+
+    def __init__(
+        self,
+        options: CheckpointOptions,
+        group: Callable[[], Group],
+        join: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._group = group
+        self._join = join
+        self._fit: KeptFit | None = None
+        self._fits = 0
+
+    @contextlib.contextmanager
+    def keeping(
+        self, model: Any, callbacks: list[Any], epochs: int
+    ) -> Iterator[KeptFit | None]:
+        """Surrounds a `fit`; yields the callback to add after the others, or None.
+
+        Args:
+            model: The Keras model.
+            callbacks: The callbacks, with one for the history.
+            epochs: The number of epochs requested.
+
+        Raises:
+            ValueError: If only some processes have a directory.
+        """
+        # A callback may itself call `fit`. That inner call writes no checkpoints.
+        if self._fit is not None:
+            yield None
+            return
+        group = self._group()
+        keeps = self._options.directory is not None
+        if len(set(group.gather_numbers([keeps])[:, 0].tolist())) > 1:
+            raise ValueError(
+                "some tasks have a directory for checkpoints, and others have none: set "
+                f"{CHECKPOINT_DIR} on all of them, or on none (the launcher's "
+                "--checkpoint_dir does). The chief's is used"
+            )
+        if self._options.directory is None:
+            yield None
+            return
+        directory = Path(self._options.directory, f"fit-{self._fits:03d}")
+        self._fits += 1
+        with contextlib.ExitStack() as stack:
+            store = None
+            if group.is_chief:
+                kept = CheckpointStore(directory, self._options.to_keep)
+                store = stack.enter_context(kept)
+            options, join = self._options, self._join
+            fit = KeptFit(options, store, group, callbacks, epochs, join)
+            fit.find()
+            self._fit = fit
+            try:
+                yield fit
+            finally:
+                self._fit = None
+                # Otherwise the next `fit` of this model would begin at this epoch too.
+                model._initial_epoch = None
+                fit.settle()
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether a `fit` with checkpoints is under way."""
+        return self._fit is not None
+
+    def start_of_data(self) -> Snapshot | None:
+        """Returns where the data that is asked for begins; None for its beginning."""
+        return self._fit.start_of_data() if self._fit else None
+
+    def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Passes on the steps of an epoch, without those before the checkpoint."""
+        return self._fit.follow(epoch_iterator, steps) if self._fit else steps

@@ -1,0 +1,294 @@
+"""Continues a `fit` at its step, where all replicas take each step together.
+
+Between two steps every variable has the state after whole steps, so nothing has to be waited
+for. One process reads and writes the checkpoints, and tells the others.
+"""
+
+import logging
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.checkpoint.attributes import Changes
+from tfdist.checkpoint.background import BackgroundWriter
+from tfdist.checkpoint.fit_state import (
+    EXCLUDED_ATTRIBUTES,
+    append_to_logs,
+    check_model,
+    described,
+    first_epoch,
+    groups_of,
+    restore_callbacks,
+)
+from tfdist.checkpoint.group import Group
+from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
+from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
+from tfdist.liveness.supervision import report_training
+
+_log = logging.getLogger("tfdist")
+
+_VALUES, _METRIC = "values.npz", "metric-"
+# How often the processes ask each other whether a checkpoint is due.
+_SECONDS_BETWEEN_QUESTIONS = 1.0
+_SETTLE_SECONDS = 30.0
+_CORRUPTION_ERRORS = (
+    tf.errors.OpError,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    zipfile.BadZipFile,
+)
+
+
+class KeptFit(keras.callbacks.Callback):
+    """Restores the newest checkpoint when `fit` begins, and writes others.
+
+    It comes after the callbacks whose state it keeps.
+
+    Args:
+        options: How often to write a checkpoint.
+        store: The directory of this `fit`; None in a process that does not write.
+        group: The processes that run the script.
+        callbacks: The other callbacks.
+        epochs: The number of epochs requested.
+        join: Waits for the steps that are under way.
+    """
+
+    async_safe = True
+    # A checkpoint may begin between any two steps, but need not begin at each.
+    follows_strides = True
+
+    def __init__(
+        self,
+        options: CheckpointOptions,
+        store: CheckpointStore | None,
+        group: Group,
+        callbacks: list[Any],
+        epochs: int,
+        join: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._options = options
+        self._store = store
+        self._group = group
+        self._callbacks = callbacks
+        self._epochs = epochs
+        self._join = join
+        self._changes = Changes(callbacks, EXCLUDED_ATTRIBUTES)
+        self._writer = BackgroundWriter()
+        self._where = ""
+        self._values: list[np.ndarray] = []
+        self._found: Snapshot | None = None
+        self._is_data_given = False
+        self._epoch = 0
+        self._epoch_begins = False
+        self._has_trained = False
+        self._epoch_iterator: Any = None
+        self._data: Any = None
+        self._batches_before = 0
+        self._last = self._asked = time.monotonic()
+        self._calls, self._ask_at = 0, 1
+
+    def find(self) -> None:
+        """Looks for a checkpoint, before the data is opened and callbacks begin."""
+        packed = self._read() if self._store else b""
+        if packed := self._group.bytes_of_chief(packed):
+            where, _, rest = packed.partition(b"\n")
+            self._where = where.decode()
+            if self._found is None:
+                self._found = Snapshot.unpacked(rest)
+            append_to_logs(self._callbacks)
+
+    def _read(self) -> bytes:
+        """Reads the newest checkpoint that is whole, and returns what the others need."""
+        assert self._store
+        for path in self._store.whole():
+            try:
+                self._found = Snapshot.read(path)
+                with np.load(path / _VALUES, allow_pickle=False) as values:
+                    self._values = [values[each] for each in values.files]
+                return b"\n".join([str(path).encode(), Snapshot.packed(path)])
+            except _CORRUPTION_ERRORS as error:
+                self._found = None
+                self._store.skip(path, str(error).partition("\n")[0])
+        if self._store.has_corrupt:
+            raise CorruptCheckpointError(
+                f"no checkpoint in {self._store.directory} can be read to its end: remove "
+                "that directory to start from scratch"
+            )
+        return b""
+
+    def start_of_data(self) -> Snapshot | None:
+        """Returns where the data of `fit` begins; None for other data, or its beginning."""
+        # Keras opens that of `fit` first.
+        is_given, self._is_data_given = self._is_data_given, True
+        return None if is_given else self._found
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Restores the variables, the other callbacks and the initial epoch."""
+        self._write_data = DataWriter()
+        self._last = self._asked = time.monotonic()
+        if self._found is None:
+            return
+        check_model(self._where, self._found, self.model)
+        # The other processes get these from the chief, as at every start.
+        for variable, value in zip(
+            groups_of(self.model)["model"], self._values, strict=bool(self._values)
+        ):
+            variable.assign(_as(variable, value))
+        self._values = []
+        restore_callbacks(self._callbacks, self._found)
+        epoch = first_epoch(self._where, self._found, self._epochs)
+        self.model._initial_epoch = self._epoch = epoch
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Restores the metrics in the middle of an epoch."""
+        # Keras has just reset them, so `on_train_begin` would have been too early.
+        self._epoch, self._epoch_begins = epoch, True
+        if self._found is None or self._found.finished or not self._found.position.step:
+            return
+        for i, variable in enumerate(groups_of(self.model)["metrics"]):
+            value = _as(variable, self._found.arrays[f"{_METRIC}{i}"])
+            copies = self.model.distribute_strategy.experimental_local_results(
+                variable.value
+            )
+            # A sum over all replicas is given to one of them.
+            is_sum = variable.aggregation == "sum"
+            for j, copy in enumerate(copies):
+                has_it = not is_sum or (self._group.is_chief and not j)
+                copy.assign(value if has_it else np.zeros_like(value))
+
+    def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Yields the steps of an epoch, without those that ran before the checkpoint.
+
+        Args:
+            epoch_iterator: Keras's epoch iterator, of `fit` or of an evaluation in it.
+            steps: What it yields: the first and the last step, and the data.
+        """
+        # `on_epoch_begin` precedes the training steps of an epoch. The steps of an
+        # evaluation follow without it.
+        if not self._epoch_begins:
+            yield from steps
+            return
+        self._epoch_begins = False
+        self._epoch_iterator, self._data = epoch_iterator, None
+        first_step = 0
+        for begin, end, data in steps:
+            if data is not self._data:
+                self._data, first_step = data, self._start_at(epoch_iterator, data)
+            if begin < first_step:
+                continue
+            yield begin, end, data
+            if not self._has_trained:
+                self._has_trained = True
+                report_training()
+
+    def _start_at(self, epoch_iterator: Any, data: Any) -> int:
+        found, self._found = self._found, None
+        if found is None:
+            self._batches_before = data.taken
+            return 0
+        self._batches_before = found.position.batches_before
+        epoch_iterator._steps_seen += self._batches_before
+        return found.position.step
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Begins to write a checkpoint if one is due."""
+        if self._is_due():
+            self._join()
+            self._write(
+                Position(self._epoch, batch, self._data.taken, self._batches_before)
+            )
+
+    def _is_due(self) -> bool:
+        """Whether a checkpoint is due, which all processes find at the same step.
+
+        Cost: a message of 8 bytes per process and second.
+        """
+        self._calls += 1
+        if self._calls < self._ask_at:
+            return False
+        now = time.monotonic()
+        left = self._options.interval - (now - self._last)
+        calls = 0
+        if left > 0 or self._writer.busy:
+            seconds = min(max(left, 0.0), _SECONDS_BETWEEN_QUESTIONS)
+            each = max(now - self._asked, 1e-6) / self._calls
+            calls = max(int(seconds / each), 1)
+        # The chief's answer counts: it writes.
+        calls = int(self._group.gather_numbers([calls])[0, 0])
+        self._calls, self._ask_at, self._asked = 0, max(calls, 1), now
+        return not calls
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Counts the epoch."""
+        self._epoch = epoch + 1
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes the last checkpoint, unless there was nothing left to do."""
+        if self._data is None:
+            return
+        self._join()
+        self._writer.wait()
+        position = Position(self._epoch)
+        # With `steps_per_epoch`, a later `fit` of more epochs continues in the middle
+        # of the dataset. Keras drops the iterator once the dataset has ended.
+        is_mid_dataset = self._epoch_iterator._current_iterator is self._data
+        if is_mid_dataset and self._epoch_iterator.steps_per_epoch:
+            taken = self._data.taken
+            position = Position(self._epoch, batches=taken, batches_before=taken)
+        self._write(position, finished=True)
+        self._writer.wait()
+
+    def _write(self, position: Position, finished: bool = False) -> None:
+        """Reads the state of `fit`, and begins to write it."""
+        groups = groups_of(self.model)
+        # Each process reads them: a metric is a sum over all of them.
+        metrics = [np.asarray(each.numpy()) for each in groups["metrics"]]
+        self._last = time.monotonic()
+        if (store := self._store) is None:
+            return
+        values = [_raw(np.asarray(each.numpy())) for each in groups["model"]]
+        arrays = {f"{_METRIC}{i}": _raw(each) for i, each in enumerate(metrics)}
+        snapshot = Snapshot(
+            position,
+            self._epochs,
+            finished,
+            self._changes.state(arrays),
+            described(self.model),
+            arrays,
+            self._data.state() if position.batches else None,
+            seed=self._data.seed,
+            iterations=self._data.iterations,
+        )
+
+        def write() -> None:
+            with store.writing() as path:
+                np.savez(path / _VALUES, *values)
+                snapshot.write(path, self._write_data)
+
+        self._writer.start(write, f"a checkpoint in {store.directory}")
+
+    def settle(self) -> None:
+        """Waits a limited time for the checkpoint that is being written."""
+        if not self._writer.wait(_SETTLE_SECONDS):
+            _log.warning("abandoned a checkpoint that was still being written")
+
+
+def _raw(value: np.ndarray) -> np.ndarray:
+    # A file of NumPy would lose the dtype of bfloat16.
+    return np.frombuffer(value.tobytes(), np.uint8)
+
+
+def _as(variable: Any, value: np.ndarray) -> np.ndarray:
+    dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+    return value.view(dtype).reshape(variable.shape)
