@@ -125,13 +125,19 @@ class MetricSums:
         )
         if not steps:
             return None
+        # Shaped by NumPy: TensorFlow tells all tasks of an operation that is new to it, and a
+        # stopped worker does not answer.
         state = [
-            (each, tf.constant(value, each.dtype, each.shape))
+            (each, tf.constant(value.reshape(each.shape).astype(_numpy_dtype(each))))
             for each, value in zip(self._variables, values, strict=True)
         ]
         with keras.StatelessScope(state_mapping=state):
             results: dict[str, Any] = self._model.get_metrics_result()
         return results
+
+
+def _numpy_dtype(variable: Any) -> Any:
+    return tf.as_dtype(variable.dtype).as_numpy_dtype
 
 
 def _captured(graph: Any, variable: Any) -> list[tf.Tensor]:
