@@ -29,11 +29,13 @@ def test_workers_take_turns(monkeypatch):
 
 def pipelines(*sizes):
     """Datasets of different numbers, one of each size; None is without an end."""
-    numbers = [
-        tf.data.Dataset.range(100 * i, 100 * i + (n or 3)) for i, n in enumerate(sizes)
-    ]
     return InputPipelines(
-        [each if n else each.repeat() for each, n in zip(numbers, sizes, strict=True)]
+        [
+            tf.data.Dataset.range(
+                100 * i, 100 * i + (3 if size is None else size)
+            ).repeat(None if size is None else 1)
+            for i, size in enumerate(sizes)
+        ]
     )
 
 
