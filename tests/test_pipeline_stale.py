@@ -99,18 +99,22 @@ class Replay:
         plain = build(chain)
         self.stages = [[plain.get_layer(n) for n in names] for names in stages]
         self.optimizers = [keras.optimizers.SGD(0.05, momentum=0.9) for _ in stages]
-        self.lag, self.last, self.is_new = lag, len(stages) - 1, True
+        self.lag, self.last = lag, len(stages) - 1
 
     def weights(self, stage):
         return [w for layer in self.stages[stage] for w in layer.trainable_weights]
 
-    def run(self, x, y):
-        """Passes all batches through; returns the mean of the last stage's losses."""
-        if self.is_new:
-            # So that callbacks have logs.
-            self.is_new = False
+    def run(self, x, y, begins=True):
+        """Passes all batches through; returns the mean of the last stage's losses.
+
+        Args:
+            begins: Whether they begin an epoch, whose first batch passes alone, so that
+                callbacks have logs.
+        """
+        if begins and len(x) > 1:
             first = self.run(x[:1], y[:1])
-            return np.average([first, self.run(x[1:], y[1:])], weights=[1, len(x) - 1])
+            others = self.run(x[1:], y[1:], begins=False)
+            return np.average([first, others], weights=[1, len(x) - 1])
         taken, back, losses = {(0, b): tf.constant(x[b]) for b in range(len(x))}, {}, []
         for step in range(len(x) + 2 * self.lag * self.last):
             made, updates = {}, []
@@ -204,7 +208,7 @@ def test_a_checkpoint_is_written_when_no_batch_is_under_way(tmp_path):
     saved = keras.models.load_model(kept)
     assert_weights(saved, replay)
     assert int(saved.optimizer.iterations) == 3
-    replay.run(x[3:], y[3:])
+    replay.run(x[3:], y[3:], begins=False)
     assert_weights(model, replay)
 
 
@@ -217,6 +221,26 @@ def test_an_epoch_that_ends_early_has_counted_its_batches():
     expected = replay.run(in_batches(x)[:2], in_batches(y)[:2])
     np.testing.assert_allclose(history["loss"], [expected], rtol=1e-5)
     assert_weights(model, replay)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_callbacks_see_the_last_batch_of_each_epoch_and_none_of_an_earlier_one(
+    steps_per_execution,
+):
+    model = build(chain, tfdist.PipelineStrategy(STAGES, 2, max_staleness=1))
+    model.steps_per_execution = steps_per_execution
+    x, y = data_of(model)
+    seen = []
+    watch = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: seen.append([]),
+        on_train_batch_end=lambda _, logs: seen[-1].append(logs["loss"]),
+    )
+    history = fit(model, x, y, epochs=2, callbacks=[watch])
+    assert [each[-1] for each in seen] == pytest.approx(history["loss"], rel=1e-5)
+    y[-1] = np.inf
+    stop = keras.callbacks.TerminateOnNaN()
+    history = fit(model, x, y, epochs=3, callbacks=[stop])
+    assert history["loss"] == [np.inf]
 
 
 def test_after_an_error_nothing_is_left_under_way():

@@ -14,6 +14,7 @@ from tfdist.checkpoint.group import OneProcess
 from tfdist.checkpoint.keeper import Keeper
 from tfdist.checkpoint.kept_data import KeptData
 from tfdist.keras.default_driver import DefaultDriver
+from tfdist.keras.strides import telling_the_ends
 from tfdist.model_parallel.may_start import Stale
 from tfdist.model_parallel.schedule import make_schedule
 from tfdist.pipeline import refusals
@@ -49,12 +50,20 @@ class PipelineDriver(DefaultDriver):
         run = super().train_function(model)
 
         def to_the_end(batches: Any) -> Any:
+            if getattr(batches, "is_first", False):
+                for flow in self._flows:
+                    flow.begin_epoch()
             try:
-                return run(batches)
+                logs = run(batches)
             except StopIteration:
                 # Keras leaves the epoch here without the wait that it makes elsewhere.
                 self.join()
                 raise
+            # Callbacks see the logs of the last batch of an epoch, too.
+            if getattr(batches, "is_last", False):
+                for flow in self._flows:
+                    logs = flow.drain() or logs
+            return logs
 
         return to_the_end
 
@@ -170,7 +179,8 @@ class PipelineDriver(DefaultDriver):
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Passes on the steps after those before a checkpoint."""
-        return self._keeper.follow(epoch_iterator, steps)
+        steps = self._keeper.follow(epoch_iterator, steps)
+        return telling_the_ends(epoch_iterator, steps)
 
     def join(self) -> None:
         """Has all batches that are under way pass through all stages."""

@@ -41,6 +41,10 @@ class Flow:
         self._step = self._batches = 0
         self._logs: dict[str, Any] = {}
 
+    def begin_epoch(self) -> None:
+        """Forgets the logs of the epoch before."""
+        self._logs = {}
+
     def feed(self, batch: Any) -> dict[str, Any]:
         """Runs a step that takes in a batch.
 
