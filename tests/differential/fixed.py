@@ -22,6 +22,7 @@ FIXED = {
     "draws": Program(
         layers=("dropout", "gaussian_noise"), step="draws", execution=2, stride=4
     ),
+    "draws_without_a_seed": Program(layers=("drop_path",), stride=3, optimizer="adam"),
     "noise": Program(layers=("dense",), step="noise", data="unknown_length"),
     "shuffled_in_on_epoch_end": Program(
         data="shuffling_py_dataset", epochs=2, stride=3, optimizer="nesterov"

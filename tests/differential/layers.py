@@ -72,6 +72,20 @@ class OwnLoss(layers.Layer):
         return x
 
 
+@keras.saving.register_keras_serializable("differential")
+class DropPath(layers.Layer):
+    """Draws, while it trains, with the seed that Keras makes at the first draw.
+
+    It drops nothing, so that the numbers are those of one process.
+    """
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training:
+            return x
+        drawn = keras.random.uniform((keras.ops.shape(x)[0], 1))
+        return keras.ops.where(drawn < 2.0, x, 0.0)
+
+
 def _shared(x: Any) -> Any:
     dense = layers.Dense(x.shape[-1], "tanh")
     return dense(dense(x))
@@ -106,6 +120,7 @@ APPLY: dict[str, Callable[[Any], Any]] = {
     "shared": _shared,
     "frozen": lambda x: layers.Dense(UNITS, "tanh", trainable=False)(x),
     "own_loss": lambda x: OwnLoss()(x),
+    "drop_path": lambda x: DropPath()(x),
     "lstm": lambda x: layers.LSTM(UNITS, return_sequences=True)(x),
     "gru": lambda x: layers.GRU(UNITS, return_sequences=True)(x),
     "rnn": lambda x: layers.SimpleRNN(UNITS, return_sequences=True)(x),

@@ -151,10 +151,7 @@ def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
 
     None if it does anything else, or in a function, a branch or a loop of its own.
     """
-    graph = tf.compat.v1.get_default_graph()
-    handles = [
-        inside for outside, inside in graph.captures if outside is variable.handle
-    ]
+    handles = _captured(tf.compat.v1.get_default_graph(), variable)
     total = tf.zeros([variable.shape.num_elements()], dtype)
     for op in (op for handle in handles for op in handle.consumers()):
         if op.type in _SIGNS:
