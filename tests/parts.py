@@ -218,6 +218,7 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_layer[Dropout]",
         "test_layer_counts_every_step",
         "test_only_rows_of_an_embedding_travel[sgd]",
+        "test_sequences_of_unknown_batches",
         "test_string_lookup",
     ),
     "features/test_leases": (

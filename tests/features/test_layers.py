@@ -536,3 +536,17 @@ def test_random_numbers_without_a_seed_in_predictions(strategy, regression):
         model = compiled(DrawingInPredictions(), layers.Dense(1))
     first, second = (model.predict(regression[0], verbose=0) for _ in range(2))
     assert np.std(first - second) > 0
+
+
+@pytest.mark.feature("A recurrent layer between `Dense` layers, of batches of any size")
+def test_sequences_of_unknown_batches(strategy):
+    """On ps, shapes and what an update waits for travel in one message."""
+    rows = tf.data.Dataset.from_tensor_slices(np.ones([24, 5, 4], "float32"))
+    data = tf.data.Dataset.zip(rows, rows.map(lambda row: row[:, :3])).batch(8)
+    with strategy.scope():
+        recurrent = layers.LSTM(4, return_sequences=True)
+        ends = layers.Dense(6), layers.Dense(3)
+        model = keras.Sequential([keras.Input((5, 4)), ends[0], recurrent, ends[1]])
+        model.compile("adam", "mse")
+    history = model.fit(data, epochs=2, verbose=0).history
+    assert history["loss"][1] < history["loss"][0]

@@ -250,14 +250,13 @@ class _Packing:
                 )
                 for each in together
             ]
-            vector = wire.send(parts, sender)
+            vector = wire.send(parts, sender, message.signals)
             received = wire.receive(vector, parts, receiver)
             here.update(zip(map(reference, together), received, strict=True))
             arrived = received[0].partition(":")[0]
         else:
-            vector = arrived = sender.add("NoOp", ())
-        last = next(each for each in sender.made if each.name == vector)
-        last.input.extend(f"^{each}" for each in message.signals)
+            waits = [f"^{each}" for each in message.signals]
+            vector = arrived = sender.add("NoOp", waits)
         here.update({f"^{each}": f"^{arrived}" for each in message.signals})
         made += [*sender.made, *receiver.made]
 

@@ -53,8 +53,14 @@ def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
     )
 
 
-def send(parts: Sequence[Part], builder: Builder) -> str:
-    """Adds what makes one vector of the parts, and returns the reference to it."""
+def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -> str:
+    """Adds what makes one vector of the parts, and returns the reference to it.
+
+    Args:
+        parts: The tensors.
+        builder: Of the sender.
+        signals: The nodes that the vector waits for besides.
+    """
     dtype = _dtype_of(parts)
     shapes, bodies = [], []
     for part in parts:
@@ -64,7 +70,13 @@ def send(parts: Sequence[Part], builder: Builder) -> str:
         if part.dtype != dtype:
             tensor = builder.add("Bitcast", [tensor], T=part.dtype, type=dtype)
         bodies.append(_reshaped(tensor, builder.constant([-1]), dtype, builder))
-    return builder.concatenate([*shapes, *bodies], dtype)
+    vector = builder.concatenate([*shapes, *bodies], dtype)
+    if not signals:
+        return vector
+    # TensorFlow's constant folding counts what an operation waits for as an input of a
+    # concatenation, and leaves a graph that does not run.
+    waits = [f"^{each}" for each in signals]
+    return builder.add("Identity", [vector, *waits], T=dtype)
 
 
 def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
