@@ -30,6 +30,25 @@ def test_the_table_shows_every_variable_and_the_total_of_each_ps():
     assert "fullest ps / mean: 1.993" in text
 
 
+def kernel(rows, ps):
+    return PlacedVariable(VariableSpec(f"kernel_{ps}", (rows, 256), "float32", 4), ps)
+
+
+def test_one_large_variable_on_one_ps_is_to_be_split():
+    report = PlacementReport(3, (kernel(784, 1), kernel(2, 0)))
+    assert str(report).splitlines()[-1] == (
+        "kernel_1 is large, and on ps 1 alone: ParameterServerStrategy(partitioner="
+        "tfdist.MinSizePartitioner(262144, max_shards=3)) splits such weights"
+    )
+
+
+@pytest.mark.parametrize(
+    "placed", [(), (kernel(784, 0), kernel(700, 1)), (kernel(500, 1),)]
+)
+def test_what_is_even_or_small_needs_no_advice(placed):
+    assert PlacementReport(2, placed).advice == ""
+
+
 def test_a_long_name_is_not_cut():
     name = "/".join(["encoder"] * 20)
     assert name in str(PlacementReport(1, (placed(name, 1, 0),)))

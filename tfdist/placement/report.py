@@ -19,6 +19,13 @@ class PlacedVariable:
     ps: int
 
 
+UNEVEN = 1.25
+"""From this imbalance on, the link of the fullest ps holds up the steps."""
+
+LEAST_SPLIT = 2**19
+"""Bytes. Below, messages cost more than what they carry."""
+
+
 @dataclass(frozen=True)
 class PlacementReport:
     """Where every variable lives.
@@ -49,6 +56,26 @@ class PlacementReport:
         total = sum(self.bytes_per_ps)
         return max(self.bytes_per_ps) * self.num_ps / total if total else 1.0
 
+    @property
+    def advice(self) -> str:
+        """What to do if one variable is more than a ps's share; "" if none is.
+
+        No placement evens that out, and each step moves the variable over one link.
+
+        >>> kernel = PlacedVariable(VariableSpec("kernel", (784, 256), "float32", 4), 0)
+        >>> "max_shards=2" in PlacementReport(2, (kernel,)).advice
+        True
+        """
+        fullest = self.bytes_per_ps.index(max(self.bytes_per_ps, default=0))
+        largest = max(self.on(fullest), key=lambda spec: spec.size_bytes, default=None)
+        if self.imbalance < UNEVEN or not largest or largest.size_bytes < LEAST_SPLIT:
+            return ""
+        return (
+            f"{largest.name} is large, and on ps {fullest} alone: "
+            "ParameterServerStrategy(partitioner=tfdist.MinSizePartitioner("
+            f"{LEAST_SPLIT // 2}, max_shards={self.num_ps})) splits such weights"
+        )
+
     def __str__(self) -> str:
         table = _table("ps", "variable", "shape", "dtype", ">bytes")
         for ps, total in enumerate(self.bytes_per_ps):
@@ -61,9 +88,8 @@ class PlacementReport:
                 str(ps), f"{len(specs)} variables", "", "", f"{total:,}", style="bold"
             )
             table.add_section()
-        return (
-            _render(table) + f"fullest ps / mean: {self.imbalance:.3f} (1 is perfect)"
-        )
+        balance = f"fullest ps / mean: {self.imbalance:.3f} (1 is perfect)"
+        return _render(table) + "\n".join(filter(None, [balance, self.advice]))
 
 
 STRAGGLER_SHARE = 0.5
