@@ -136,6 +136,13 @@ MUTANTS = (
         "tests/test_step_messages.py",
     ),
     Mutant(
+        "messages-out-of-turn",
+        "tfdist/parameter_server/step_graph/packing.py",
+        ("waits = [*message.signals, *before]", "waits = [*message.signals]"),
+        "tests/features/test_step_graph.py::"
+        "test_gradients_on_slow_links_are_sent_one_after_the_other",
+    ),
+    Mutant(
         "estimator-on-chief-alone",
         "tfdist/estimator/roles.py",
         ("time.sleep(_delay(config))", "if not config.is_chief: return"),

@@ -1,5 +1,8 @@
 """Which tensors of a step travel together: properties of any graph."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +11,7 @@ from tfdist.parameter_server.step_graph import messages
 from tfdist.parameter_server.step_graph.messages import Message, Node
 
 TASKS = ("worker", "ps:0", "ps:1", "ps:2")
+EMPTY: Mapping[int, int] = MappingProxyType({})
 
 
 @st.composite
@@ -23,15 +27,18 @@ def graphs(draw: st.DrawFn) -> list[Node]:
     return draw(st.permutations(nodes))
 
 
-def run(nodes: list[Node], sent: list[Message]) -> int:
+def run(
+    nodes: list[Node], sent: list[Message], waits: Mapping[int, int] = EMPTY
+) -> int:
     """Runs a graph as the tasks would; returns how many rounds of messages it took.
 
-    A message leaves once all that it carries is computed, and a node runs once all that
-    it needs is on its task.
+    A message leaves once all that it carries is computed and the one that it waits for has
+    arrived, and a node runs once all that it needs is on its task.
     """
     at_home = {node.name: node.task for node in nodes}
     arrived: set[tuple[str, object]] = set()
     done: set[str] = set()
+    before = {id(sent[i]): sent[j] for i, j in waits.items()}
     waiting = list(sent)
     rounds = 0
 
@@ -56,6 +63,7 @@ def run(nodes: list[Node], sent: list[Message]) -> int:
             message
             for message in waiting
             if {each for each, _ in message.outputs} | {*message.signals} <= done
+            and before.get(id(message)) not in waiting
         ]
         if not leaving:
             break
@@ -126,6 +134,25 @@ def test_what_the_roots_need_is_kept(nodes: list[Node], data: st.DataObject) -> 
     assert root in kept
     for node in kept.values():
         assert {name for name, _ in node.inputs} | set(node.after) <= set(kept)
+
+
+@given(graphs(), st.data())
+def test_large_messages_take_turns_and_nothing_waits_forever(
+    nodes: list[Node], data: st.DataObject
+) -> None:
+    sent = messages.messages(nodes)
+    sizes = st.sampled_from([0.0, messages.LEAST_IN_TURN])
+    seconds = data.draw(st.lists(sizes, min_size=len(sent), max_size=len(sent)))
+    waits = messages.in_turn("worker", sent, seconds)
+    run(nodes, sent, waits)
+    # Of those that could travel at one time, all but the first wait, each for another.
+    large = [
+        i for i, message in enumerate(sent) if message.sender == "worker" and seconds[i]
+    ]
+    assert set(waits) | set(waits.values()) <= set(large)
+    assert len(set(waits.values())) == len(waits)
+    assert len(large) - len(waits) == len({sent[i].level for i in large})
+    assert all(sent[i].level == sent[j].level for i, j in waits.items())
 
 
 def step_of_two_layers(learning_rate_on: str) -> list[Node]:

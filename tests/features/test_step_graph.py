@@ -125,6 +125,38 @@ def test_the_value_of_a_split_weight_goes_to_the_worker_only(strategy, traced, s
     assert crossings(sent.functions[0].graph) <= 4
 
 
+def test_gradients_on_slow_links_are_sent_one_after_the_other(
+    strategy, sent, monkeypatch
+):
+    """The second ps gets its own once the first has got its: its answer is on the way."""
+
+    def trained(seconds_per_byte):
+        monkeypatch.setattr(strategy.extended, "seconds_per_byte", seconds_per_byte)
+        model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
+        model.fit(*data(), batch_size=BATCH, verbose=0)
+        return sent.functions[-1].graph
+
+    together, in_turn = trained(0.0), trained(1.0)
+    assert pushes_that_wait(together) == 0
+    assert pushes_that_wait(in_turn) == 10
+    assert crossings(in_turn) == crossings(together) + 10
+
+
+def pushes_that_wait(graph):
+    """How many messages to one ps wait for a signal from another."""
+
+    def task(op):
+        spec = tf.DeviceSpec.from_string(op.device)
+        return f"{spec.job}:{spec.task}" if spec.job == "ps" else WORKER
+
+    return sum(
+        task(op) == WORKER and task(waited) != WORKER
+        for op in graph.get_operations()
+        if "/send" in op.name
+        for waited in op.control_inputs
+    )
+
+
 def test_a_pair_of_tasks_has_one_message_each_way(strategy, traced):
     compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
     (step,) = traced

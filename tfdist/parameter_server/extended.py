@@ -13,6 +13,7 @@ import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
+from tfdist.parameter_server.link import seconds_per_byte
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import (
@@ -81,6 +82,11 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _num_replicas_in_sync(self) -> int:
         # Replicas do not wait for each other, on whichever worker they are.
         return 1
+
+    @functools.cached_property
+    def seconds_per_byte(self) -> float:
+        """How long the link of a worker takes for a byte; 0 if it is not what binds."""
+        return seconds_per_byte(self._container_strategy())
 
     def placed_variables(self) -> tuple[PlacedVariable, ...]:
         """Returns the variables that still exist, in creation order."""

@@ -13,11 +13,17 @@ No cycle can result: a message waits for nodes of its own level at most, and wha
 brings is used at higher levels only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 Output = tuple[str, int]
 """An output of a node: the node's name and the output's index."""
+
+LEAST_IN_TURN = 1e-3
+"""How long a message takes, in seconds, from which it is sent in its turn.
+
+To wait for another costs an answer, 0.2 ms on a local network.
+"""
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,35 @@ def _together(
         level = spans[waiting[0]][1]
         yield level, [sent for sent in waiting if spans[sent][0] <= level]
         waiting = [sent for sent in waiting if spans[sent][0] > level]
+
+
+def in_turn(
+    task: str, sent: Sequence[Message], seconds: Sequence[float]
+) -> dict[int, int]:
+    """Returns which large messages of a task wait until another has arrived.
+
+    The link of a task carries what it sends at one time either side by side, so that all
+    arrive at the end, or one after the other, so that those who receive the first can
+    answer while the next is under way. A link that carries both directions at once is then
+    used in both. After the priorities of ByteScheduler (Peng et al., SOSP 2019) and P3
+    (Jayarajan et al., SysML 2019), with a ps in place of a layer.
+
+    Args:
+        task: The task that sends them: the worker.
+        sent: All messages of a step.
+        seconds: How long the link takes for each of them.
+
+    Returns:
+        By the index of a message, that of the one it waits for.
+    """
+    last: dict[int, int] = {}
+    waits: dict[int, int] = {}
+    for i, (message, time) in enumerate(zip(sent, seconds, strict=True)):
+        if message.sender == task and time >= LEAST_IN_TURN:
+            if message.level in last:
+                waits[i] = last[message.level]
+            last[message.level] = i
+    return waits
 
 
 def via(task: str, nodes: Iterable[Node]) -> list[Node]:

@@ -1,7 +1,7 @@
 """Rewrites the graph of a step so that a message carries several tensors."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,10 +47,12 @@ def pack(
     definition: Any,
     homes: Mapping[str, str],
     entered: Mapping[str, str] | None = None,
+    seconds_per_byte: float = 0.0,
 ) -> PackedGraph:
     """Packs what the tasks of a step send each other.
 
-    Cost: two copies of each packed tensor, in exchange for one message per tensor.
+    Cost: two copies of each packed tensor, in exchange for one message per tensor. Where
+    large messages take turns, each but the first of them costs a signal.
 
     Args:
         graph: The `FuncGraph` of the step.
@@ -58,8 +60,10 @@ def pack(
         homes: The device of each captured resource, by the name of its placeholder.
         entered: By task, the operation for which all others wait that use a resource of
             that task, unless it depends on them.
+        seconds_per_byte: How long the link of a worker takes for a byte, if its large
+            messages are to take turns.
     """
-    return _Packing(graph, definition, homes, entered or {}).packed()
+    return _Packing(graph, definition, homes, entered or {}).packed(seconds_per_byte)
 
 
 def _waits(
@@ -110,16 +114,24 @@ class _Packing:
         nodes = map(self._node, graph.get_operations())
         self._nodes = messages.needed(nodes, self._roots)
 
-    def packed(self) -> PackedGraph:
+    def packed(self, seconds_per_byte: float) -> PackedGraph:
         self._copy_constants()
         self._relay()
         sent = messages.messages(self._nodes)
+        seconds = [seconds_per_byte * self._bytes(message) for message in sent]
+        waits = messages.in_turn(WORKER, sent, seconds)
         made: list[Any] = []
         # By task, what replaces an input there.
         replaced: dict[str, dict[str, str]] = defaultdict(dict)
         on_wire: list[Message] = []
+        arrived: dict[int, list[str]] = {i: [] for i in (*waits, *waits.values())}
         for i, message in enumerate(sent):
-            on_wire += self._pack(f"message_{i}", message, made, replaced)
+            name, before = f"message_{i}", arrived[waits[i]] if i in waits else ()
+            for j, part in enumerate(self._parts(message)):
+                on_wire.append(part)
+                if len(part.outputs) + len(part.signals) > 1 or i in arrived:
+                    received = self._pack(f"{name}_{j}", part, before, made, replaced)
+                    arrived.get(i, []).append(received)
         for node in self._nodes:
             rewire(self._definitions[node.name], replaced[node.task])
         given = {tensor.op.name for tensor in self._graph.inputs}
@@ -127,6 +139,11 @@ class _Packing:
         del self._graph_def.node[:]
         self._graph_def.node.extend([*kept, *made])
         return PackedGraph(self._graph_def, tuple(on_wire))
+
+    def _bytes(self, message: Message) -> int:
+        """Returns how many bytes a message has at least: those of known shapes."""
+        tensors = map(self._tensor, message.outputs)
+        return sum((t.shape.num_elements() or 0) * t.dtype.size for t in tensors)
 
     def _node(self, op: tf.Operation) -> Node:
         # A handle is not sent: what uses it runs where the resource is.
@@ -223,42 +240,58 @@ class _Packing:
             rewire(self._definitions[node.name], changed)
         return replace(node, inputs=inputs)
 
+    def _parts(self, message: Message) -> Iterator[Message]:
+        """Yields what travels in place of a message: large tensors alone."""
+        together = [each for each in message.outputs if self._is_packed(each)]
+        for each in message.outputs:
+            if each not in together:
+                yield replace(message, outputs=(each,), signals=())
+        if together or message.signals:
+            yield replace(message, outputs=tuple(together))
+
     def _pack(
         self,
         name: str,
         message: Message,
+        before: Sequence[str],
         made: list[Any],
         replaced: dict[str, dict[str, str]],
-    ) -> Iterator[Message]:
-        """Packs a message, and yields what travels in its place."""
-        together = [each for each in message.outputs if self._is_packed(each)]
-        alone = [each for each in message.outputs if each not in together]
-        for each in alone:
-            yield replace(message, outputs=(each,), signals=())
-        if len(together) + bool(message.signals) < 2:
-            if together or message.signals:
-                yield replace(message, outputs=tuple(together))
-            return
-        yield replace(message, outputs=tuple(together))
+    ) -> str:
+        """Packs a message, and returns the operation that receives it.
+
+        Args:
+            name: How the names of its operations begin.
+            message: What travels at once.
+            before: Operations of any task for which it waits.
+            made: Where its operations are added.
+            replaced: By task, where it is added what replaces an input there.
+        """
         sender = Builder(f"{name}/send", device_of(message.sender))
         receiver = Builder(f"{name}/receive", device_of(message.receiver))
         here = replaced[message.receiver]
-        if together:
+        waits = [*message.signals, *before]
+        if len(message.outputs) == 1:
+            # Of any type and shape, those that cannot be packed, too.
+            (output,) = message.outputs
+            dtype = self._tensor(output).dtype
+            inputs = [reference(output), *(f"^{each}" for each in waits)]
+            sent = sender.add("Identity", inputs, T=dtype)
+            arrived = receiver.add("Identity", [sent], T=dtype)
+            here[reference(output)] = arrived
+        elif message.outputs:
+            tensors = [(each, self._tensor(each)) for each in message.outputs]
             parts = [
-                wire.Part(
-                    reference(each), self._tensor(each).dtype, self._tensor(each).shape
-                )
-                for each in together
+                wire.Part(reference(each), t.dtype, t.shape) for each, t in tensors
             ]
-            vector = wire.send(parts, sender, message.signals)
+            vector = wire.send(parts, sender, waits)
             received = wire.receive(vector, parts, receiver)
-            here.update(zip(map(reference, together), received, strict=True))
+            here.update(zip(map(reference, message.outputs), received, strict=True))
             arrived = received[0].partition(":")[0]
         else:
-            waits = [f"^{each}" for each in message.signals]
-            vector = arrived = sender.add("NoOp", waits)
+            arrived = sender.add("NoOp", [f"^{each}" for each in waits])
         here.update({f"^{each}": f"^{arrived}" for each in message.signals})
         made += [*sender.made, *receiver.made]
+        return arrived
 
     def _is_packed(self, output: Output) -> bool:
         tensor = self._tensor(output)

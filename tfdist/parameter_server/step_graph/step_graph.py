@@ -72,6 +72,7 @@ class StepGraph:
             self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
             connect(graph, self.homes, turns[-1], gate.device)
         self._entered = entered()
+        self._strategy = strategy
 
     def definition(self) -> Any:
         """Returns a new `GraphDef` of it, of which there may be copies."""
@@ -83,7 +84,8 @@ class StepGraph:
     @functools.cached_property
     def _packed(self) -> PackedGraph:
         graph = self.function.graph
-        return pack(graph, self.definition(), self.homes, self._entered)
+        seconds = self._strategy.extended.seconds_per_byte
+        return pack(graph, self.definition(), self.homes, self._entered, seconds)
 
     @functools.cached_property
     def _fragment(self) -> Fragment:

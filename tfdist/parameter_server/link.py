@@ -1,0 +1,60 @@
+"""How fast the link between a worker and a ps is."""
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+BYTES = 2**20
+"""What is copied to find out."""
+
+_TRIES = 4
+_ENOUGH = 0.5
+
+FASTEST = 2.5e-9
+"""The least time per byte, in seconds, of a link that binds: that of 400 MB/s.
+
+Within a machine, and on faster networks, what binds is the processors that copy.
+"""
+
+
+def seconds_per_byte(strategy: Any) -> float:
+    """Measures the link from the first ps to a worker.
+
+    Cost: up to four copies of 1 MiB, as many as fit into half a second.
+
+    Args:
+        strategy: A `ParameterServerStrategy`, connected.
+
+    Returns:
+        How long a byte takes, by the fastest copy, in seconds; 0 if it is not the link that
+        binds, or no worker is there.
+    """
+    here = strategy.replicas_here
+    if not here:
+        return 0.0
+    worker = strategy.replicas[min(here)].device
+    try:
+        # The step for which this is asked may be being traced.
+        with strategy.activity.call(), tf.init_scope():
+            # How long the chief takes to have anything copied is not the link's doing.
+            answer = _fastest_copy(worker, 1)
+            copy = _fastest_copy(worker, BYTES // tf.float32.size)
+    except tf.errors.OpError:
+        # Whoever is lost is noticed by the step, which training recovers from.
+        return 0.0
+    found = max(copy - answer, 0.0) / BYTES
+    return found if found > FASTEST else 0.0
+
+
+def _fastest_copy(worker: str, elements: int) -> float:
+    with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
+        value = tf.fill([elements], 1.0)
+        value[0].numpy()
+    seconds: list[float] = []
+    while len(seconds) < _TRIES and sum(seconds) < _ENOUGH:
+        began = time.perf_counter()
+        with tf.device(worker):
+            tf.identity(value)[0].numpy()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
