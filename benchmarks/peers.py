@@ -31,11 +31,12 @@ import peers_systems
 import rich
 import rich.console
 from absl import app, flags
-from peer_programs.data import write_images
+from netns import NetworkError
+from peer_programs.data import initial_weights, write_images
 from peers_cluster import PeerError
 from peers_measure import Plan, measure
 from peers_results import Measured, joined, merged
-from peers_workloads import WORKLOADS
+from peers_workloads import WORKLOADS, limit
 
 DEFAULT = "mxnet,paddle,tfdist-x1,tfdist-x10,tfdist-x100"
 # A multiple of every number of steps per call, and of Paddle's steps per file.
@@ -86,6 +87,12 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("ps", 2, "Parameter servers of each contender.", lower_bound=1)
     flags.DEFINE_integer("workers", 2, "Workers of each contender.", lower_bound=1)
+    flags.DEFINE_string(
+        "link",
+        None,
+        "The rate of the link of each process, both ways, as tc says it, such as 200mbit; "
+        "without it, processes meet on loopback.",
+    )
     flags.DEFINE_bool("all", False, "Measure and record all that docs/peers.md shows.")
     flags.DEFINE_bool("quick", False, "One short round: does everything still run?")
     flags.DEFINE_string("data", None, "The images; written there if they are not.")
@@ -99,8 +106,17 @@ def define_flags() -> None:
         f"must be some of {','.join(WORKLOADS)}",
     )
     flags.register_validator(
+        "link", _is_link, "must be a rate such as 200mbit or 1gbit"
+    )
+    flags.register_validator(
         "contenders", bool, f"must name at least one, for example {DEFAULT}"
     )
+
+
+def _is_link(link: str | None) -> bool:
+    with contextlib.suppress(ValueError):
+        return link is None or limit(link, 1, 1, 1) > 0
+    return False
 
 
 def environment(names: Sequence[str]) -> dict[str, Any]:
@@ -170,8 +186,14 @@ def main(argv: Sequence[str]) -> int:
             label = f"{workload}, {num_ps} ps and {num_workers} workers"
             if values.learning_rate:
                 label += f", learning rate {values.learning_rate:g}"
+            if values.link:
+                label += f", links of {values.link}"
             plan = _plan(label, num_workers)
             about = environment(names)
+            if values.link and jobs[index].workload.has_images:
+                weights = initial_weights(jobs[index].workload.model)
+                size = sum(each.nbytes for each in weights)
+                about["limit"] = limit(values.link, num_ps, num_workers, size)
             about["commands"] = [_command(workload, num_ps, num_workers, names)]
             about["load_average"] = round(os.getloadavg()[0], 1)
             measured = measure(names, jobs[index], plan, Path(logs) / str(index), about)
@@ -215,7 +237,7 @@ def _write_images(path: Path) -> None:
 def _plan(workload: str, num_workers: int) -> Plan:
     values = flags.FLAGS
     if values.quick:
-        return Plan(workload, 1, 0.5, _GRAIN, 1, _GRAIN * num_workers)
+        return Plan(workload, 1, 0.5, _GRAIN, 1, _GRAIN * num_workers, values.link)
     return Plan(
         workload,
         values.rounds,
@@ -223,6 +245,7 @@ def _plan(workload: str, num_workers: int) -> Plan:
         values.learn_steps,
         values.losses,
         _GRAIN * num_workers,
+        values.link,
     )
 
 
@@ -232,6 +255,8 @@ def _command(workload: str, num_ps: int, num_workers: int, names: list[str]) -> 
     size = "--quick" if values.quick else f"--rounds={values.rounds}"
     if values.learning_rate:
         size += f" --learning_rate={values.learning_rate:g}"
+    if values.link:
+        size += f" --link={values.link}"
     return (
         f"python benchmarks/peers.py --workloads={workload} --ps={num_ps} "
         f"--workers={num_workers} {size} \\\n    --contenders={','.join(names)}"
@@ -261,7 +286,7 @@ def _run(argv: Sequence[str]) -> None:
     _end_in_order()
     try:
         sys.exit(main(argv))
-    except (PeerError, peers_systems.SetupError) as error:
+    except (PeerError, peers_systems.SetupError, NetworkError) as error:
         sys.exit(f"peers.py: {error}")
 
 

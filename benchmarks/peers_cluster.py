@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from netns import network
 from peer_programs.control import TASK
 from peers_systems import Process
 
@@ -26,34 +27,15 @@ class PeerError(RuntimeError):
     """A contender that exited or did not answer in time."""
 
 
-class Contender:
-    """The processes of one contender.
+class Loopback:
+    """A network namespace with nothing else in it: ports are free.
 
-    They share a network namespace with nothing else in it: ports are free, and its
-    loopback interface counts the bytes that they exchange.
-
-    Attributes:
-        name: The name of the contender.
-        steps: What it has trained so far, all workers together.
-
-    Args:
-        name: The name of the contender.
-        processes: What it consists of.
-        logs: A directory for one log file per process.
+    Its loopback interface counts the bytes that processes exchange.
     """
 
-    def __init__(self, name: str, processes: Sequence[Process], logs: Path) -> None:
-        self.name = name
-        self.steps = 0
-        self._logs = logs
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._leaders: dict[str, socket.socket] = {}
-        logs.mkdir(parents=True)
-        # Short: Ray has sockets in it, whose paths are limited to 107 bytes.
-        self._temporary = tempfile.mkdtemp(prefix="peer")
-        self._namespace: int | None = None
+    def __init__(self) -> None:
         # It holds the namespace, and ends when this process closes its input.
-        self._network = subprocess.Popen(
+        self._holder = subprocess.Popen(
             [
                 "unshare",
                 "--net",
@@ -64,12 +46,110 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != b"up\n":
+            self.close()
+            raise PeerError("cannot make a network namespace: run this as root")
+
+    def address(self, task: str) -> str:
+        """Returns the address of a task's host."""
+        return "127.0.0.1"
+
+    def command(self, task: str, argv: Sequence[str]) -> list[str]:
+        """Returns the command that runs another here, and dies with this process."""
+        inside = ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net"]
+        return [*inside, "setpriv", "--pdeathsig", "KILL", *argv]
+
+    def bytes(self) -> int:
+        """Returns the bytes that the processes have sent to each other."""
+        lines = Path(f"/proc/{self._holder.pid}/net/dev").read_text().splitlines()
+        (loopback,) = (line.split() for line in lines if line.strip().startswith("lo:"))
+        return int(loopback[1])
+
+    def processes(self) -> list[psutil.Process]:
+        """Returns what runs here: also what lost its parent, or is stopped."""
+        here = _network_of(Path(f"/proc/{self._holder.pid}/ns/net"))
+        return [p for p in _in_networks({here}) if p.pid != self._holder.pid]
+
+    def close(self) -> None:
+        """Ends the network, in which nothing runs any more."""
+        self._holder.communicate()
+
+
+class Links:
+    """A host for each task, whose link carries so much and no more, each way.
+
+    Args:
+        tasks: Their names.
+        rate: Of every link, as `tc` says it.
+        tag: A letter that tells it from other networks of this process.
+    """
+
+    def __init__(self, tasks: Sequence[str], rate: str, tag: str) -> None:
+        self._hosts = {task: task.replace(":", "") for task in tasks}
+        self._stack = contextlib.ExitStack()
+        made = network([*self._hosts.values()], tag)
+        self._network = self._stack.enter_context(made)
+        try:
+            self._network.shape(rate)
+        except BaseException:
+            self.close()
+            raise
+
+    def address(self, task: str) -> str:
+        """Returns the address of a task's host."""
+        return self._network.address(self._hosts[task])
+
+    def command(self, task: str, argv: Sequence[str]) -> list[str]:
+        """Returns the command that runs another there, and dies with this process."""
+        return self._network.command(self._hosts[task], argv)
+
+    def bytes(self) -> int:
+        """Returns the bytes that the hosts have sent to each other."""
+        return sum(self._network.bytes(host)[1] for host in self._hosts.values())
+
+    def processes(self) -> list[psutil.Process]:
+        """Returns what runs there: also what lost its parent, or is stopped."""
+        names = [self._network.namespace(host) for host in self._hosts.values()]
+        return _in_networks({_network_of(Path("/run/netns", name)) for name in names})
+
+    def close(self) -> None:
+        """Removes the hosts, on which nothing runs any more."""
+        self._stack.close()
+
+
+class Contender:
+    """The processes of one contender, in a network of their own.
+
+    Attributes:
+        name: The name of the contender.
+        steps: What it has trained so far, all workers together.
+
+    Args:
+        name: The name of the contender.
+        processes: What it consists of.
+        logs: A directory for one log file per process.
+        network: Where they run; it is closed with the contender.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        processes: Sequence[Process],
+        logs: Path,
+        network: Loopback | Links,
+    ) -> None:
+        self.name = name
+        self.steps = 0
+        self._logs = logs
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._leaders: dict[str, socket.socket] = {}
+        logs.mkdir(parents=True)
+        # Short: Ray has sockets in it, whose paths are limited to 107 bytes.
+        self._temporary = tempfile.mkdtemp(prefix="peer")
+        self._network = network
         self._starts = {each.name: each.starts for each in processes}
         try:
-            assert self._network.stdout is not None
-            if self._network.stdout.readline() != b"up\n":
-                raise PeerError("cannot make a network namespace: run this as root")
-            self._namespace = _network_of(self._network.pid)
             for process in processes:
                 self._start(process)
         except BaseException:
@@ -116,9 +196,7 @@ class Contender:
 
     def network_bytes(self) -> int:
         """Returns the bytes that the processes have sent to each other."""
-        lines = Path(f"/proc/{self._network.pid}/net/dev").read_text().splitlines()
-        (loopback,) = (line.split() for line in lines if line.strip().startswith("lo:"))
-        return int(loopback[1])
+        return self._network.bytes()
 
     def stop(self) -> None:
         """Stops the processes until `go_on`: threads that wait may spin."""
@@ -132,18 +210,17 @@ class Contender:
         """Ends every process, and with the last one their network."""
         for leader in self._leaders.values():
             leader.close()
-        while inside := self._inside():
+        while inside := self._network.processes():
             for process in inside:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         for child in self._children.values():
             child.wait()
-        self._network.communicate()
+        self._network.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _start(self, process: Process) -> None:
-        inside = ["nsenter", f"--net=/proc/{self._network.pid}/ns/net"]
-        command = [*inside, "setpriv", "--pdeathsig", "KILL", *process.argv]
+        command = self._network.command(process.name, process.argv)
         env, passed = {**os.environ, **process.env, "TMPDIR": self._temporary}, []
         task = process.task
         if task is not None and process.leads:
@@ -183,15 +260,6 @@ class Contender:
                     command = " ".join(each.cmdline())
                     yield job_of(command, self._starts[task], task), each
 
-    def _inside(self) -> list[psutil.Process]:
-        """Returns what runs in the network: also what lost its parent, or is stopped."""
-        return [
-            process
-            for process in psutil.process_iter()
-            if process.pid != self._network.pid
-            and _network_of(process.pid) == self._namespace is not None
-        ]
-
     def _signal(self, number: int) -> None:
         for _, process in list(self._every()):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -227,12 +295,20 @@ class Contender:
         raise PeerError(f"{self.name}: {why}\n" + "\n".join(ends))
 
 
-def _network_of(pid: int) -> int | None:
-    """Returns the network namespace of a process; None if it has ended."""
+def _network_of(path: Path) -> int | None:
+    """Returns the network namespace that a file stands for; None if it is gone."""
     try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino
+        return path.stat().st_ino
     except OSError:
         return None
+
+
+def _in_networks(networks: set[int | None]) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter()
+        if _network_of(Path(f"/proc/{process.pid}/ns/net")) in networks - {None}
+    ]
 
 
 def job_of(command: str, starts: Mapping[str, str], otherwise: str) -> str:

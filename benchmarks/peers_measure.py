@@ -1,15 +1,21 @@
 """How peers.py measures: losses first, then turns."""
 
 import contextlib
+import dataclasses
+import itertools
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import peers_systems
 import rich
-from peers_cluster import Contender
+from peers_cluster import Contender, Links, Loopback
 from peers_results import Learnt, Measured, Round, Updates
+
+# One for each network of this process, of which a few exist at a time.
+_LETTERS = itertools.cycle(string.ascii_lowercase)
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class Plan:
         learn_steps: Steps before a loss is taken.
         losses: Losses to take of each contender.
         grain: What numbers of steps are a multiple of.
+        link: The rate of the link of each process, as `tc` says it; None for loopback.
     """
 
     workload: str
@@ -31,6 +38,7 @@ class Plan:
     learn_steps: int
     losses: int
     grain: int
+    link: str | None = None
 
     def rounded(self, steps: float) -> int:
         """Returns a multiple of the grain, at least one, near a number of steps."""
@@ -74,7 +82,14 @@ def _start(
     name: str, job: peers_systems.Job, plan: Plan, logs: Path, index: int
 ) -> Contender:
     folder = logs / re.sub(r"[^\w-]+", "_", f"{plan.workload}-{name}-{index}")
-    contender = Contender(name, peers_systems.processes(name, job), folder)
+    if plan.link is None:
+        network: Loopback | Links = Loopback()
+    else:
+        tag = next(_LETTERS)
+        network = Links(["chief:0", *job.tasks], plan.link, tag)
+    placed = dataclasses.replace(job, address=network.address)
+    processes = peers_systems.processes(name, placed)
+    contender = Contender(name, processes, folder, network)
     try:
         contender.connect()
     except BaseException:

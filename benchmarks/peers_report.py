@@ -46,6 +46,10 @@ def cells(measured: Measured) -> list[list[str]]:
             f"CPU / {base}",
         ]
     ]
+    # What the links allow, where that was the question.
+    limit = measured.environment.get("limit")
+    if limit:
+        rows[0].append(f"of the {limit:.1f} steps/s of the links")
     for name in (each for each in measured.contenders if each in names):
         lost = measured.lost(name)
         ratio = measured.ratio(name, base, rate)
@@ -64,6 +68,8 @@ def cells(measured: Measured) -> list[list[str]]:
                 f"{used.median:.2f}",
             ]
         )
+        if limit:
+            rows[-1].append(f"{measured.spread(name, rate).median / limit:.2f}")
     return rows
 
 

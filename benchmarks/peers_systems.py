@@ -63,17 +63,27 @@ class Job:
         num_workers: Workers.
         data: The images.
         workload: What they train.
+        address: Returns the address of a task's host.
     """
 
     num_ps: int
     num_workers: int
     data: Path
     workload: Workload
+    address: Callable[[str], str] = lambda task: "127.0.0.1"
+
+    @property
+    def tasks(self) -> list[str]:
+        """The ps, and then the workers."""
+        names = [f"ps:{index}" for index in range(self.num_ps)]
+        return [*names, *(f"worker:{index}" for index in range(self.num_workers))]
 
     def task(self, job: str, index: int, **options: Any) -> Task:
         """Returns the task of a process. Ports are free: each contender has a network."""
-        ports = range(_FIRST_PORT, _FIRST_PORT + self.num_ps + self.num_workers)
-        addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+        addresses = tuple(
+            f"{self.address(name)}:{port}"
+            for port, name in enumerate(self.tasks, _FIRST_PORT)
+        )
         return Task(
             job,
             index,
@@ -144,18 +154,21 @@ def _program(python: str, program: str, task: Task, leads: bool, **env: str) -> 
 
 def _mxnet(job: Job) -> list[Process]:
     shared = {
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_URI": job.address("chief:0"),
         "DMLC_PS_ROOT_PORT": str(_FIRST_PORT),
         "DMLC_NUM_SERVER": str(job.num_ps),
         "DMLC_NUM_WORKER": str(job.num_workers),
-        "DMLC_NODE_HOST": "127.0.0.1",
     }
+
+    def own(name: str, role: str) -> dict[str, str]:
+        return {**shared, "DMLC_NODE_HOST": job.address(name), "DMLC_ROLE": role}
+
     # A server, or the scheduler, serves while it imports mxnet.
     serves = (python_of("mxnet"), "-c", "import mxnet")
     roles = ["scheduler", *["server"] * job.num_ps]
     names = ["chief:0", *(f"ps:{index}" for index in range(job.num_ps))]
     servers = [
-        Process(name, serves, {**shared, "DMLC_ROLE": role})
+        Process(name, serves, own(name, role))
         for name, role in zip(names, roles, strict=True)
     ]
     workers = [
@@ -164,8 +177,7 @@ def _mxnet(job: Job) -> list[Process]:
             "mxnet_kvstore",
             job.task("worker", index),
             True,
-            **shared,
-            DMLC_ROLE="worker",
+            **own(f"worker:{index}", "worker"),
         )
         for index in range(job.num_workers)
     ]
@@ -196,17 +208,17 @@ def _coordinated(
     def build(job: Job) -> list[Process]:
         chief = job.task("chief", 0, **options)
         cluster = tf_config.Cluster(
-            chief=(f"127.0.0.1:{_FIRST_PORT - 1}",), ps=chief.ps, worker=chief.workers
+            chief=(f"{job.address('chief:0')}:{_FIRST_PORT - 1}",),
+            ps=chief.ps,
+            worker=chief.workers,
         )
 
         def config(name: str) -> str:
             return tf_config.TFConfig(cluster, tf_config.Task.parse(name)).to_json()
 
-        names = [f"ps:{index}" for index in range(job.num_ps)]
-        names += [f"worker:{index}" for index in range(job.num_workers)]
         servers = [
             Process(name, (sys.executable, *server), {"TF_CONFIG": config(name)})
-            for name in names
+            for name in job.tasks
         ]
         leader = _program(
             sys.executable, program, chief, True, TF_CONFIG=config("chief:0")

@@ -1,5 +1,6 @@
 """Workloads of peers.py, as data."""
 
+import re
 from dataclasses import dataclass
 
 
@@ -25,6 +26,29 @@ class Workload:
     def has_images(self) -> bool:
         """Whether it trains on the images of a file."""
         return self.model != "recommender"
+
+
+def limit(link: str, num_ps: int, num_workers: int, weights: int) -> float:
+    """Returns how many steps per second the links allow, of all workers together.
+
+    A step pulls all weights and pushes as much, so each ps sends and receives its share.
+
+    Args:
+        link: The rate of the link of each process, each way, such as `200mbit`.
+        num_ps: The number of ps, which have a link each.
+        num_workers: The number of workers.
+        weights: The bytes of all weights.
+
+    Raises:
+        ValueError: If the rate is not a number of mbit or gbit.
+    """
+    found = re.fullmatch(r"([\d.]+)([mg])bit", link)
+    if not found:
+        raise ValueError(
+            f"a link has a rate such as 200mbit or 1gbit; received {link!r}"
+        )
+    bits = float(found[1]) * {"m": 1e6, "g": 1e9}[found[2]]
+    return bits / 8 * min(num_ps, num_workers) / weights
 
 
 _ON_ROWS = (

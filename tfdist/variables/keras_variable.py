@@ -36,10 +36,11 @@ def beside_the_weight(
     """Returns a Keras variable's constraint, computed on the weight's device.
 
     On a worker, the weight would travel there and back. Meanwhile other workers would
-    project it too, and the sum of their corrections would overshoot.
+    project it too, and the sum of their corrections would overshoot. A weight in shards
+    is projected on the ps of the first, to which the others travel.
     """
     value = _tf.value_of(variable)
-    on_ps = isinstance(value, ParameterServerVariable)
+    on_ps = isinstance(value, ParameterServerVariable | PartitionedVariable)
     if constraint is None or not on_ps or tf.executing_eagerly():
         return constraint
 

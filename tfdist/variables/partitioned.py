@@ -64,6 +64,10 @@ class PartitionedVariable:
         name: The name of the whole variable.
         trainable: Whether gradients flow to it.
         num_workers: How many workers may write at the same time.
+
+    Attributes:
+        updated_whole: Whether its optimizer looks at more than one element at a time, so
+            that an update reads and writes all shards, on the first one's ps.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class PartitionedVariable:
         self.name = name
         self.trainable = trainable
         self._num_workers = num_workers
+        self.updated_whole = False
         shape = self._shards[0].shape.as_list()
         shape[self.partition.axis] = sum(self.partition.sizes)
         self._shape = tf.TensorShape(shape)
@@ -158,9 +163,8 @@ class PartitionedVariable:
         raise AttributeError(
             f"{self.name} is in shards on {len(self._shards)} ps, and TensorFlow takes "
             "no reference to it. tf.recompute_grad, and a tf.custom_gradient that uses "
-            "variables, need variables in one piece: build their layers outside of "
-            "tfdist.partition_variables, or with a partitioner that leaves these whole, "
-            "such as tfdist.MinSizePartitioner with a larger min_shard_bytes"
+            "variables, need variables in one piece: build their layers within "
+            "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
         )
 
     def _seen(self) -> ParameterServerVariable | None:

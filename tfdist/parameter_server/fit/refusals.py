@@ -12,13 +12,6 @@ from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
-from tfdist.variables.partitioned import PartitionedVariable
-
-# They compute the norm of a weight, the means of its rows and columns, and its
-# orthogonal factor. Shards are updated one by one, so none of these would be that of
-# the weight.
-_WHOLE_WEIGHT_OPTIMIZERS = frozenset({"Lamb", "Adafactor", "Muon"})
-
 
 _LOSES_UPDATES = (
     "Such a variable lives on the chief, where workers lose each other's updates. Create "
@@ -79,31 +72,6 @@ def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
     for optimizer in optimizers_of(model):
         if not is_synchronous:
             _check_optimizer(optimizer)
-    _check_partitioned(model)
-
-
-def _check_partitioned(model: keras.Model) -> None:
-    weights = [
-        weight
-        for weight in model.trainable_variables
-        if isinstance(_tf.value_of(weight), PartitionedVariable)
-    ]
-    for weight in weights:
-        if weight.constraint is not None:
-            raise AsynchronousTrainingError(
-                f"{weight.path} is split into {len(_tf.value_of(weight).shards)} shards, "
-                "and its constraint would read all of them in every step. Remove the "
-                "constraint, or do not split the variable"
-            )
-    for optimizer in optimizers_of(model):
-        name = type(optimizer).__name__
-        if weights and name in _WHOLE_WEIGHT_OPTIMIZERS:
-            raise AsynchronousTrainingError(
-                f"{name} needs a whole weight at a time, but {weights[0].path} is split "
-                f"into {len(_tf.value_of(weights[0]).shards)} shards, each updated on its "
-                "own ps. Use an optimizer that updates each element separately, such as "
-                "Adam, or do not split the variable"
-            )
 
 
 def _check_layer(layer: keras.Layer) -> None:
