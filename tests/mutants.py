@@ -136,6 +136,13 @@ MUTANTS = (
         "tests/test_step_messages.py",
     ),
     Mutant(
+        "feedback-not-added",
+        "tfdist/parameter_server/narrow.py",
+        ("meant = gradient + before", "meant = gradient"),
+        "tests/features/test_wire_dtype.py::"
+        "test_nothing_is_lost_but_one_rounding_per_worker",
+    ),
+    Mutant(
         "messages-out-of-turn",
         "tfdist/parameter_server/step_graph/packing.py",
         ("waits = [*message.signals, *before]", "waits = [*message.signals]"),

@@ -57,6 +57,17 @@ def test_bits_and_shapes_arrive(names: list[str], rows: bool) -> None:
     assert_same(tf.function(sent, input_signature=specs)(*values), values)
 
 
+@pytest.mark.parametrize("sizes", [[3], [4], [3, 2], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize("others", [[], ["int64", "float32"]], ids=["alone", "mixed"])
+def test_half_words_arrive_among_words(sizes: list[int], others: list[str]) -> None:
+    numbers = np.random.default_rng(0).normal(size=10)
+    halves = [tf.cast(numbers[:size], tf.bfloat16).numpy() for size in sizes]
+    values = [VALUES["float32"], *halves, *(VALUES[each] for each in others)]
+    values = values if others else halves
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in values]
+    assert_same(tf.function(sent, input_signature=specs)(*values), values)
+
+
 def test_integers_are_never_held_as_floats() -> None:
     """TensorFlow takes a denormal number for 0 where it folds constants."""
     builder = Builder("wire", "")

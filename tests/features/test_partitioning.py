@@ -337,16 +337,23 @@ def test_recomputed_gradients_need_variables_in_one_piece(strategy, regression):
 
 @pytest.mark.feature("A large weight is split over the ps by default")
 def test_large_weights_are_split_by_default(strategy):
-    with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((784,)), layers.Dense(256), layers.Dense(10)]
-        )
+    def build():
+        keras.utils.set_random_seed(3)
+        hidden = layers.Dense(256, kernel_initializer="random_normal")
+        model = keras.Sequential([keras.Input((784,)), hidden, layers.Dense(10)])
         model.compile("adam", "mse")
+        return model
+
+    with strategy.scope():
+        model = build()
         table = layers.Embedding(1000, 256)
         table.build()
         with tfdist.partition_variables(tfdist.FixedShardsPartitioner(1)):
             whole = layers.Dense(256)
             whole.build((None, 784))
+    # Its values, too, are those of one process.
+    for ours, theirs in zip(model.get_weights(), build().get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     large, *small = model.weights
     assert [tuple(each.shape) for each in shards(large)] == [(392, 256)] * 2
     assert len({each.device for each in shards(large)}) == 2

@@ -7,7 +7,7 @@ one, each patched function behaves as before.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -44,6 +44,10 @@ class Computation(Protocol):
         self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
     ) -> Any:
         """Does what `optimizer.apply(grads, given)` should do; `given` may be None."""
+        ...
+
+    def to_apply(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+        """Returns what an optimizer applies to which variables, after it has clipped."""
         ...
 
     def assign(self, variable: Any, value: Any) -> Any:
@@ -188,8 +192,8 @@ def _patch_gradient_reduction(owner: Any) -> None:
     @functools.wraps(keras_reduce)
     def reduce(self: Any, grads_and_vars: Any) -> Any:
         # The gradients from a computation's tape are sums over all replicas already.
-        if _current.get() is not None:
-            return grads_and_vars
+        if (computation := _current.get()) is not None:
+            return computation.to_apply(grads_and_vars)
         return keras_reduce(self, grads_and_vars)
 
     owner._all_reduce_sum_gradients = reduce

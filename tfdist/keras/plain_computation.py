@@ -1,6 +1,6 @@
 """A computation that changes nothing: what the others differ from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -27,6 +27,10 @@ class PlainComputation:
     ) -> Any:
         """Applies the gradients as they are."""
         return keras_apply(optimizer, grads, given)
+
+    def to_apply(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+        """Returns the gradients as they are."""
+        return pairs
 
     def assign(self, variable: Any, value: Any) -> Any:
         """Returns the value as it is."""

@@ -35,7 +35,7 @@ from tfdist.variables.creation import (
     variable_path,
 )
 from tfdist.variables.initial_value import of_shards
-from tfdist.variables.layout import Layout, layout_of
+from tfdist.variables.layout import DIV, Layout, layout_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
@@ -153,31 +153,40 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             spec = spec_before_creation(kwargs)
             if spec.shape == tuple(beside.shape):
                 return self._create_shards(
-                    next_creator, beside.layout, spec, beside.shards, kwargs
+                    next_creator,
+                    beside.layout,
+                    spec,
+                    beside.shards,
+                    variable_initializer.get(),
+                    kwargs,
                 )
             # A slot of another shape, such as a scalar, cannot be split like its
             # weight.
             kwargs["colocate_with"] = beside.shards[0]
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)
-            layout = self._layout(spec, bool(kwargs.get("trainable", True)))
+            layout, initializer = self._layout(spec), variable_initializer.get()
+            if layout is None and kwargs.get("trainable", True):
+                # It is drawn as a whole: who has not asked for shards has the values of
+                # one process.
+                layout, initializer = self._layout_of_large(spec), None
             if layout is not None:
-                return self._create_shards(next_creator, layout, spec, (), kwargs)
+                return self._create_shards(
+                    next_creator, layout, spec, (), initializer, kwargs
+                )
             # The base class would apply the partitioner and return a `ShardedVariable`,
             # which Keras cannot use. That is right only for a user's `tf.Variable`.
             creator = self._create_var_creator(next_creator)
             return self._create_variable_round_robin(creator, **kwargs)
         return super()._create_variable(next_creator, **kwargs)
 
-    def _layout(self, spec: VariableSpec, is_weight: bool) -> Layout | None:
+    def _layout(self, spec: VariableSpec) -> Layout | None:
         """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = requested()
         if isinstance(self._placement, PartitioningPlacement):
             partition = self._placement.partition(spec, self.num_ps)
         else:
             partitioner = request.partitioner or self._partitioner
-            if is_weight and self._splits_large_weights:
-                partitioner = partitioner or partitioner_for(spec, self.num_ps)
             if partitioner is None:
                 return None
             partition = partition_of(partitioner, spec, self.num_ps, self._placement)
@@ -192,12 +201,23 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             )
         return layout_of(partition, request.partition_strategy, spec.name)
 
+    def _layout_of_large(self, spec: VariableSpec) -> Layout | None:
+        """Returns how to split a weight for which nobody has said anything, or None."""
+        if not self._splits_large_weights or requested().partitioner is not None:
+            return None
+        partitioner = partitioner_for(spec, self.num_ps)
+        if partitioner is None:
+            return None
+        partition = partition_of(partitioner, spec, self.num_ps, self._placement)
+        return None if partition is None else layout_of(partition, DIV, spec.name)
+
     def _create_shards(
         self,
         next_creator: Callable[..., tf.Variable],
         layout: Layout,
         spec: VariableSpec,
         beside: tuple[ParameterServerVariable, ...],
+        initializer: Any,
         kwargs: dict[str, Any],
     ) -> PartitionedVariable:
         """Creates a variable as shards, placed by the layout or beside other shards.
@@ -209,7 +229,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         creator = self._create_var_creator(next_creator, is_weight=trainable)
         initial_values = of_shards(
             kwargs["initial_value"],
-            variable_initializer.get(),
+            initializer,
             spec.shape,
             spec.dtype,
             layout,
@@ -246,17 +266,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
-        if isinstance(var, PartitionedVariable) and var.updated_whole:
-            if args and isinstance(args[0], tf.IndexedSlices):
-                args = (tf.convert_to_tensor(args[0]), *args[1:])
-            return super()._update(
-                var.shards[0],
-                lambda _, *rest: fn(var, *rest, **kwargs),
-                args,
-                {},
-                group,
-            )
-        if isinstance(var, PartitionedVariable):
+        if isinstance(var, PartitionedVariable) and not var.updated_whole:
             per_argument = [self._per_shard(var, each) for each in args]
             for i, shard in enumerate(var.shards):
                 # The optimizer's function still gets the partitioned variable, by which
@@ -271,6 +281,18 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                         group,
                     )
             return None
+        if args and getattr(args[0], "dtype", var.dtype) == tf.bfloat16 != var.dtype:
+            fn = _widened(fn, var.dtype)
+        if isinstance(var, PartitionedVariable):
+            if args and isinstance(args[0], tf.IndexedSlices):
+                args = (tf.convert_to_tensor(args[0]), *args[1:])
+            return super()._update(
+                var.shards[0],
+                lambda _, *rest: fn(var, *rest, **kwargs),
+                args,
+                {},
+                group,
+            )
         if args and isinstance(args[0], tf.IndexedSlices):
             summed = _sum_duplicate_rows(args[0])
             if var.updates_rows:
@@ -350,6 +372,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         # on the chief.
         if tf.executing_eagerly():
             super()._assert_being_scheduled_by_cluster_coordinator()
+
+
+def _widened(update: Callable[..., Any], dtype: tf.DType) -> Callable[..., Any]:
+    """Returns an update whose gradient has travelled in fewer bits than it has."""
+
+    def widened(var: Any, gradient: Any, *rest: Any, **kwargs: Any) -> Any:
+        return update(var, tf.cast(gradient, dtype), *rest, **kwargs)
+
+    return widened
 
 
 def _without_colocation() -> AbstractContextManager[Any]:

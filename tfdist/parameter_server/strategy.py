@@ -60,6 +60,7 @@ from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.gates import Gates
+from tfdist.parameter_server.narrow import checked_wire_dtype
 from tfdist.parameter_server.replicas import Replica
 from tfdist.parameter_server.step_counter import StepCounter
 from tfdist.placement.placement import (
@@ -128,13 +129,18 @@ class ParameterServerStrategy(
             `tfdist.Synchronous()`, or a policy of your own. Defaults to the environment
             variable TFDIST_CONSISTENCY, which `launch.speedup --consistency` sets, and to
             `tfdist.Asynchronous()` without it.
+        wire_dtype: "bfloat16" to send large weights, and their dense gradients, in half of
+            their bits while `fit` trains; None, the default, to send them as they are. The
+            ps keep float32, and each worker adds what its last gradient has lost to its
+            next one: see `docs/parameter-servers.md`.
         timeline: The file for a trace of when each step of `fit` waited, pulled, computed,
             pushed and wrote, in Chrome's format, which Perfetto opens. Defaults to the
             environment variable TFDIST_TIMELINE, which `launch.local --timeline` sets.
 
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or
-            `consistency` needs more workers or another `exchange`, or there are fewer
+            `consistency` needs more workers or another `exchange`, `wire_dtype` is unknown
+            or goes with neither of them, or there are fewer
             than `min_workers` workers, or workers have different numbers of GPUs.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
@@ -159,6 +165,7 @@ class ParameterServerStrategy(
         checkpoints_to_keep: int = 3,
         exchange: Every | WhenChanged | None = None,
         consistency: Consistency | None = None,
+        wire_dtype: str | None = None,
         timeline: str | os.PathLike[str] | None = None,
     ) -> None:
         check_eager("ParameterServerStrategy")
@@ -173,7 +180,8 @@ class ParameterServerStrategy(
         timeline = timeline or os.environ.get(contract.TIMELINE)
         self._measures = asks or bool(timeline) or not is_free(consistency)
         check_consistency(consistency)
-        check_combination(consistency, exchange)
+        wire_dtype = checked_wire_dtype(wire_dtype)
+        check_combination(consistency, exchange, wire_dtype)
         checkpoints = CheckpointOptions(
             checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR),
             checkpoint_interval,
@@ -233,6 +241,7 @@ class ParameterServerStrategy(
         )
         self.checkpoints = checkpoints
         self.exchange = exchange
+        self.wire_dtype = wire_dtype
         self.exchanges = Exchanges(self.num_replicas)
         self.caches = Caches(self)
         self._in_flight.collect = self.caches.flush
@@ -309,7 +318,7 @@ class ParameterServerStrategy(
     @consistency.setter
     def consistency(self, policy: Consistency) -> None:
         check_consistency(policy)
-        check_combination(policy, self.exchange)
+        check_combination(policy, self.exchange, self.wire_dtype)
         policy = for_workers(policy, self.num_replicas)
         if self.fit_driver.is_within_epoch:
             raise RuntimeError(

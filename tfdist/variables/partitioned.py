@@ -21,6 +21,8 @@ from tfdist.variables.layout import Layout, locate
 from tfdist.variables.saveable import saveables
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
 
+_PARTS = "parts_of_shards"
+
 
 class PartitionedSlices(tf.IndexedSlices):
     """A gradient of rows that also knows which of them each shard holds.
@@ -68,6 +70,7 @@ class PartitionedVariable:
     Attributes:
         updated_whole: Whether its optimizer looks at more than one element at a time, so
             that an update reads and writes all shards, on the first one's ps.
+        lost: Where each worker keeps what its last gradient has lost on the way, or None.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class PartitionedVariable:
         self.trainable = trainable
         self._num_workers = num_workers
         self.updated_whole = False
+        self.lost: Any = None
         shape = self._shards[0].shape.as_list()
         shape[self.partition.axis] = sum(self.partition.sizes)
         self._shape = tf.TensorShape(shape)
@@ -340,6 +344,9 @@ class PartitionedVariable:
         """
         if isinstance(delta, PartitionedSlices):
             return list(delta.shards)
+        owner, parts = getattr(delta, _PARTS, (None, ()))
+        if owner is self:
+            return list(parts)
         if not isinstance(delta, tf.IndexedSlices):
             return self.layout.split(tf.convert_to_tensor(delta))
         if self.partition.axis:
@@ -353,6 +360,15 @@ class PartitionedVariable:
             tf.IndexedSlices(value, row, _static_shape(shard))
             for value, row, shard in zip(values, rows, self._shards, strict=True)
         ]
+
+    def joined(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Joins a change of each shard, and lets `parts_of` give these back.
+
+        So a change that nothing looks at as a whole does not travel to be joined.
+        """
+        whole = self.layout.join(parts)
+        setattr(whole, _PARTS, (self, tuple(parts)))
+        return whole
 
     def numpy(self) -> np.ndarray:
         """Returns the value of the whole."""

@@ -41,6 +41,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         counts: What its ps counts of its changes, or None if nothing does.
         row_counts: The same, of each row.
         writes_here: How often this process has written it, outside of steps.
+        lost: Where each worker keeps what its last gradient has lost on the way, or None.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self.counts: Any = None
         self.row_counts: Any = None
         self.writes_here = 0
+        self.lost: Any = None
 
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)

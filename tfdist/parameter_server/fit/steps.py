@@ -230,6 +230,7 @@ class WorkerSteps:
                     gate,
                     self._rounds,
                     self._caching if caching else None,
+                    self._is_training,
                 ),
             )
             # Before a worker runs any of it.

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.fit import message
 from tfdist.parameter_server.fit.batch_source import (
@@ -15,6 +16,7 @@ from tfdist.parameter_server.fit.batch_source import (
     RowSource,
 )
 from tfdist.parameter_server.gate.gate import Gate
+from tfdist.parameter_server.narrow import NarrowComputation
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
 from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.preparation import prepare_quickly
@@ -37,6 +39,8 @@ class WorkerFunction:
         gate: Where each step takes its turn, if it does.
         rounds: The rounds that the step is part of; each batch comes with a ticket then.
         caching: Returns the step on what its worker keeps, if that keeps anything.
+        learns: Whether weights and gradients travel as the strategy's `wire_dtype` says,
+            and not as they are.
 
     Attributes:
         step: The step.
@@ -51,15 +55,21 @@ class WorkerFunction:
         gate: Gate | None = None,
         rounds: Rounds | None = None,
         caching: Callable[[StepGraph], CachedSteps] | None = None,
+        learns: bool = False,
     ) -> None:
         self._strategy = strategy
         self._structure = structure
         self._specs = message.tensor_specs(structure)
         self._tickets = [] if rounds is None else [TICKET]
 
+        is_narrow = learns and strategy.wire_dtype is not None
+
         def run(*tensors: tf.Tensor) -> Any:
             of_batch = list(tensors[: len(self._specs)])
             batch = message.pack(structure, of_batch)
+            if is_narrow:
+                with computing(NarrowComputation()):
+                    return strategy.run(step, args=(batch,))
             if rounds is None:
                 return strategy.run(step, args=(batch,))
             return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
@@ -73,7 +83,12 @@ class WorkerFunction:
         specs = [*self._specs, *self._tickets]
         self._gate = gate
         self.step = StepGraph(
-            strategy, run, specs, gate if alone else None, entered=entered
+            strategy,
+            run,
+            specs,
+            gate if alone else None,
+            entered=entered,
+            is_narrow=is_narrow,
         )
         self._local_steps: LocalSteps | None = None
         self.cached_steps: CachedSteps | None = None

@@ -136,7 +136,7 @@ def _average(
     if isinstance(averages[0], tf.IndexedSlices):
         return variable.slices(averages)
     with tf.device(variable.shards[0].device):
-        return variable.layout.join(averages)
+        return variable.joined(averages)
 
 
 def _divided(total: Any, weight: tf.Tensor, variable: Any) -> Any:

@@ -1,7 +1,7 @@
 """Rewrites the graph of a step so that a message carries several tensors."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,7 @@ def pack(
     homes: Mapping[str, str],
     entered: Mapping[str, str] | None = None,
     seconds_per_byte: float = 0.0,
+    narrow: Collection[str] = (),
 ) -> PackedGraph:
     """Packs what the tasks of a step send each other.
 
@@ -62,8 +63,10 @@ def pack(
             that task, unless it depends on them.
         seconds_per_byte: How long the link of a worker takes for a byte, if its large
             messages are to take turns.
+        narrow: The placeholders of the weights that travel to the worker in bfloat16.
     """
-    return _Packing(graph, definition, homes, entered or {}).packed(seconds_per_byte)
+    packing = _Packing(graph, definition, homes, entered or {}, narrow)
+    return packing.packed(seconds_per_byte)
 
 
 def _waits(
@@ -102,8 +105,10 @@ class _Packing:
         definition: Any,
         homes: Mapping[str, str],
         entered: Mapping[str, str],
+        narrow: Collection[str],
     ) -> None:
         self._graph = graph
+        self._narrow = narrow
         self._waits = _waits(graph, homes, entered)
         self._tasks = tasks_of(graph, homes)
         self._graph_def = definition
@@ -129,7 +134,8 @@ class _Packing:
             name, before = f"message_{i}", arrived[waits[i]] if i in waits else ()
             for j, part in enumerate(self._parts(message)):
                 on_wire.append(part)
-                if len(part.outputs) + len(part.signals) > 1 or i in arrived:
+                several = len(part.outputs) + len(part.signals) > 1
+                if several or i in arrived or any(map(self._is_narrow, part.outputs)):
                     received = self._pack(f"{name}_{j}", part, before, made, replaced)
                     arrived.get(i, []).append(received)
         for node in self._nodes:
@@ -270,28 +276,45 @@ class _Packing:
         receiver = Builder(f"{name}/receive", device_of(message.receiver))
         here = replaced[message.receiver]
         waits = [*message.signals, *before]
-        if len(message.outputs) == 1:
+        parts = [self._part(each, sender) for each in message.outputs]
+        if len(parts) == 1:
             # Of any type and shape, those that cannot be packed, too.
-            (output,) = message.outputs
-            dtype = self._tensor(output).dtype
-            inputs = [reference(output), *(f"^{each}" for each in waits)]
-            sent = sender.add("Identity", inputs, T=dtype)
-            arrived = receiver.add("Identity", [sent], T=dtype)
-            here[reference(output)] = arrived
-        elif message.outputs:
-            tensors = [(each, self._tensor(each)) for each in message.outputs]
-            parts = [
-                wire.Part(reference(each), t.dtype, t.shape) for each, t in tensors
-            ]
+            (part,) = parts
+            inputs = [part.reference, *(f"^{each}" for each in waits)]
+            sent = sender.add("Identity", inputs, T=part.dtype)
+            received = [receiver.add("Identity", [sent], T=part.dtype)]
+        elif parts:
             vector = wire.send(parts, sender, waits)
             received = wire.receive(vector, parts, receiver)
-            here.update(zip(map(reference, message.outputs), received, strict=True))
-            arrived = received[0].partition(":")[0]
         else:
-            arrived = sender.add("NoOp", [f"^{each}" for each in waits])
+            received = [sender.add("NoOp", [f"^{each}" for each in waits])]
+        arrived = received[0].partition(":")[0]
+        for output, part, tensor in zip(message.outputs, parts, received, strict=False):
+            dtype = self._tensor(output).dtype
+            if part.dtype != dtype:
+                tensor = receiver.add("Cast", [tensor], SrcT=part.dtype, DstT=dtype)
+            here[reference(output)] = tensor
         here.update({f"^{each}": f"^{arrived}" for each in message.signals})
         made += [*sender.made, *receiver.made]
         return arrived
+
+    def _part(self, output: Output, sender: Builder) -> wire.Part:
+        """Returns what travels for an output: a weight of a worker in half of its bits."""
+        tensor, sent = self._tensor(output), reference(output)
+        if not self._is_narrow(output):
+            return wire.Part(sent, tensor.dtype, tensor.shape)
+        sent = sender.add("Cast", [sent], SrcT=tensor.dtype, DstT=tf.bfloat16)
+        return wire.Part(sent, tf.bfloat16, tensor.shape)
+
+    def _is_narrow(self, output: Output) -> bool:
+        """Whether it is what a worker reads of a weight, and passes to nobody."""
+        if not self._narrow or output in self._relayed.values():
+            return False
+        op = self._tensor(output).op
+        while op.type == "Identity":
+            op = op.inputs[0].op
+        reads = op.type == "ReadVariableOp" and self._tasks[op.name] != WORKER
+        return reads and op.inputs[0].op.name in self._narrow
 
     def _is_packed(self, output: Output) -> bool:
         tensor = self._tensor(output)

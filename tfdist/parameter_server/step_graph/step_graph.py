@@ -10,6 +10,7 @@ from tfdist import _tf
 from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.connect import connect
 from tfdist.parameter_server.gate.gate import Gate, Turn
+from tfdist.parameter_server.narrow import is_narrowed
 from tfdist.parameter_server.step_graph.copies import (
     not_copied,
     seeded,
@@ -32,6 +33,7 @@ class StepGraph:
         size: How many steps it is.
         entered: Returns, once the step is traced, the operation on each ps for which all
             others wait that use a variable there; names of operations by task.
+        is_narrow: Whether large weights travel to the worker in bfloat16.
 
     Attributes:
         function: The step as it was traced, a `ConcreteFunction`.
@@ -49,6 +51,7 @@ class StepGraph:
         gate: Gate | None = None,
         size: int = 1,
         entered: Callable[[], Mapping[str, str]] = dict,
+        is_narrow: bool = False,
     ) -> None:
         turns: list[Turn] = []
 
@@ -73,6 +76,13 @@ class StepGraph:
             connect(graph, self.homes, turns[-1], gate.device)
         self._entered = entered()
         self._strategy = strategy
+        captured = {id(outside): inside.op.name for outside, inside in graph.captures}
+        known = strategy.extended.of_handles(o for o, _ in graph.captures)
+        self._narrow = {
+            captured[id(each.handle)]
+            for each, _ in known
+            if is_narrow and each.is_weight and is_narrowed(each.dtype, each.shape)
+        }
 
     def definition(self) -> Any:
         """Returns a new `GraphDef` of it, of which there may be copies."""
@@ -85,7 +95,9 @@ class StepGraph:
     def _packed(self) -> PackedGraph:
         graph = self.function.graph
         seconds = self._strategy.extended.seconds_per_byte
-        return pack(graph, self.definition(), self.homes, self._entered, seconds)
+        return pack(
+            graph, self.definition(), self.homes, self._entered, seconds, self._narrow
+        )
 
     @functools.cached_property
     def _fragment(self) -> Fragment:

@@ -1,8 +1,9 @@
 """How several tensors travel as one vector.
 
 The sender flattens and concatenates the tensors, and the receiver splits the vector. If
-their dtypes differ, its elements are the 32-bit words of their bits. If the shape of a
-tensor is known only when the step runs, the vector begins with it.
+their dtypes differ, its elements are the 32-bit words of their bits: tensors of 16 bits come
+last, together, two elements to a word. If the shape of a tensor is known only when the step
+runs, the vector begins with it.
 
 Words are declared as int32, never as float32: as that, a small integer is a denormal
 number, which TensorFlow takes for 0 where it folds constants.
@@ -43,14 +44,15 @@ class Part:
 
 
 def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
-    """Whether a tensor can travel with others: whole words, and a known rank."""
+    """Whether a tensor can travel with others: whole words, and a known rank.
+
+    Of half words, the shape must be known.
+    """
     is_number = dtype.is_floating or dtype.is_integer
-    return bool(
-        is_number
-        and not dtype.is_quantized
-        and dtype.size in (4, 8)
-        and shape.rank is not None
-    )
+    if not is_number or dtype.is_quantized or shape.rank is None:
+        return False
+    is_half = dtype == tf.bfloat16 and shape.is_fully_defined()
+    return bool(is_half or dtype.size in (4, 8))
 
 
 def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -> str:
@@ -62,6 +64,9 @@ def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -
         signals: The nodes that the vector waits for besides.
     """
     dtype = _dtype_of(parts)
+    whole, halves = _by_size(parts, dtype)
+    if halves:
+        parts = [*whole, _in_words(halves, builder)]
     shapes, bodies = [], []
     for part in parts:
         tensor = part.reference
@@ -82,6 +87,18 @@ def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -
 def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
     """Adds what splits a vector, and returns the references to the parts."""
     dtype = _dtype_of(parts)
+    whole, halves = _by_size(parts, dtype)
+    if halves:
+        together = Part("", _WORD, tf.TensorShape([_words(halves)]))
+        *received, last = receive(vector, [*whole, together], builder)
+        of_halves = _from_words(last, halves, builder)
+        found = {
+            part.reference: tensor
+            for part, tensor in zip(
+                [*whole, *halves], [*received, *of_halves], strict=True
+            )
+        }
+        return [found[part.reference] for part in parts]
     shapes = _shapes(vector, parts, builder)
     header = sum(part.shape.rank for part in parts if not part.is_static)
     if header:
@@ -114,6 +131,57 @@ def _dtype_of(parts: Sequence[Part]) -> tf.DType:
     dtypes = {part.dtype for part in parts}
     dtypes |= {_SHAPE for part in parts if not part.is_static}
     return dtypes.pop() if len(dtypes) == 1 else _WORD
+
+
+def _by_size(parts: Sequence[Part], dtype: tf.DType) -> tuple[list[Part], list[Part]]:
+    """Returns the parts of whole words, and those of half words among them."""
+    if dtype.size < _WORD.size:
+        return list(parts), []
+    halves = [part for part in parts if part.dtype.size < _WORD.size]
+    return [part for part in parts if part.dtype.size >= _WORD.size], halves
+
+
+def _words(halves: Sequence[Part]) -> int:
+    return -(-sum(_static_size(part, part.dtype) for part in halves) // 2)
+
+
+def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
+    """Adds what makes words of tensors of half words."""
+    dtype, words = halves[0].dtype, _words(halves)
+    vector = builder.constant([-1])
+    flat = [_reshaped(each.reference, vector, dtype, builder) for each in halves]
+    if sum(_static_size(part, dtype) for part in halves) % 2:
+        flat.append(builder.constant([0], dtype))
+    joined = builder.concatenate(flat, dtype)
+    pairs = _reshaped(joined, builder.constant([words, 2]), dtype, builder)
+    sent = builder.add("Bitcast", [pairs], T=dtype, type=_WORD)
+    return Part(sent, _WORD, tf.TensorShape([words]))
+
+
+def _from_words(vector: str, halves: Sequence[Part], builder: Builder) -> list[str]:
+    """Adds what makes tensors of half words of words, and returns references to them."""
+    dtype = halves[0].dtype
+    pairs = builder.add("Bitcast", [vector], T=_WORD, type=dtype)
+    flat = _reshaped(pairs, builder.constant([-1]), dtype, builder)
+    sizes = [_static_size(part, dtype) for part in halves]
+    if sum(sizes) % 2:
+        sizes.append(1)
+    split = builder.add(
+        "SplitV",
+        [flat, builder.constant(sizes), builder.constant(0)],
+        T=dtype,
+        Tlen=_SHAPE,
+        num_split=len(sizes),
+    )
+    return [
+        _reshaped(
+            f"{split}:{i}" if i else split,
+            builder.constant(part.shape.as_list()),
+            dtype,
+            builder,
+        )
+        for i, part in enumerate(halves)
+    ]
 
 
 def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
