@@ -283,6 +283,7 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "tfdist-x100": _tfdist(steps=100),
     "tfdist-arrays": _tfdist(steps=1, arrays=True),
     "tfdist-arrays-x10": _tfdist(steps=10, arrays=True),
+    "tfdist-bfloat16": _tfdist(steps=10, wire_dtype="bfloat16"),
     "tfdist-every5": _tfdist(steps=100, every=5),
     "tfdist-every10": _tfdist(steps=100, every=10),
     "tfdist-every13": _tfdist(steps=130, every=13),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tfdist.parameter_server.consistency.asynchronous import Asynchronous
 from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
+from tfdist.parameter_server.consistency.combinations import check_combination
 from tfdist.parameter_server.consistency.policy import (
     Phase,
     check_consistency,
@@ -17,6 +18,8 @@ from tfdist.parameter_server.consistency.policy import (
 )
 from tfdist.parameter_server.consistency.schedule import Released, Schedule
 from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.parameter_server.exchange import Every
+from tfdist.parameter_server.narrow import checked_wire_dtype
 
 STEPS = 40
 
@@ -197,6 +200,10 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
         (lambda: Synchronous(4).for_workers(4), ValueError, "at most 3"),
         (lambda: Synchronous(0, 5).for_workers(4), ValueError, "needs 5 workers"),
         (lambda: Synchronous(2, 3).for_workers(4), ValueError, "the cluster has 4"),
+        (lambda: together(Synchronous(), Every()), ValueError, "may drop a gradient"),
+        (lambda: together(Asynchronous(), Every(5)), ValueError, "sends no gradients"),
+        (lambda: checked_wire_dtype("int8"), ValueError, "or None .*received 'int8'"),
+        (lambda: checked_wire_dtype(16), ValueError, "'bfloat16', .*; received 16"),
         (lambda: check_consistency(object()), TypeError, "no may_start and no counts"),
         (lambda: check_consistency(Asynchronous), TypeError, r"Asynchronous\(\)"),
     ],
@@ -204,6 +211,11 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
 def test_bad_input_says_what_is_allowed(make, error, said):
     with pytest.raises(error, match=said):
         make()
+
+
+def together(policy, exchange):
+    check_combination(policy, exchange, None)
+    check_combination(policy, exchange, "bfloat16")
 
 
 def test_any_integer_is_a_bound():

@@ -276,7 +276,7 @@ def _build_optimizer(
     strategy: tf.distribute.Strategy, optimizer: Any, variables: list[Any]
 ) -> None:
     if not optimizer.built:
-        with strategy.scope(), keras.name_scope(optimizer.name, caller=optimizer):
+        with strategy.scope():
             optimizer.build(variables)
 
 
