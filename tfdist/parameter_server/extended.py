@@ -304,10 +304,13 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
 
     def _per_shard(self, var: PartitionedVariable, argument: Any) -> list[Any]:
         """Splits a gradient into one part per shard; repeats any other argument."""
-        is_gradient = isinstance(argument, tf.IndexedSlices) or (
-            tf.is_tensor(argument) and argument.shape == var.shape
-        )
-        return var.parts_of(argument) if is_gradient else [argument] * len(var.shards)
+        if isinstance(argument, tf.IndexedSlices):
+            return var.parts_of(argument)
+        # Of a gradient, TensorFlow may not know the shape, nor even the rank.
+        if tf.is_tensor(argument) and argument.shape.is_compatible_with(var.shape):
+            argument.set_shape(var.shape)
+            return var.parts_of(argument)
+        return [argument] * len(var.shards)
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
