@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import building, custom_loop
+from tfdist.variables import narrowing
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
 # a separate computation.
@@ -141,6 +142,19 @@ def _patch_tape() -> None:
         )
 
     owner.gradient = gradient
+    tape_enter, tape_exit = owner.__enter__, owner.__exit__
+
+    @functools.wraps(tape_enter)
+    def enter(self: Any) -> Any:
+        narrowing.tape_begins()
+        return tape_enter(self)
+
+    @functools.wraps(tape_exit)
+    def leave(self: Any, *error: Any) -> Any:
+        narrowing.tape_ends()
+        return tape_exit(self, *error)
+
+    owner.__enter__, owner.__exit__ = enter, leave
 
 
 def _patch_apply(owner: Any) -> None:

@@ -308,7 +308,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             return var.parts_of(argument)
         # Of a gradient, TensorFlow may not know the shape, nor even the rank.
         if tf.is_tensor(argument) and argument.shape.is_compatible_with(var.shape):
-            argument.set_shape(var.shape)
+            if isinstance(argument, tf.Tensor):
+                argument.set_shape(var.shape)
             return var.parts_of(argument)
         return [argument] * len(var.shards)
 

@@ -9,6 +9,7 @@ are narrowed while the update runs.
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -18,21 +19,37 @@ import tensorflow as tf
 _shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
     "shard", default=None
 )
-_step: contextvars.ContextVar[tf.Graph | None] = contextvars.ContextVar(
-    "step", default=None
-)
 _rows: contextvars.ContextVar[tuple[Any, tf.Tensor] | None] = contextvars.ContextVar(
     "rows", default=None
 )
 
 
+@dataclass
+class _Step:
+    """A step that is being traced.
+
+    Attributes:
+        graph: Where. During the trace, the default graph may be that of a loop's body.
+        has_tape: Whether it has recorded a gradient, and so may write what it reads.
+    """
+
+    graph: tf.Graph
+    has_tape: bool = False
+
+
+_step: contextvars.ContextVar[_Step | None] = contextvars.ContextVar(
+    "step", default=None
+)
+_tapes: contextvars.ContextVar[tuple[tf.Graph, ...]] = contextvars.ContextVar(
+    "tapes", default=()
+)
+
+
 def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function so that `graph_of_the_step` finds the graph it is traced in."""
+    """Wraps a function so that `graph_to_read_in` finds the graph it is traced in."""
 
     def traced(*args: Any, **kwargs: Any) -> Any:
-        # During the trace, the default graph may be that of a loop's body, so the
-        # step's is recorded here.
-        token = _step.set(tf.compat.v1.get_default_graph())
+        token = _step.set(_Step(tf.compat.v1.get_default_graph()))
         try:
             return step(*args, **kwargs)
         finally:
@@ -41,18 +58,40 @@ def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def graph_of_the_step() -> tf.Graph:
+def tape_begins() -> None:
+    """Notes that a gradient tape records from now on."""
+    _tapes.set((*_tapes.get(), tf.compat.v1.get_default_graph()))
+    if (step := _step.get()) is not None:
+        step.has_tape = True
+
+
+def tape_ends() -> None:
+    """Notes that the last tape records no more."""
+    _tapes.set(_tapes.get()[:-1])
+
+
+def graph_to_read_in() -> tf.Graph:
     """Returns the graph in which to read a partitioned variable during a trace.
 
-    This is the graph of the step, not that of a loop inside it: TensorFlow differentiates
-    a loop's body with respect to the tensors that it captures, so the body has to capture
-    the value and not a handle.
+    TensorFlow differentiates a loop's body with respect to the tensors that it captures. So a
+    body within a tape has to capture the value, and not a handle: it is read in the graph of
+    the tape. A step without a tape reads each variable once, in its own graph. But what comes
+    after a tape, such as an update, reads where it is: it may have written before, in the
+    same body.
     """
-    graph = current = tf.compat.v1.get_default_graph()
     step = _step.get()
-    while graph is not None and graph is not step:
+    wanted = list(_tapes.get())
+    if step is not None and not step.has_tape:
+        wanted = [step.graph]
+    current = tf.compat.v1.get_default_graph()
+    graphs, graph = [current], getattr(current, "outer_graph", None)
+    while graph is not None:
+        graphs.append(graph)
         graph = getattr(graph, "outer_graph", None)
-    return current if graph is None else graph
+    for each in wanted:
+        if any(each is graph for graph in graphs):
+            return each
+    return current
 
 
 @contextlib.contextmanager

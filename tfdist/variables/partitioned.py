@@ -6,6 +6,7 @@ shard, which stands for the whole: reads are functions of that handle, with grad
 of their own, so that a dense read and a look-up of rows add up as they should.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._refusal import RefusalError
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
@@ -22,6 +24,10 @@ from tfdist.variables.saveable import saveables
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
 
 _PARTS = "parts_of_shards"
+
+
+class OutsideReadError(RefusalError):
+    """A part of a step uses an old value of a variable that it writes."""
 
 
 class PartitionedSlices(tf.IndexedSlices):
@@ -92,6 +98,8 @@ class PartitionedVariable:
         shape[self.partition.axis] = sum(self.partition.sizes)
         self._shape = tf.TensorShape(shape)
         self._view: tf.Tensor | None = None
+        # The graphs that use what was read outside of them.
+        self._read_outside_of: list[weakref.ref[tf.Graph]] = []
 
     def __repr__(self) -> str:
         return (
@@ -171,12 +179,35 @@ class PartitionedVariable:
             "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
         )
 
+    def _check_write(self) -> None:
+        """Checks that a loop's body, or the like, reads what it has written itself.
+
+        Raises:
+            OutsideReadError: If it has read outside of it.
+        """
+        if tf.executing_eagerly():
+            return
+        current = tf.compat.v1.get_default_graph()
+        for reference in self._read_outside_of:
+            graph = reference()
+            while graph is not None:
+                if graph is current:
+                    raise OutsideReadError(
+                        f"{self.name} is in shards on {len(self._shards)} ps, and a loop, a "
+                        "condition or a function of the step both reads it and writes it, "
+                        "with the tf.GradientTape outside of it. Put the tape inside, or "
+                        "build the layer within "
+                        "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
+                    )
+                graph = getattr(graph, "outer_graph", None)
+
     def _seen(self) -> ParameterServerVariable | None:
         index = narrowing.shard_seen()
         return None if index is None else self._shards[index]
 
     def forget_view(self) -> None:
         """Has the next read ask the ps: this step has written what it sees of it."""
+        self._check_write()
         self._view = None
         if (seen := self._seen()) is not None:
             seen.forget_view()
@@ -187,9 +218,10 @@ class PartitionedVariable:
             return seen.read_value()
         if tf.executing_eagerly():
             return self._read()
-        # Inside a loop, the body must capture a tensor of the step: see
-        # `graph_of_the_step`.
-        with narrowing.graph_of_the_step().as_default():
+        current, graph = tf.compat.v1.get_default_graph(), narrowing.graph_to_read_in()
+        if graph is not current:
+            self._read_outside_of.append(weakref.ref(current))
+        with graph.as_default():
             self._view = self._read()
         return tf.identity(self._view)
 
@@ -280,6 +312,7 @@ class PartitionedVariable:
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
         """Sets the value, or adds what changed since this step read it."""
+        self._check_write()
         if (seen := self._seen()) is not None:
             seen.assign(value, *args, **kwargs)
             return
@@ -321,6 +354,7 @@ class PartitionedVariable:
         self._each_with_part_of(delta, "scatter_update")
 
     def _each_with_part_of(self, delta: Any, method: str) -> None:
+        self._check_write()
         self._view = None
         if (seen := self._seen()) is not None:
             getattr(seen, method)(delta)
