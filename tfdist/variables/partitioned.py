@@ -98,8 +98,8 @@ class PartitionedVariable:
         shape[self.partition.axis] = sum(self.partition.sizes)
         self._shape = tf.TensorShape(shape)
         self._view: tf.Tensor | None = None
-        # The graphs that use what was read outside of them.
-        self._read_outside_of: list[weakref.ref[tf.Graph]] = []
+        # The graphs that use what was read outside of them, and where that was.
+        self._read_outside_of: list[tuple[weakref.ref[tf.Graph], ...]] = []
 
     def __repr__(self) -> str:
         return (
@@ -188,9 +188,9 @@ class PartitionedVariable:
         if tf.executing_eagerly():
             return
         current = tf.compat.v1.get_default_graph()
-        for reference in self._read_outside_of:
-            graph = reference()
-            while graph is not None:
+        for user, reader in self._read_outside_of:
+            graph = user()
+            while graph is not None and graph is not reader():
                 if graph is current:
                     raise OutsideReadError(
                         f"{self.name} is in shards on {len(self._shards)} ps, and a loop, a "
@@ -220,7 +220,7 @@ class PartitionedVariable:
             return self._read()
         current, graph = tf.compat.v1.get_default_graph(), narrowing.graph_to_read_in()
         if graph is not current:
-            self._read_outside_of.append(weakref.ref(current))
+            self._read_outside_of.append((weakref.ref(current), weakref.ref(graph)))
         with graph.as_default():
             self._view = self._read()
         return tf.identity(self._view)
