@@ -1,7 +1,11 @@
 """Which devices of the workers are replicas."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+import tensorflow as tf
+
+from tfdist._tf import workers
 from tfdist.liveness.activity import Activity
 from tfdist.parameter_server.replicas import KIND, Replica, replicas_of
 
@@ -66,3 +70,20 @@ def test_the_chief_sees_workers_and_not_their_devices():
     assert activity.finished == {"worker:0": 1, "worker:1": 1}
     assert activity.lost == {2}
     assert activity.busy.keys() == {"worker:0"}
+
+
+def left(message):
+    def execute(worker):
+        raise tf.errors.InvalidArgumentError(None, None, message)
+
+    return execute
+
+
+def test_a_worker_that_has_left_is_named_so_that_its_loss_is_recognized():
+    worker = SimpleNamespace(worker_index=1)
+    with pytest.raises(
+        tf.errors.UnavailableError, match="job:worker/.*task:1 has left"
+    ):
+        workers._naming_the_worker(left("Primary device is not remote"), worker)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shapes"):
+        workers._naming_the_worker(left("shapes differ"), worker)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from models import compiled
 
 import tfdist
-from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.partitioned import OutsideReadError, PartitionedVariable
 
 pytestmark = pytest.mark.parameter_server
 
@@ -333,6 +333,70 @@ def test_recomputed_gradients_need_variables_in_one_piece(strategy, regression):
     with strategy.scope(), tfdist.partition_variables(HALVES), one_piece:
         model = build()
     assert_trains_as_plain_keras(model, build(), regression)
+
+
+class InLoop(keras.Model):
+    """A step of two updates in a `tf.while_loop`, each from what the last has written."""
+
+    def train_step(self, data):
+        x, y = data
+
+        def body(i, _):
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return i + 1, loss
+
+        _, loss = tf.while_loop(lambda i, _: i < 2, body, (0, 0.0))
+        return {"loss": loss}
+
+
+class InFunction(InLoop):
+    """The same, of a `tf.function`."""
+
+    def train_step(self, data):
+        return tf.function(super().train_step)(data)
+
+
+class TapeOutside(keras.Model):
+    """A loop that uses a weight and writes it, within a tape."""
+
+    def train_step(self, data):
+        kernel = self.trainable_variables[0]
+
+        def body(i, total):
+            total += tf.reduce_sum(kernel * 1.0)
+            kernel.assign_add(tf.ones(kernel.shape))
+            return i + 1, total
+
+        with tf.GradientTape():
+            _, total = tf.while_loop(lambda i, _: i < 2, body, (0, 0.0))
+        return {"loss": total}
+
+
+def functional(kind):
+    inputs = keras.Input((4,))
+    outputs = layers.Dense(1)(layers.Dense(6, "tanh")(inputs))
+    model = kind(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+@pytest.mark.feature("Updates in a loop or a `tf.function`, of variables in shards")
+@pytest.mark.parametrize("kind", [InLoop, InFunction])
+def test_a_loop_reads_what_it_has_written(strategy, regression, kind):
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = functional(kind)
+    assert_trains_as_plain_keras(model, functional(kind), regression)
+
+
+def test_an_old_value_is_refused(strategy, regression):
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = functional(TapeOutside)
+    words = r"kernel is in shards on 2 ps, and a loop.*Put the tape inside"
+    with pytest.raises(OutsideReadError, match=words):
+        model.fit(*regression, batch_size=8, verbose=0)
 
 
 @pytest.mark.feature("A large weight is split over the ps by default")

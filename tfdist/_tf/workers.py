@@ -1,6 +1,7 @@
 """The coordinator's workers: what they run, and how they come back."""
 
 import copy
+import functools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -67,9 +68,12 @@ def _observe(
         failed.clear()
         _this_thread.worker = worker.worker_index
         begun(worker.worker_index)
+        execute = closure.execute_on
+        closure.execute_on = functools.partial(_naming_the_worker, execute)
         try:
             process(closure)
         finally:
+            closure.execute_on = execute
             if not failed:
                 ended(worker.worker_index, True)
 
@@ -82,6 +86,28 @@ def _observe(
     failed: list[bool] = []
     worker._process_closure = observed
     worker._on_closure_failure = on_observed_failure
+
+
+def _naming_the_worker(execute: Callable[[Any], None], worker: Any) -> None:
+    """Executes a function on a worker whose loss TensorFlow may not recognize.
+
+    It takes an error for that of a worker if it names one, and this error does not.
+
+    Raises:
+        tf.errors.UnavailableError: If the worker has left.
+    """
+    try:
+        execute(worker)
+    except tf.errors.InvalidArgumentError as error:
+        if _HAS_LEFT not in error.message:
+            raise
+        name = f"/job:worker/replica:0/task:{worker.worker_index}"
+        raise tf.errors.UnavailableError(
+            error.node_def, error.op, f"{name} has left: {error.message}"
+        ) from error
+
+
+_HAS_LEFT = "Primary device is not remote"
 
 
 class _WorkerRecovery(WorkerPreemptionHandler):
