@@ -14,8 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _tf
-
 # Context variables, and not arguments, since Keras's optimizer is between the caller that
 # narrows and the variable that is read or written, and passes nothing on.
 _shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
@@ -31,9 +29,11 @@ class _Step:
     """A step that is being traced.
 
     Attributes:
+        graph: Where. During the trace, the default graph may be that of a loop's body.
         has_tape: Whether it has recorded a gradient, and so may write what it reads.
     """
 
+    graph: tf.Graph
     has_tape: bool = False
 
 
@@ -46,10 +46,10 @@ _tapes: contextvars.ContextVar[tuple[tf.Graph, ...]] = contextvars.ContextVar(
 
 
 def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a step so that `graph_to_read_in` knows what it has recorded."""
+    """Wraps a function so that `graph_to_read_in` finds the graph it is traced in."""
 
     def traced(*args: Any, **kwargs: Any) -> Any:
-        token = _step.set(_Step())
+        token = _step.set(_Step(tf.compat.v1.get_default_graph()))
         try:
             return step(*args, **kwargs)
         finally:
@@ -77,20 +77,21 @@ def graph_to_read_in() -> tf.Graph:
     body within a tape has to capture the value, and not a handle: it is read in the graph of
     the tape. A step without a tape reads each variable once, in its own graph. But what comes
     after a tape, such as an update, reads where it is: it may have written before, in the
-    same body. And a `tf.function`, which may be called again, reads anew in each call.
+    same body.
     """
-    graphs = [tf.compat.v1.get_default_graph()]
-    while not _tf.is_of_function(graphs[-1]):
-        outer = getattr(graphs[-1], "outer_graph", None)
-        if outer is None:
-            break
-        graphs.append(outer)
-    tapes, step = _tapes.get(), _step.get()
-    if tapes:
-        here = (tape for tape in tapes if any(tape is graph for graph in graphs))
-        return next(here, graphs[-1])
-    is_first = step is not None and not step.has_tape
-    return graphs[-1] if is_first else graphs[0]
+    step = _step.get()
+    wanted = list(_tapes.get())
+    if step is not None and not step.has_tape:
+        wanted = [step.graph]
+    current = tf.compat.v1.get_default_graph()
+    graphs, graph = [current], getattr(current, "outer_graph", None)
+    while graph is not None:
+        graphs.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    for each in wanted:
+        if any(each is graph for graph in graphs):
+            return each
+    return current
 
 
 @contextlib.contextmanager
