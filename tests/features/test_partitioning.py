@@ -10,7 +10,8 @@ import tensorflow as tf
 from models import compiled
 
 import tfdist
-from tfdist.variables.partitioned import OutsideReadError, PartitionedVariable
+from tfdist.variables.narrowing import OutsideReadError
+from tfdist.variables.partitioned import PartitionedVariable
 
 pytestmark = pytest.mark.parameter_server
 
@@ -375,9 +376,33 @@ class TapeOutside(keras.Model):
         return {"loss": total}
 
 
-def functional(kind):
+class Compiled(layers.Layer):
+    """A layer that computes in a `tf.function`."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dense = layers.Dense(6)
+        self.compute = tf.function(self.dense, autograph=False)
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.compute(x)
+
+
+class Twice(keras.Model):
+    """A step that trains twice."""
+
+    def train_step(self, data):
+        super().train_step(data)
+        return super().train_step(data)
+
+
+def functional(kind, layer=layers.Dense):
     inputs = keras.Input((4,))
-    outputs = layers.Dense(1)(layers.Dense(6, "tanh")(inputs))
+    hidden = layer() if layer is Compiled else layer(6, "tanh")
+    outputs = layers.Dense(1)(hidden(inputs))
     model = kind(inputs, outputs)
     model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
@@ -391,10 +416,24 @@ def test_a_loop_reads_what_it_has_written(strategy, regression, kind):
     assert_trains_as_plain_keras(model, functional(kind), regression)
 
 
-def test_an_old_value_is_refused(strategy, regression):
+@pytest.mark.parametrize("kind", [keras.Model, Twice])
+def test_several_updates_of_what_a_layer_or_a_function_reads(
+    strategy, regression, kind
+):
+    layer = Compiled if kind is keras.Model else layers.Dense
     with strategy.scope(), tfdist.partition_variables(HALVES):
-        model = functional(TapeOutside)
-    words = r"kernel is in shards on 2 ps, and a loop.*Put the tape inside"
+        model = functional(kind, layer)
+    assert_trains_as_plain_keras(model, functional(kind, layer), regression)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "user"),
+    [(TapeOutside, layers.Dense, "a loop,"), (Twice, Compiled, "a tf.function ")],
+)
+def test_an_old_value_is_refused(strategy, regression, kind, layer, user):
+    with strategy.scope(), tfdist.partition_variables(HALVES):
+        model = functional(kind, layer)
+    words = rf"is in shards on 2 ps, and {user}.*old value.*Put the tape inside"
     with pytest.raises(OutsideReadError, match=words):
         model.fit(*regression, batch_size=8, verbose=0)
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._refusal import RefusalError
+
 # Context variables, and not arguments, since Keras's optimizer is between the caller that
 # narrows and the variable that is read or written, and passes nothing on.
 _shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
@@ -31,10 +33,17 @@ class _Step:
     Attributes:
         graph: Where. During the trace, the default graph may be that of a loop's body.
         has_tape: Whether it has recorded a gradient, and so may write what it reads.
+        old: What to say of a variable that it has written, and of which a `tf.function`
+            would use an old value if it were called again; "" if there is none.
     """
 
     graph: tf.Graph
     has_tape: bool = False
+    old: str = ""
+
+
+class OutsideReadError(RefusalError):
+    """A part of a step would use an old value of a variable that the step has written."""
 
 
 _step: contextvars.ContextVar[_Step | None] = contextvars.ContextVar(
@@ -59,10 +68,26 @@ def tracing_a_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tape_begins() -> None:
-    """Notes that a gradient tape records from now on."""
+    """Notes that a gradient tape records from now on.
+
+    Raises:
+        OutsideReadError: If a `tf.function` may be called again, with an old value.
+    """
+    if (step := _step.get()) is not None and step.old:
+        raise OutsideReadError(step.old)
     _tapes.set((*_tapes.get(), tf.compat.v1.get_default_graph()))
-    if (step := _step.get()) is not None:
+    if step is not None:
         step.has_tape = True
+
+
+def written_after_function(what: str) -> None:
+    """Notes that a function of the step uses what the step has written now.
+
+    Args:
+        what: What to say if it may be called again.
+    """
+    if (step := _step.get()) is not None:
+        step.old = what
 
 
 def tape_ends() -> None:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._refusal import RefusalError
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
@@ -24,10 +23,6 @@ from tfdist.variables.saveable import saveables
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
 
 _PARTS = "parts_of_shards"
-
-
-class OutsideReadError(RefusalError):
-    """A part of a step uses an old value of a variable that it writes."""
 
 
 class PartitionedSlices(tf.IndexedSlices):
@@ -180,26 +175,31 @@ class PartitionedVariable:
         )
 
     def _check_write(self) -> None:
-        """Checks that a loop's body, or the like, reads what it has written itself.
+        """Checks that what is written now was read by nobody who may use it once more.
 
         Raises:
-            OutsideReadError: If it has read outside of it.
+            OutsideReadError: If a loop's body, or the like, has read it outside.
         """
         if tf.executing_eagerly():
             return
         current = tf.compat.v1.get_default_graph()
         for user, reader in self._read_outside_of:
             graph = user()
+            if graph is not None and reader() is current and _tf.is_of_function(graph):
+                narrowing.written_after_function(self._advice("a tf.function"))
             while graph is not None and graph is not reader():
                 if graph is current:
-                    raise OutsideReadError(
-                        f"{self.name} is in shards on {len(self._shards)} ps, and a loop, a "
-                        "condition or a function of the step both reads it and writes it, "
-                        "with the tf.GradientTape outside of it. Put the tape inside, or "
-                        "build the layer within "
-                        "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
-                    )
+                    what = "a loop, a condition or a function of the step"
+                    raise narrowing.OutsideReadError(self._advice(what))
                 graph = getattr(graph, "outer_graph", None)
+
+    def _advice(self, user: str) -> str:
+        return (
+            f"{self.name} is in shards on {len(self._shards)} ps, and {user} would use an old "
+            "value of it: a step writes it in between, and reads it for a tf.GradientTape "
+            "that is outside. Put the tape inside, or build the layer within "
+            "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
+        )
 
     def _seen(self) -> ParameterServerVariable | None:
         index = narrowing.shard_seen()
