@@ -43,6 +43,7 @@ PARTS = (
     "resuming",
     "placement",
     "partitioning",
+    "wire_dtype",
     "embeddings",
     "no_lost_updates",
     "refusals",

@@ -408,6 +408,7 @@ def functional(kind, layer=layers.Dense):
     return model
 
 
+@pytest.mark.steps_write
 @pytest.mark.feature("Updates in a loop or a `tf.function`, of variables in shards")
 @pytest.mark.parametrize("kind", [InLoop, InFunction])
 def test_a_loop_reads_what_it_has_written(strategy, regression, kind):
@@ -416,6 +417,7 @@ def test_a_loop_reads_what_it_has_written(strategy, regression, kind):
     assert_trains_as_plain_keras(model, functional(kind), regression)
 
 
+@pytest.mark.steps_write
 @pytest.mark.parametrize("kind", [keras.Model, Twice])
 def test_several_updates_of_what_a_layer_or_a_function_reads(
     strategy, regression, kind
@@ -426,6 +428,7 @@ def test_several_updates_of_what_a_layer_or_a_function_reads(
     assert_trains_as_plain_keras(model, functional(kind, layer), regression)
 
 
+@pytest.mark.steps_write
 @pytest.mark.parametrize(
     ("kind", "layer", "user"),
     [(TapeOutside, layers.Dense, "a loop,"), (Twice, Compiled, "a tf.function ")],
