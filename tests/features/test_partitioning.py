@@ -11,6 +11,7 @@ from models import compiled
 
 import tfdist
 from tfdist.variables.narrowing import OutsideReadError
+from tfdist.variables.partitioned import PartitionedVariable
 
 pytestmark = pytest.mark.parameter_server
 
@@ -267,7 +268,7 @@ def test_optimizer_of_whole_weights(strategy, regression, name):
 
 @pytest.mark.feature("A constraint on a variable in shards")
 @pytest.mark.parametrize("partitioner", [HALVES, columns], ids=["rows", "columns"])
-def test_constraint(strategy, regression, sent, in_rounds, partitioner):
+def test_constraint(strategy, regression, sent, partitioner):
     def build():
         short = layers.Dense(
             6, "tanh", kernel_constraint=keras.constraints.MaxNorm(0.5)
@@ -286,7 +287,7 @@ def test_constraint(strategy, regression, sent, in_rounds, partitioner):
         for op in function.graph.get_operations()
         if op.type == "Sqrt"
     ]
-    assert squares or in_rounds
+    assert squares
     assert all("/job:ps" in op.device for op in squares)
 
 
@@ -438,3 +439,29 @@ def test_an_old_value_is_refused(strategy, regression, kind, layer, user):
     words = rf"is in shards on 2 ps, and {user}.*old value.*Put the tape inside"
     with pytest.raises(OutsideReadError, match=words):
         model.fit(*regression, batch_size=8, verbose=0)
+
+
+@pytest.mark.feature("A large weight is split over the ps by default")
+def test_large_weights_are_split_by_default(strategy):
+    def build():
+        keras.utils.set_random_seed(3)
+        hidden = layers.Dense(256, kernel_initializer="random_normal")
+        model = keras.Sequential([keras.Input((784,)), hidden, layers.Dense(10)])
+        model.compile("adam", "mse")
+        return model
+
+    with strategy.scope():
+        model = build()
+        table = layers.Embedding(1000, 256)
+        table.build()
+        with tfdist.partition_variables(tfdist.FixedShardsPartitioner(1)):
+            whole = layers.Dense(256)
+            whole.build((None, 784))
+    # Its values, too, are those of one process.
+    for ours, theirs in zip(model.get_weights(), build().get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    large, *small = model.weights
+    assert [tuple(each.shape) for each in shards(large)] == [(392, 256)] * 2
+    assert len({each.device for each in shards(large)}) == 2
+    for each in (*small, table.embeddings, whole.kernel):
+        assert not isinstance(each._value, PartitionedVariable)

@@ -14,6 +14,8 @@ from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
 from tfdist.parameter_server.link import seconds_per_byte
+from tfdist.placement.best_fit import BestFit
+from tfdist.placement.large_weights import partitioner_for
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import (
@@ -33,7 +35,7 @@ from tfdist.variables.creation import (
     variable_path,
 )
 from tfdist.variables.initial_value import of_shards
-from tfdist.variables.layout import Layout, layout_of
+from tfdist.variables.layout import DIV, Layout, layout_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
@@ -47,13 +49,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
         cluster: tf_config.Cluster,
         partitioner: Callable[..., Any] | None,
-        placement: Placement,
+        placement: Placement | None,
     ) -> None:
         super().__init__(strategy, resolver, partitioner)
         # `tf.distribute.Strategy.__init__` sets this, but on the `extended` that it
         # made, which this object replaces afterwards.
         self._retrace_functions_for_each_device = False
-        self._placement = placement
+        # Who says where variables live is asked about each as it is.
+        self._splits_large_weights = placement is None and partitioner is None
+        self._placement = BestFit() if placement is None else placement
         self._partitioner = partitioner
         self.num_workers = len(cluster.worker)
         self.replicas = replicas.replicas_of(
@@ -149,16 +153,27 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             spec = spec_before_creation(kwargs)
             if spec.shape == tuple(beside.shape):
                 return self._create_shards(
-                    next_creator, beside.layout, spec, beside.shards, kwargs
+                    next_creator,
+                    beside.layout,
+                    spec,
+                    beside.shards,
+                    variable_initializer.get(),
+                    kwargs,
                 )
             # A slot of another shape, such as a scalar, cannot be split like its
             # weight.
             kwargs["colocate_with"] = beside.shards[0]
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)
-            layout = self._layout(spec)
+            layout, initializer = self._layout(spec), variable_initializer.get()
+            if layout is None and kwargs.get("trainable", True):
+                # It is drawn as a whole: who has not asked for shards has the values of
+                # one process.
+                layout, initializer = self._layout_of_large(spec), None
             if layout is not None:
-                return self._create_shards(next_creator, layout, spec, (), kwargs)
+                return self._create_shards(
+                    next_creator, layout, spec, (), initializer, kwargs
+                )
             # The base class would apply the partitioner and return a `ShardedVariable`,
             # which Keras cannot use. That is right only for a user's `tf.Variable`.
             creator = self._create_var_creator(next_creator)
@@ -186,12 +201,23 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             )
         return layout_of(partition, request.partition_strategy, spec.name)
 
+    def _layout_of_large(self, spec: VariableSpec) -> Layout | None:
+        """Returns how to split a weight for which nobody has said anything, or None."""
+        if not self._splits_large_weights or requested().partitioner is not None:
+            return None
+        partitioner = partitioner_for(spec, self.num_ps)
+        if partitioner is None:
+            return None
+        partition = partition_of(partitioner, spec, self.num_ps, self._placement)
+        return None if partition is None else layout_of(partition, DIV, spec.name)
+
     def _create_shards(
         self,
         next_creator: Callable[..., tf.Variable],
         layout: Layout,
         spec: VariableSpec,
         beside: tuple[ParameterServerVariable, ...],
+        initializer: Any,
         kwargs: dict[str, Any],
     ) -> PartitionedVariable:
         """Creates a variable as shards, placed by the layout or beside other shards.
@@ -203,7 +229,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         creator = self._create_var_creator(next_creator, is_weight=trainable)
         initial_values = of_shards(
             kwargs["initial_value"],
-            variable_initializer.get(),
+            initializer,
             spec.shape,
             spec.dtype,
             layout,

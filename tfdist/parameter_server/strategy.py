@@ -63,7 +63,6 @@ from tfdist.parameter_server.gate.gates import Gates
 from tfdist.parameter_server.narrow import checked_wire_dtype
 from tfdist.parameter_server.replicas import Replica
 from tfdist.parameter_server.step_counter import StepCounter
-from tfdist.placement.best_fit import BestFit
 from tfdist.placement.placement import (
     Placement,
     check_placement,
@@ -100,7 +99,9 @@ class ParameterServerStrategy(
         partitioner: Splits large variables, including Keras's, over several ps: one of
             `tf.distribute.experimental.partitioners` or of tfdist's own. Keras still
             sees a single variable, and its optimizer slots are split in the same way;
-            a `tf.Variable` becomes TensorFlow's `ShardedVariable`.
+            a `tf.Variable` becomes TensorFlow's `ShardedVariable`. By default, if there is
+            no `placement` either, weights of 512 KiB or more are split, unless they are
+            tables of embeddings or have few rows; `FixedShardsPartitioner(1)` splits none.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
         min_workers: How many workers are enough to start and to go on. The others join
             a running `fit` when they come; one that goes away is not waited for.
@@ -168,8 +169,8 @@ class ParameterServerStrategy(
         timeline: str | os.PathLike[str] | None = None,
     ) -> None:
         check_eager("ParameterServerStrategy")
-        placement = BestFit() if placement is None else placement
-        check_placement(placement)
+        if placement is not None:
+            check_placement(placement)
         exchange = Every() if exchange is None else exchange
         check_exchange(exchange)
         asks = consistency is not None
@@ -274,7 +275,7 @@ class ParameterServerStrategy(
         self,
         config: tf_config.TFConfig,
         partitioner: Callable[..., Any] | None,
-        placement: Placement,
+        placement: Placement | None,
     ) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
         spinning.configure_this_process()

@@ -8,6 +8,7 @@ import rich.box
 import rich.console
 import rich.table
 
+from tfdist.placement.large_weights import LEAST_SPLIT
 from tfdist.placement.variable_spec import VariableSpec
 
 
@@ -21,10 +22,6 @@ class PlacedVariable:
 
 UNEVEN = 1.25
 """From this imbalance on, the link of the fullest ps holds up the steps."""
-
-
-LEAST_SPLIT = 2**19
-"""Bytes. Below, messages cost more than what they carry."""
 
 
 @dataclass(frozen=True)
