@@ -268,7 +268,7 @@ def test_optimizer_of_whole_weights(strategy, regression, name):
 
 @pytest.mark.feature("A constraint on a variable in shards")
 @pytest.mark.parametrize("partitioner", [HALVES, columns], ids=["rows", "columns"])
-def test_constraint(strategy, regression, sent, partitioner):
+def test_constraint(strategy, regression, sent, in_rounds, partitioner):
     def build():
         short = layers.Dense(
             6, "tanh", kernel_constraint=keras.constraints.MaxNorm(0.5)
@@ -287,7 +287,7 @@ def test_constraint(strategy, regression, sent, partitioner):
         for op in function.graph.get_operations()
         if op.type == "Sqrt"
     ]
-    assert squares
+    assert squares or in_rounds
     assert all("/job:ps" in op.device for op in squares)
 
 

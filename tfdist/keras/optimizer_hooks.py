@@ -38,11 +38,13 @@ def install() -> None:
 def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(keras_build)
     def build(self: Any, variables: Any) -> None:
-        keras_build(self, variables)
         for each in variables:
             value = _tf.value_of(each) if isinstance(each, keras.Variable) else each
-            if isinstance(value, PartitionedVariable) and not is_by_element(self):
-                value.updated_whole = True
+            if isinstance(value, PartitionedVariable):
+                value.updated_whole = not is_by_element(self)
+        # A wrapper, such as `LossScaleOptimizer`, builds the optimizer that it wraps, which
+        # then has the last word.
+        keras_build(self, variables)
 
     return build
 
@@ -52,7 +54,7 @@ def is_by_element(optimizer: keras.optimizers.Optimizer) -> bool:
     if "update_step" in vars(optimizer):
         return False
     owner = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
-    # One without a step of its own has those that it wraps take theirs.
+    # A wrapper has no step of its own.
     is_wrapper = owner in keras.optimizers.Optimizer.__mro__
     is_keras_own = getattr(keras.optimizers, owner.__name__, None) is owner
     return is_wrapper or (is_keras_own and owner.__name__ in _BY_ELEMENT)

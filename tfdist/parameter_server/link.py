@@ -28,10 +28,10 @@ def seconds_per_byte(strategy: Any) -> float:
 
     Returns:
         How long a byte takes, by the fastest copy, in seconds; 0 if it is not the link that
-        binds, or no worker is there.
+        binds, no worker is there, or a worker sends to no other ps.
     """
     here = strategy.replicas_here
-    if not here:
+    if not here or strategy.extended.num_ps < 2:
         return 0.0
     worker = strategy.replicas[min(here)].device
     try:

@@ -68,11 +68,13 @@ def _can_be_sent(gradient: Any, holder: Any) -> bool:
     return (
         isinstance(holder, ParameterServerVariable | PartitionedVariable)
         and isinstance(gradient, tf.Tensor)
-        and is_narrowed(gradient.dtype, gradient.shape)
+        and is_narrowed(gradient.dtype, tf.TensorShape(holder.shape))
     )
 
 
 def _sent(gradient: tf.Tensor, holder: Any) -> tf.Tensor:
+    # TensorFlow does not know the shape of some gradients.
+    gradient = tf.ensure_shape(gradient, holder.shape)
     spec = tf.TensorSpec(gradient.shape, gradient.dtype)
     if holder.lost is None:
         holder.lost = Kept([spec])

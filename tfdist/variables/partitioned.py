@@ -220,7 +220,9 @@ class PartitionedVariable:
             return self._read()
         current, graph = tf.compat.v1.get_default_graph(), narrowing.graph_to_read_in()
         if graph is not current:
-            self._read_outside_of.append((weakref.ref(current), weakref.ref(graph)))
+            known = [pair for pair in self._read_outside_of if all(ref() for ref in pair)]
+            pair = (weakref.ref(current), weakref.ref(graph))
+            self._read_outside_of = [*known, pair]
         with graph.as_default():
             self._view = self._read()
         return tf.identity(self._view)

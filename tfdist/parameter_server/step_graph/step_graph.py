@@ -76,12 +76,17 @@ class StepGraph:
             connect(graph, self.homes, turns[-1], gate.device)
         self._entered = entered()
         self._strategy = strategy
-        captured = {id(outside): inside.op.name for outside, inside in graph.captures}
-        known = strategy.extended.of_handles(o for o, _ in graph.captures)
-        self._narrow = {
-            captured[id(each.handle)]
+        self._narrow = self._large_weights() if is_narrow else set()
+
+    def _large_weights(self) -> set[str]:
+        """Returns the placeholders of the weights that can travel in bfloat16."""
+        captures = self.function.graph.captures
+        names = {id(outside): inside.op.name for outside, inside in captures}
+        known = self._strategy.extended.of_handles(outside for outside, _ in captures)
+        return {
+            names[id(each.handle)]
             for each, _ in known
-            if is_narrow and each.is_weight and is_narrowed(each.dtype, each.shape)
+            if each.is_weight and is_narrowed(each.dtype, each.shape)
         }
 
     def definition(self) -> Any:
