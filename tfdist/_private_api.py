@@ -206,11 +206,6 @@ SYMBOLS: tuple[Symbol, ...] = (
         "None: `tf.GradientTape` does not list the active tapes.",
     ),
     Symbol(
-        "tensorflow.python.eager.tape.variable_accessed",
-        "Tells the active tapes that a partitioned variable was read.",
-        "`tf.GradientTape.watch` needs the tape.",
-    ),
-    Symbol(
         "tensorflow.python.ops.variables.PartitionedVariable",
         "Recognizes the result of TF1's `get_variable(partitioner=...)`.",
         "None: the class is not exported.",

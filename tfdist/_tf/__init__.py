@@ -61,7 +61,6 @@ from tfdist._tf.graphs import (
     has_custom_gradient,
     inputs_of_functions,
     is_compiled,
-    is_of_function,
     keep_functions,
     retrace_where_differs,
     scratch_graph,
@@ -105,7 +104,6 @@ from tfdist._tf.symbols import (
     keras_loss,
     legacy_h5_format,
     saving_lib,
-    watch,
 )
 from tfdist._tf.workers import (
     NOT_HERE_YET,
@@ -172,7 +170,6 @@ __all__ = [
     "inputs_of",
     "inputs_of_functions",
     "is_compiled",
-    "is_of_function",
     "is_of_this_cluster",
     "iterator_state",
     "keep_functions",
@@ -211,5 +208,4 @@ __all__ = [
     "variables_to_initialize",
     "wait_for_result",
     "waiting_for",
-    "watch",
 ]

@@ -26,11 +26,6 @@ def scratch_graph(name: str) -> tf.Graph:
     return tf.__internal__.FuncGraph(name)
 
 
-def is_of_function(graph: tf.Graph) -> bool:
-    """Whether a graph is that of a `tf.function`, not of a branch or a loop's body."""
-    return type(graph) is tf.__internal__.FuncGraph
-
-
 def retrace_where_differs(key: Callable[[], Any]) -> None:
     """Has each `tf.function` keep the traces apart that are made under different keys.
 

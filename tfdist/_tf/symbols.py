@@ -16,7 +16,6 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 from tensorflow.python.distribute.ps_values import CachingVariable
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager.record import could_possibly_record as could_be_recorded
-from tensorflow.python.eager.tape import variable_accessed as watch
 from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
@@ -37,5 +36,4 @@ __all__ = [
     "keras_loss",
     "legacy_h5_format",
     "saving_lib",
-    "watch",
 ]

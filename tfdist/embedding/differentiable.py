@@ -44,7 +44,7 @@ def sums_on_shards(
         A block `[segments, dim]` per shard.
     """
     if isinstance(params, PartitionedVariable):
-        return _sums_on_partitioned(params, messages, weights or [], max_norm)
+        params = params.shards
     return [
         _sum_on_shard(shard, message, each, max_norm)
         for shard, message, each in zip(
@@ -83,38 +83,6 @@ def _sum_on_shard(
         # Reads no rows, but tells the tape that the variable is used.
         shard.sparse_read(tf.constant([], tf.int32))
         return block_of(shard.handle, *weights)
-
-
-def _sums_on_partitioned(
-    variable: PartitionedVariable,
-    messages: Sequence[tf.Tensor],
-    weights: Sequence[tf.Tensor],
-    max_norm: float | None,
-) -> list[tf.Tensor]:
-    # The unused argument is the variable's handle: the first gradient belongs to it.
-    def blocks_of(_: tf.Tensor, *weights: tf.Tensor) -> Any:
-        each_weights = _of_each_shard(weights, len(messages))
-        blocks, gradients = zip(
-            *(
-                _block_and_gradient(shard, shard.handle, message, each, max_norm)
-                for shard, message, each in zip(
-                    variable.shards, messages, each_weights, strict=True
-                )
-            ),
-            strict=True,
-        )
-
-        def gradient(*d_blocks: tf.Tensor) -> list[Any]:
-            of_shards = [
-                gradient(d_block)
-                for gradient, d_block in zip(gradients, d_blocks, strict=True)
-            ]
-            by_weights = [each for _, weights in of_shards for each in weights]
-            return [variable.slices([table for table, _ in of_shards]), *by_weights]
-
-        return list(blocks), gradient
-
-    return variable.differentiable(blocks_of, *weights)
 
 
 def _block_and_gradient(

@@ -80,7 +80,9 @@ def _names(graph: Any, model: keras.Model) -> dict[int, str]:
         *model.metrics_variables,
         *getattr(getattr(model, "optimizer", None), "variables", ()),
     ):
-        names[id(variable.value.handle)] = variable.path
+        # Of a variable in shards, each of these is a variable to TensorFlow.
+        for each in getattr(variable.value, "shards", (variable.value,)):
+            names[id(each.handle)] = variable.path
     return names
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import building, custom_loop
-from tfdist.variables import narrowing
+from tfdist.variables import tape_sources
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
 # a separate computation.
@@ -127,34 +127,27 @@ def _patch_tape() -> None:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
+        bound = functools.partial(tape_gradient, self)
+        of_shards = functools.partial(tape_sources.gradient_by_shards, bound)
         computation = _current.get()
         if computation is None:
             custom_loop.check_gradient_is_on_replica(tf.nest.flatten(sources))
-            return tape_gradient(
-                self, target, sources, output_gradients, unconnected_gradients
-            )
+            return of_shards(target, sources, output_gradients, unconnected_gradients)
         return computation.gradient(
-            functools.partial(tape_gradient, self),
+            of_shards,
             target,
             sources,
             output_gradients,
             unconnected_gradients,
         )
 
-    owner.gradient = gradient
-    tape_enter, tape_exit = owner.__enter__, owner.__exit__
+    tape_watch = owner.watch
 
-    @functools.wraps(tape_enter)
-    def enter(self: Any) -> Any:
-        narrowing.tape_begins()
-        return tape_enter(self)
+    @functools.wraps(tape_watch)
+    def watch(self: Any, tensor: Any) -> None:
+        tape_watch(self, tape_sources.with_shards(tensor))
 
-    @functools.wraps(tape_exit)
-    def leave(self: Any, *error: Any) -> Any:
-        narrowing.tape_ends()
-        return tape_exit(self, *error)
-
-    owner.__enter__, owner.__exit__ = enter, leave
+    owner.gradient, owner.watch = gradient, watch
 
 
 def _patch_apply(owner: Any) -> None:

@@ -220,11 +220,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         initializer: Any,
         kwargs: dict[str, Any],
     ) -> PartitionedVariable:
-        """Creates a variable as shards, placed by the layout or beside other shards.
-
-        The shards are not trainable; the partitioned variable is, and receives the
-        gradient.
-        """
+        """Creates a variable as shards, placed by the layout or beside other shards."""
         trainable = bool(kwargs.get("trainable", True)) and not beside
         creator = self._create_var_creator(next_creator, is_weight=trainable)
         initial_values = of_shards(
@@ -238,7 +234,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         for i, (bound, value) in enumerate(
             zip(layout.partition.bounds, initial_values, strict=True)
         ):
-            shard = {**kwargs, "initial_value": value.initial, "trainable": False}
+            shard = {**kwargs, "initial_value": value.initial, "trainable": trainable}
             shard["shape"] = layout.partition.shard_shape(spec.shape, i)
             token = variable_path.set(shard_name(spec.name, layout, i))
             try:
@@ -316,7 +312,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        fn = with_this_generator(narrowing.tracing_a_step(fn))
+        fn = with_this_generator(fn)
         # TensorFlow calls it in a thread of its own.
         surroundings = contextvars.copy_context()
         return super()._call_for_each_replica(

@@ -1,12 +1,11 @@
 """One variable whose shards live on several ps.
 
 To Keras it is one variable: it is read as one tensor, saved under one name, and an
-optimizer gives it slots of its shape. Gradients flow to the *handle* of its first
-shard, which stands for the whole: reads are functions of that handle, with gradients
-of their own, so that a dense read and a look-up of rows add up as they should.
+optimizer gives it slots of its shape. To TensorFlow, each shard is a variable: a tape, a
+loop or a `tf.function` captures the handles of shards, and gradients flow to these; see
+`tape_sources`.
 """
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfdist import _tf
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
@@ -22,7 +20,7 @@ from tfdist.variables.layout import Layout, locate
 from tfdist.variables.saveable import saveables
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
 
-_PARTS = "parts_of_shards"
+_PARTS, _WHOLE = "parts_of_shards", "whole_of_parts"
 
 
 class PartitionedSlices(tf.IndexedSlices):
@@ -44,10 +42,12 @@ class PartitionedSlices(tf.IndexedSlices):
         layout: Layout,
         dense_shape: Sequence[int],
     ) -> None:
+        axis = layout.partition.axis
         rows = [layout.indices(i, slices.indices) for i, slices in enumerate(shards)]
         super().__init__(
-            values=tf.concat([slices.values for slices in shards], axis=0),
-            indices=tf.concat(rows, axis=0),
+            values=tf.concat([slices.values for slices in shards], axis),
+            # In shards of columns, each has the same rows.
+            indices=shards[0].indices if axis else tf.concat(rows, axis=0),
             dense_shape=tf.constant(dense_shape, tf.int64),
         )
         self.shards = tuple(shards)
@@ -93,8 +93,6 @@ class PartitionedVariable:
         shape[self.partition.axis] = sum(self.partition.sizes)
         self._shape = tf.TensorShape(shape)
         self._view: tf.Tensor | None = None
-        # The graphs that use what was read outside of them, and where that was.
-        self._read_outside_of: list[tuple[weakref.ref[tf.Graph], ...]] = []
 
     def __repr__(self) -> str:
         return (
@@ -135,9 +133,14 @@ class PartitionedVariable:
         return self._shards[0].device
 
     @property
-    def handle(self) -> tf.Tensor:
-        """The tensor that stands for the whole variable in a gradient tape."""
-        return self._shards[0].handle
+    def handle(self) -> Any:
+        """The handle of a variable in one piece, which this is not."""
+        # An AttributeError, so that there is none for those that look first.
+        raise AttributeError(
+            f"{self.name} is in shards on {len(self._shards)} ps, and has no handle: take "
+            "gradients by tf.GradientTape, or build its layer within "
+            "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
+        )
 
     @property
     def updates_rows(self) -> bool:
@@ -163,51 +166,12 @@ class PartitionedVariable:
     def _shared_name(self) -> str:
         return self.name
 
-    @property
-    def ref(self) -> Any:
-        """TensorFlow's reference to a variable, which this is not."""
-        # An AttributeError, so that there is none for those that look first.
-        raise AttributeError(
-            f"{self.name} is in shards on {len(self._shards)} ps, and TensorFlow takes "
-            "no reference to it. tf.recompute_grad, and a tf.custom_gradient that uses "
-            "variables, need variables in one piece: build their layers within "
-            "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
-        )
-
-    def _check_write(self) -> None:
-        """Checks that what is written now was read by nobody who may use it once more.
-
-        Raises:
-            OutsideReadError: If a loop's body, or the like, has read it outside.
-        """
-        if tf.executing_eagerly():
-            return
-        current = tf.compat.v1.get_default_graph()
-        for user, reader in self._read_outside_of:
-            graph = user()
-            if graph is not None and reader() is current and _tf.is_of_function(graph):
-                narrowing.written_after_function(self._advice("a tf.function"))
-            while graph is not None and graph is not reader():
-                if graph is current:
-                    what = "a loop, a condition or a function of the step"
-                    raise narrowing.OutsideReadError(self._advice(what))
-                graph = getattr(graph, "outer_graph", None)
-
-    def _advice(self, user: str) -> str:
-        return (
-            f"{self.name} is in shards on {len(self._shards)} ps, and {user} would use an old "
-            "value of it: a step writes it in between, and reads it for a tf.GradientTape "
-            "that is outside. Put the tape inside, or build the layer within "
-            "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
-        )
-
     def _seen(self) -> ParameterServerVariable | None:
         index = narrowing.shard_seen()
         return None if index is None else self._shards[index]
 
     def forget_view(self) -> None:
         """Has the next read ask the ps: this step has written what it sees of it."""
-        self._check_write()
         self._view = None
         if (seen := self._seen()) is not None:
             seen.forget_view()
@@ -216,26 +180,47 @@ class PartitionedVariable:
         """Reads the whole, or the shard that an update is narrowed to."""
         if (seen := self._seen()) is not None:
             return seen.read_value()
-        if tf.executing_eagerly():
-            return self._read()
-        current, graph = tf.compat.v1.get_default_graph(), narrowing.graph_to_read_in()
-        if graph is not current:
-            known = [pair for pair in self._read_outside_of if all(ref() for ref in pair)]
-            pair = (weakref.ref(current), weakref.ref(graph))
-            self._read_outside_of = [*known, pair]
-        with graph.as_default():
-            self._view = self._read()
-        return tf.identity(self._view)
+        view = self._read()
+        self._view = None if tf.executing_eagerly() else view
+        return view
 
     def value(self) -> tf.Tensor:
         """Reads the value, as `read_value` does."""
         return self.read_value()
 
     def _read(self) -> tf.Tensor:
-        def read(_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-            return self.layout.join([s.read_value() for s in self._shards]), _unchanged
+        def join(*values: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+            return self.layout.join(values), self._split
 
-        return self.differentiable(read)
+        values = [shard.read_value() for shard in self._shards]
+        return tf.custom_gradient(join)(*values) if self.trainable else join(*values)[0]
+
+    def _split(self, whole: Any) -> list[Any]:
+        """Splits a gradient so that `join_gradients` gives it back."""
+        parts = self.parts_of(whole)
+        for part in parts:
+            setattr(part, _WHOLE, whole)
+        return parts
+
+    def join_gradients(self, parts: Sequence[Any]) -> Any:
+        """Joins the gradients by the shards; None if there are none."""
+        if all(part is None for part in parts):
+            return None
+        whole = getattr(parts[0], _WHOLE, None)
+        if whole is not None and all(
+            getattr(part, _WHOLE, None) is whole for part in parts
+        ):
+            return whole
+        if all(isinstance(part, tf.IndexedSlices) for part in parts):
+            return self.slices(parts)
+        return self.joined(
+            [
+                tf.zeros(shard.shape, shard.dtype)
+                if part is None
+                else tf.convert_to_tensor(part)
+                for shard, part in zip(self._shards, parts, strict=True)
+            ]
+        )
 
     def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows; that of TensorFlow's variables, by which `tf.gather` does."""
@@ -262,44 +247,12 @@ class PartitionedVariable:
         count = len(self._shards)
         rows = tf.dynamic_partition(local, owners, count)
 
-        def look_up(_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-            order = tf.dynamic_partition(tf.range(tf.size(unique)), owners, count)
-            found = [
-                shard.sparse_read(part)
-                for shard, part in zip(self._shards, rows, strict=True)
-            ]
-
-            def gradient(upstream: tf.Tensor) -> PartitionedSlices:
-                parts = tf.dynamic_partition(upstream, owners, count)
-                slices = [
-                    tf.IndexedSlices(part, where, _static_shape(shard))
-                    for part, where, shard in zip(
-                        parts, rows, self._shards, strict=True
-                    )
-                ]
-                return self.slices(slices)
-
-            return tf.dynamic_stitch(order, found), gradient
-
-        return self.differentiable(look_up)
-
-    def differentiable(self, function: Callable[..., Any], *args: tf.Tensor) -> Any:
-        """Applies a function of this variable whose gradient is written out.
-
-        Args:
-            function: Of the handle and `args`; returns its result, and a function of
-                the gradients by it that returns those by the variable and by `args`,
-                as for `tf.custom_gradient`.
-            *args: Tensors.
-
-        Returns:
-            The result.
-        """
-        if self.trainable:
-            # Reading a trainable variable tells the tape of it, but the shards read
-            # here are not trainable.
-            _tf.watch(self)
-        return tf.custom_gradient(function)(self.handle, *args)
+        order = tf.dynamic_partition(tf.range(tf.size(unique)), owners, count)
+        found = [
+            shard.sparse_read(part)
+            for shard, part in zip(self._shards, rows, strict=True)
+        ]
+        return tf.dynamic_stitch(order, found)
 
     def slices(self, shards: Sequence[tf.IndexedSlices]) -> PartitionedSlices:
         """Returns a gradient of rows, from those of each shard."""
@@ -314,7 +267,6 @@ class PartitionedVariable:
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
         """Sets the value, or adds what changed since this step read it."""
-        self._check_write()
         if (seen := self._seen()) is not None:
             seen.assign(value, *args, **kwargs)
             return
@@ -356,7 +308,6 @@ class PartitionedVariable:
         self._each_with_part_of(delta, "scatter_update")
 
     def _each_with_part_of(self, delta: Any, method: str) -> None:
-        self._check_write()
         self._view = None
         if (seen := self._seen()) is not None:
             getattr(seen, method)(delta)
@@ -437,10 +388,6 @@ class PartitionedVariable:
 def _static_shape(shard: ParameterServerVariable) -> tf.Tensor:
     # `tf.shape` would read the shard.
     return tf.constant(shard.shape.as_list(), tf.int64)
-
-
-def _unchanged(upstream: tf.Tensor) -> tf.Tensor:
-    return upstream
 
 
 def _operator(name: str) -> Callable[..., tf.Tensor]:
