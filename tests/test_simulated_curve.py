@@ -111,6 +111,21 @@ def test_the_curve_of_a_simulated_program_is_found_again(cost, hosts, other):
         assert abs(point.error) < 0.1
 
 
+def test_what_an_order_of_messages_and_fewer_bits_would_give():
+    cost = replace(ON_LINKS[0], steps_per_message=10, idle=0.0, worker_cpu=0.001)
+    measured = made(cost, ON_LINKS[1], (1,))
+    points = [
+        predict(measured, "asynchronous", steps=400, **options).points[0]
+        for options in ({}, {"segments": 2}, {"wire_dtype": "bfloat16"})
+    ]
+    as_it_is, in_segments, narrow = (point.predicted for point in points)
+    assert in_segments > 1.2 * as_it_is
+    assert narrow > 1.5 * as_it_is
+    assert [point.measured is None for point in points] == [False, True, True]
+    with pytest.raises(ValueError, match="'bfloat16' or None; received 'int8'"):
+        predict(measured, "asynchronous", wire_dtype="int8")
+
+
 def test_the_costs_of_a_step_are_found_again():
     cost, hosts = ON_LINKS
     found = cost_of(made(cost, hosts), "asynchronous")

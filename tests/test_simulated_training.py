@@ -28,6 +28,7 @@ costs = st.builds(
     parallelism=st.floats(0.5, 2.0),
     spread=st.sampled_from([0.0, 0.1, 0.5]),
     fullest_ps=st.sampled_from([1.0, 0.5, 0.3]),
+    segments=st.integers(1, 3),
 )
 hosts = st.builds(
     Hosts,
@@ -50,6 +51,25 @@ def test_no_run_is_faster_than_its_parts(cost, hosts, workers, policy):
     if not cost.spread:
         most = (found.steps + workers) / found.steps * workers / cost.alone(hosts)
         assert found.steps_per_second <= most
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4])
+@pytest.mark.parametrize("policy", [Asynchronous(), BoundedStaleness(3)])
+def test_segments_use_both_directions_of_a_link(segments, policy):
+    """Of n segments, a step takes (n + 1) / n of one direction in place of two."""
+    cost = StepCost(
+        worker_cpu=1e-6,
+        pulled=1e6,
+        pushed=1e6,
+        steps_per_message=100,
+        spread=0.0,
+        fullest_ps=0.1,
+        segments=segments,
+    )
+    found = simulate(cost, Hosts(rate=25e6), 1, policy, steps=2000)
+    # A step that a policy may let wait reads nothing before it starts.
+    directions = 1 + 1 / segments if policy == Asynchronous() else 2
+    assert found.steps_per_second == pytest.approx(25 / directions, rel=0.02)
 
 
 @pytest.mark.slow

@@ -466,5 +466,7 @@ def test_large_weights_are_split_by_default(strategy):
     large, *small = model.weights
     assert [tuple(each.shape) for each in shards(large)] == [(392, 256)] * 2
     assert len({each.device for each in shards(large)}) == 2
+    with pytest.raises(AttributeError, match=r"in shards on 2 ps.*tf\.GradientTape"):
+        large.value.handle  # noqa: B018
     for each in (*small, table.embeddings, whole.kernel):
         assert not isinstance(each._value, PartitionedVariable)

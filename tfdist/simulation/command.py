@@ -51,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
                 own_hosts=options.own_hosts,
                 cores=options.cores,
                 steps_per_epoch=options.steps_per_epoch,
+                segments=options.segments,
+                wire_dtype=options.wire_dtype,
                 steps=options.steps,
             )
             for policy in policies
@@ -100,6 +102,21 @@ def _flags() -> flags.FlagValues:
         "The steps of an epoch, at whose end workers wait for each other; 0 for an "
         "endless one. By default as measured.",
         lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "segments",
+        1,
+        "In how many parts a worker's gradients go out one after the other: as many as ps, "
+        "if steps were measured before large weights were split over these.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "wire_dtype",
+        None,
+        ["bfloat16"],
+        "Have weights and gradients travel in half of the bits that were measured.",
         flag_values=values,
     )
     flags.DEFINE_integer(

@@ -16,7 +16,7 @@ class Gate:
         self._count = self._sum = 0
         self.max_staleness = 0
         # Looking at all workers at each event would take most of the time.
-        self._is_free = is_free(policy)
+        self.is_free = is_free(policy)
         self.has_rounds = getattr(policy, "replicas_to_aggregate", 1) > 1
         self._began: dict[int, int] = {}
         self._writing = 0
@@ -29,7 +29,7 @@ class Gate:
     def start(self, worker: int) -> Event:
         """Returns the event at which a worker's step may start."""
         event = self._waiting[worker] = Event()
-        if self._is_free:
+        if self.is_free:
             self._began[worker] = self._count - self._writing
             event.happen()
         else:
@@ -39,7 +39,7 @@ class Gate:
     def write(self, worker: int) -> Event:
         """Returns the event at which a step may write; its value is whether it counts."""
         event = self._waiting[worker] = Event()
-        if self._is_free:
+        if self.is_free:
             self._writing += 1
             self._note(self._count - self._began[worker])
             event.happen(True)
@@ -50,7 +50,7 @@ class Gate:
     def finish(self, worker: int) -> None:
         """Ends a worker's step."""
         self._writing -= 1
-        if not self._is_free:
+        if not self.is_free:
             self._tell(self._schedule.finished(worker))
 
     def _tell(self, released: Released) -> None:

@@ -145,6 +145,7 @@ class _Training:
     ) -> None:
         self._cost, self._hosts = cost, hosts
         self._gate = Gate(for_workers(policy, workers))
+        self._overlaps = cost.segments > 1 and self._gate.is_free
         # The last round of an epoch could be one of too few gradients.
         self._epoch_steps = 0 if self._gate.has_rounds else epoch_steps
         if self._epoch_steps:
@@ -211,14 +212,19 @@ class _Training:
             steps = yield self._messages.take()
             self._lose(EPOCH if is_last else self._parts.chief_name, began, 0.0)
             yield from self._move(self._cost.fed * steps, self._parts.chief_link)
-            for _ in range(steps):
+            is_pulled = False
+            for step in range(steps):
                 yield from self._allowed(self._gate.start(worker))
+                if not is_pulled:
+                    yield from self._pull(1)
                 yield from self._compute()
+                # A step that a policy may let wait reads its weights when it starts.
+                is_pulled = self._overlaps and step + 1 < steps
                 if self._gate.has_rounds:  # It is written where it is counted.
-                    yield from self._write()
+                    yield from self._write(is_pulled)
                 counts = yield from self._allowed(self._gate.write(worker))
                 if counts and not self._gate.has_rounds:
-                    yield from self._write()
+                    yield from self._write(is_pulled)
                 self._gate.finish(worker)
                 self._count(counts)
             self._room.put()
@@ -229,17 +235,37 @@ class _Training:
         self._lose(POLICY, began, 0.0)
         return value
 
-    def _compute(self) -> Steps:
+    def _pull(self, segments: int) -> Steps:
         cost, parts = self._cost, self._parts
-        yield from self._do(cost.ps_cpu / 2, parts.ps, parts.ps_parallelism)
-        yield from self._move(cost.pulled, parts.links_out)
-        yield from self._do(cost.worker_cpu, parts.worker, parts.worker_cores)
-        yield sleep(self._simulator, cost.idle * self._factor())
+        yield from self._do(cost.ps_cpu / 2 / segments, parts.ps, parts.ps_parallelism)
+        yield from self._move(cost.pulled / segments, parts.links_out)
 
-    def _write(self) -> Steps:
+    def _compute(self) -> Steps:
+        yield from self._do(
+            self._cost.worker_cpu, self._parts.worker, self._parts.worker_cores
+        )
+        yield sleep(self._simulator, self._cost.idle * self._factor())
+
+    def _push(self, segments: int) -> Steps:
         cost, parts = self._cost, self._parts
-        yield from self._move(cost.pushed, parts.links_in)
-        yield from self._do(cost.ps_cpu / 2, parts.ps, parts.ps_parallelism)
+        yield from self._move(cost.pushed / segments, parts.links_in)
+        yield from self._do(cost.ps_cpu / 2 / segments, parts.ps, parts.ps_parallelism)
+
+    def _write(self, pulls: bool) -> Steps:
+        """Pushes the gradients, and pulls the weights of the next step if asked to."""
+        if not pulls:
+            yield from self._push(1)
+            return
+        segments, pulled = self._cost.segments, Event()
+        pulled.happen()
+        for _ in range(segments):
+            yield from self._push(segments)
+            pulled = Process(self._simulator, self._after(pulled, self._pull(segments)))
+        yield pulled
+
+    def _after(self, event: Event, steps: Steps) -> Steps:
+        yield event
+        yield from steps
 
     def _move(self, amount: float, uses: Mapping[Resource, float]) -> Steps:
         """Moves bytes between a worker and the chief, or all ps."""

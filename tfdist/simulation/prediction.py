@@ -60,6 +60,8 @@ def predict(
     own_hosts: bool = False,
     cores: float | None = None,
     steps_per_epoch: int | None = None,
+    segments: int = 1,
+    wire_dtype: str | None = None,
     steps: int = 0,
     seed: int = 0,
 ) -> Curve:
@@ -74,6 +76,11 @@ def predict(
         cores: The cores of each host, without other programs; by default as measured.
         steps_per_epoch: The steps of an epoch, at whose end the workers wait for each
             other; by default as measured. 0 for an endless epoch.
+        segments: In how many parts a worker's gradients go out one after the other, as
+            with large weights in shards over so many ps. As with the next one, the points
+            have no measured counterpart if it is given.
+        wire_dtype: "bfloat16" if weights and gradients travelled in half of the bits that
+            they had when they were measured.
         steps: How many steps to simulate at each size; see `simulate`.
         seed: Of the simulation.
 
@@ -81,7 +88,7 @@ def predict(
         CalibrationError: If the file does not tell what a step takes.
         ValueError: If the policy is malformed.
     """
-    cost = cost_of(measured, policy)
+    cost = _sent(cost_of(measured, policy), segments, wire_dtype)
     everything = [run for run in measured.runs if run.epochs]
     one_for_all = hosts_of(measured, everything)
     length = epoch_steps(everything) if steps_per_epoch is None else steps_per_epoch
@@ -106,7 +113,7 @@ def predict(
             seed=seed,
         )
         is_comparable = bool(runs) and not own_hosts and cores is None
-        is_comparable &= steps_per_epoch is None
+        is_comparable &= steps_per_epoch is None and segments == 1 and not wire_dtype
         points.append(
             Point(
                 workers=workers,
@@ -122,6 +129,18 @@ def predict(
             )
         )
     return Curve(policy, cost, tuple(points))
+
+
+def _sent(cost: StepCost, segments: int, wire_dtype: str | None) -> StepCost:
+    if wire_dtype not in (None, "bfloat16"):
+        raise ValueError(f"wire_dtype is 'bfloat16' or None; received {wire_dtype!r}")
+    share = 1.0 if wire_dtype is None else 0.5
+    return replace(
+        cost,
+        segments=segments,
+        pulled=share * cost.pulled,
+        pushed=share * cost.pushed,
+    )
 
 
 def sizes_of(measured: Sequence[int], up_to: int) -> list[int]:

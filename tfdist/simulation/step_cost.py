@@ -21,6 +21,9 @@ class StepCost:
         spread: The standard deviation of each part of a step, relative to its mean.
             Without any, workers fall into a rhythm in which they hardly meet.
         fullest_ps: The share of the bytes that is on the fullest ps.
+        segments: In how many parts, such as one per ps, a worker's gradients go out one
+            after the other. Between two steps of a message, each part of the weights comes
+            back while the gradient of the next part goes out.
 
     Raises:
         ValueError: If a number is out of range.
@@ -37,11 +40,12 @@ class StepCost:
     parallelism: float = 1.0
     spread: float = 0.1
     fullest_ps: float = 1.0
+    segments: int = 1
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            least = 1 if each.name == "steps_per_message" else 0
+            least = 1 if each.name in ("steps_per_message", "segments") else 0
             if not least <= value < math.inf:
                 raise ValueError(
                     f"{each.name} must be a finite number >= {least}; received {value!r}"
@@ -70,12 +74,19 @@ class StepCost:
         return self.idle + computing + serving + self.moving(hosts)
 
     def moving(self, hosts: "Hosts") -> float:
-        """Returns the seconds of such a step in which bytes move."""
-        moving = hosts.seconds_to_move(self.fed)
-        for amount in (self.pulled, self.pushed):
+        """Returns the seconds of such a step in which bytes move: the mean of a message."""
+
+        def seconds(amount: float) -> float:
             of_ps = amount * self.fullest_ps / hosts.rate_of_ps
-            moving += max(hosts.seconds_to_move(amount), of_ps)
-        return moving
+            return max(hosts.seconds_to_move(amount), of_ps)
+
+        apart = seconds(self.pulled) + seconds(self.pushed)
+        pull, push = seconds(self.pulled / self.segments), seconds(self.pushed / self.segments)
+        together = pull + (self.segments - 1) * max(pull, push) + push
+        last = apart / self.steps_per_message
+        return hosts.seconds_to_move(self.fed) + last + together * (
+            1 - 1 / self.steps_per_message
+        )
 
 
 @dataclass(frozen=True)
