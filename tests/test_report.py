@@ -1,10 +1,12 @@
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist import PlacedVariable, PlacementReport, VariableSpec, WorkerReport
+from tfdist.placement.link_use import LinkUse, Traffic
 
 
 def placed(name: str, elements: int, ps: int) -> PlacedVariable:
@@ -99,6 +101,30 @@ def test_a_straggler_is_named_with_its_steps():
     )
     assert line.split()[1:4:2] == ["3", "10"]
     assert "10% of the median worker's" in line
+
+
+SLOW = Traffic(pulled=1e6, pushed=1e6, segments=2, seconds_per_byte=4e-8)
+
+
+def test_waiting_for_a_link_is_named_with_what_would_take_less():
+    assert str(WorkerReport((30, 10), LinkUse(SLOW, 0.08))).splitlines()[-1] == (
+        "a step took 80.0 ms. By the rate of its link, a worker waits 25% of it for weights "
+        'and 50% for its gradients to arrive: wire_dtype="bfloat16" would take off about '
+        "38%, exchange=tfdist.Every(5) would take off about 60%"
+    )
+    narrow = replace(SLOW, pulled=5e5, pushed=5e5, is_narrow=True)
+    assert "bfloat16" not in str(LinkUse(narrow, 0.04))
+    for traffic in (
+        replace(SLOW, seconds_per_byte=0.0),
+        replace(SLOW, pulled=0, pushed=1),
+    ):
+        assert str(WorkerReport((30, 10), LinkUse(traffic, 0.08))).endswith("╯")
+
+
+@pytest.mark.parametrize("use", [LinkUse(SLOW, 0.01), LinkUse(SLOW, 1e-9)])
+def test_nobody_waits_for_longer_than_a_step(use):
+    assert 0 <= use.weights <= 1
+    assert 0 <= use.gradients <= 1
 
 
 def test_what_was_run_since_a_report():

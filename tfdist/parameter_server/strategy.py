@@ -4,6 +4,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -441,7 +442,8 @@ class ParameterServerStrategy(
     def worker_report(self) -> WorkerReport:
         """Asks every worker how many training steps of `fit` it has run.
 
-        A restarted worker counts from 0 again. With `min_workers`, one that is away
+        It also says how long a worker waits for its link in a step, and what would take
+        less of it. A restarted worker counts from 0 again. With `min_workers`, one that is away
         counts as 0.
 
         Raises:
@@ -449,7 +451,8 @@ class ParameterServerStrategy(
                 UnavailableError. Ask again once it is back. Never with fewer
                 `min_workers` than workers.
         """
-        return self._step_counter.report()
+        report = self._step_counter.report()
+        return replace(report, link_use=self.fit_driver.link_use())
 
     def check_placement_is_complete(self, weights: Iterable[Any] = ()) -> None:
         """Checks, before the first step, that the model matches the placement plan.

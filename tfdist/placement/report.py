@@ -9,6 +9,7 @@ import rich.console
 import rich.table
 
 from tfdist.placement.large_weights import LEAST_SPLIT
+from tfdist.placement.link_use import LinkUse
 from tfdist.placement.variable_spec import VariableSpec
 
 
@@ -104,9 +105,12 @@ class WorkerReport:
     Attributes:
         steps: One number per worker, in task index order. A restarted worker counts
             from its restart.
+        link_use: How long a worker waits for its link in a step; None if that is not
+            known, as before the first epoch of `fit`.
     """
 
     steps: tuple[int, ...]
+    link_use: LinkUse | None = None
 
     @property
     def stragglers(self) -> tuple[int, ...]:
@@ -148,7 +152,8 @@ class WorkerReport:
             table.add_row(str(worker), f"{steps:,}", share, note)
         table.add_section()
         table.add_row("all", f"{total:,}", "", "", style="bold")
-        return _render(table).rstrip("\n")
+        said = "" if self.link_use is None else str(self.link_use)
+        return (_render(table) + said).rstrip("\n")
 
 
 def _table(*headings: str) -> rich.table.Table:

@@ -81,11 +81,16 @@ class StepCost:
             return max(hosts.seconds_to_move(amount), of_ps)
 
         apart = seconds(self.pulled) + seconds(self.pushed)
-        pull, push = seconds(self.pulled / self.segments), seconds(self.pushed / self.segments)
+        pull, push = (
+            seconds(self.pulled / self.segments),
+            seconds(self.pushed / self.segments),
+        )
         together = pull + (self.segments - 1) * max(pull, push) + push
         last = apart / self.steps_per_message
-        return hosts.seconds_to_move(self.fed) + last + together * (
-            1 - 1 / self.steps_per_message
+        return (
+            hosts.seconds_to_move(self.fed)
+            + last
+            + together * (1 - 1 / self.steps_per_message)
         )
 
 

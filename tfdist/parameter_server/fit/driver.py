@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -36,6 +37,8 @@ from tfdist.parameter_server.fit.staleness_logs import measure_staleness
 from tfdist.parameter_server.fit.step_time import StepTime
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
+from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.placement.link_use import LinkUse
 
 _log = logging.getLogger("tfdist")
 
@@ -73,6 +76,7 @@ class ParameterServerDriver(DefaultDriver):
         self._lease_readers = LeaseReaders(SharedFiles(strategy))
         self._step_time = StepTime(lambda: in_flight.steps_finished)
         self._method = ""
+        self._traced: Callable[[], WorkerFunction | None] = lambda: None
         self.fits = 0
         self.is_within_epoch = False
 
@@ -230,6 +234,20 @@ class ParameterServerDriver(DefaultDriver):
         self.is_within_epoch = True
         yield from steps
         self.is_within_epoch = False
+
+    def note_step(self, traced: WorkerFunction) -> None:
+        """Takes note of the last step that was traced to train a model."""
+        self._traced = weakref.ref(traced)
+
+    def link_use(self) -> LinkUse | None:
+        """Returns how long a worker waited for its link; None before an epoch of `fit`.
+
+        Nor is it known of steps that write together, or keep values.
+        """
+        seconds, traced = self._step_time.seconds, self._traced()
+        if seconds is None or traced is None or not traced.writes_each_step:
+            return None
+        return LinkUse(traced.step.traffic, seconds * self.strategy.num_replicas)
 
     def pipeline_report(
         self, dataset: Any, batches: int, step_seconds: float | None

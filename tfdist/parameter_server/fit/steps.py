@@ -237,6 +237,8 @@ class WorkerSteps:
             check_captures(traced.step.function, self._model)
             _tell_of_seeds(traced.step.seeded, traced.step.not_copied)
             self._traced[structure.key, gate] = traced
+            if self._is_training:
+                self._strategy.fit_driver.note_step(traced)
         return self._traced[structure.key, gate]
 
     def _caching(self, step: StepGraph) -> CachedSteps:

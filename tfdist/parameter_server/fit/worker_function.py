@@ -44,6 +44,7 @@ class WorkerFunction:
 
     Attributes:
         step: The step.
+        writes_each_step: Whether each step reads from the ps and writes there.
         cached_steps: The step on what its worker keeps, if it keeps anything.
     """
 
@@ -76,6 +77,7 @@ class WorkerFunction:
 
         # Steps with local copies write together, and take one turn.
         alone = caching is None and strategy.exchange.steps == 1
+        self.writes_each_step = alone
         if not alone:
             run = leaving_updates_to_keras(run)
 

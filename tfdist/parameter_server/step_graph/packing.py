@@ -18,6 +18,7 @@ from tfdist.parameter_server.step_graph.tasks import (
     tasks_of,
 )
 from tfdist.parameter_server.step_graph.used_inputs import used_inputs
+from tfdist.placement.link_use import Traffic
 
 LARGEST_PACKED = 2**20
 """The size, in bytes, from which a tensor travels alone.
@@ -36,10 +37,12 @@ class PackedGraph:
     Attributes:
         definition: The `GraphDef`, without the placeholders of the inputs.
         messages: What the tasks send each other in one step.
+        traffic: How many bytes that is, of tensors of known shapes.
     """
 
     definition: Any
     messages: tuple[Message, ...]
+    traffic: Traffic
 
 
 def pack(
@@ -144,12 +147,24 @@ class _Packing:
         kept = [self._definitions[n.name] for n in self._nodes if n.name not in given]
         del self._graph_def.node[:]
         self._graph_def.node.extend([*kept, *made])
-        return PackedGraph(self._graph_def, tuple(on_wire))
+        traffic = Traffic(
+            pulled=sum(
+                self._bytes(each) for each in on_wire if each.receiver == WORKER
+            ),
+            pushed=sum(self._bytes(each) for each in on_wire if each.sender == WORKER),
+            segments=max(len({*waits, *waits.values()}), 1),
+            seconds_per_byte=seconds_per_byte,
+            is_narrow=bool(self._narrow),
+        )
+        return PackedGraph(self._graph_def, tuple(on_wire), traffic)
 
     def _bytes(self, message: Message) -> int:
         """Returns how many bytes a message has at least: those of known shapes."""
-        tensors = map(self._tensor, message.outputs)
-        return sum((t.shape.num_elements() or 0) * t.dtype.size for t in tensors)
+        return sum(
+            (self._tensor(each).shape.num_elements() or 0)
+            * (tf.bfloat16 if self._is_narrow(each) else self._tensor(each).dtype).size
+            for each in message.outputs
+        )
 
     def _node(self, op: tf.Operation) -> Node:
         # A handle is not sent: what uses it runs where the resource is.

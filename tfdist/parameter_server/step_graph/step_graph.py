@@ -20,6 +20,7 @@ from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
 from tfdist.parameter_server.step_graph.used_inputs import without_unused_handles
+from tfdist.placement.link_use import Traffic
 
 
 class StepGraph:
@@ -113,6 +114,11 @@ class StepGraph:
     def messages(self) -> tuple[Message, ...]:
         """What the worker and the ps send each other in one step."""
         return self._packed.messages
+
+    @property
+    def traffic(self) -> Traffic:
+        """How many bytes that is, and how fast the link is."""
+        return self._packed.traffic
 
     @property
     def size(self) -> int:

@@ -1,0 +1,75 @@
+"""How long a worker waits for its link in a step, and what would take less. Pure."""
+
+from dataclasses import dataclass
+
+LEAST_SHARE = 0.1
+"""Of a step; if links take less, nothing is said about them."""
+
+_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a step moves between a worker and the ps.
+
+    Attributes:
+        pulled: Bytes to the worker.
+        pushed: Bytes from the worker.
+        segments: In how many parts, one after the other, the large ones are pushed.
+        seconds_per_byte: How long the worker's link takes; 0 if it is not what binds.
+        is_narrow: Whether weights and gradients travel in bfloat16.
+    """
+
+    pulled: float
+    pushed: float
+    segments: int = 1
+    seconds_per_byte: float = 0.0
+    is_narrow: bool = False
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """The share of a worker's step in which it waits for its link: an estimate.
+
+    From bytes and the rate of the link, as if nothing else used it. What is pulled while a
+    later segment is pushed takes no time of its own.
+
+    Attributes:
+        traffic: What a step moves.
+        step_seconds: How long a step took on a worker, in the last epoch of `fit`.
+
+    >>> use = LinkUse(Traffic(1e6, 1e6, 2, 4e-8), 0.08)
+    >>> use.weights, use.gradients
+    (0.25, 0.5)
+    """
+
+    traffic: Traffic
+    step_seconds: float
+
+    @property
+    def weights(self) -> float:
+        """The share in which it waits for weights."""
+        return self._share(self.traffic.pulled / self.traffic.segments)
+
+    @property
+    def gradients(self) -> float:
+        """The share in which its gradients are under way, and the next weights wait."""
+        return self._share(self.traffic.pushed)
+
+    def _share(self, amount: float) -> float:
+        return min(amount * self.traffic.seconds_per_byte / self.step_seconds, 1.0)
+
+    def __str__(self) -> str:
+        share = min(self.weights + self.gradients, 1.0)
+        if share < LEAST_SHARE:
+            return ""
+        ways = [] if self.traffic.is_narrow else [('wire_dtype="bfloat16"', share / 2)]
+        ways.append((f"exchange=tfdist.Every({_STEPS})", share * (1 - 1 / _STEPS)))
+        saved = ", ".join(
+            f"{way} would take off about {each:.0%}" for way, each in ways
+        )
+        return (
+            f"a step took {1e3 * self.step_seconds:,.1f} ms. By the rate of its link, a worker "
+            f"waits {self.weights:.0%} of it for weights and {self.gradients:.0%} for its "
+            f"gradients to arrive: {saved}"
+        )
