@@ -9,7 +9,7 @@ class Workload:
     """What every contender trains.
 
     Attributes:
-        model: `mlp`, `cnn` or `recommender`.
+        model: `mlp`, `cnn`, `deep` or `recommender`.
         optimizer: `sgd` or `adam`.
         learning_rate: Of the optimizer.
         batch_size: Examples per step.
@@ -55,11 +55,13 @@ _ON_ROWS = (
     *("paddle", "tfdist-x1", "tfdist-x10", "tfdist-x100"),
     *("tfdist-every5", "tfdist-every10", "keras-x1", "keras-x100"),
 )
+_TFDIST = ("tfdist-x1", "tfdist-x10", "tfdist-bfloat16", "keras-x1")
 WORKLOADS = {
     "mlp-sgd": Workload("mlp", "sgd", 0.05),
     "mlp-adam": Workload("mlp", "adam", 1e-3),
     "cnn-sgd": Workload("cnn", "sgd", 0.05),
     "cnn-adam": Workload("cnn", "adam", 1e-3),
+    "deep-sgd": Workload("deep", "sgd", 0.01, 16, _TFDIST),
     "recommender": Workload("recommender", "sgd", 0.1, 512, _ON_ROWS),
 }
 """By the name that `--workloads` takes."""

@@ -143,7 +143,8 @@ def test_large_messages_take_turns_and_nothing_waits_forever(
     sent = messages.messages(nodes)
     sizes = st.sampled_from([0.0, messages.LEAST_IN_TURN])
     seconds = data.draw(st.lists(sizes, min_size=len(sent), max_size=len(sent)))
-    waits = messages.in_turn("worker", sent, seconds)
+    order = messages.in_order(nodes)
+    waits = messages.in_turn("worker", sent, seconds, order)
     run(nodes, sent, waits)
     # Of those that could travel at one time, all but the first wait, each for another.
     large = [
@@ -153,6 +154,18 @@ def test_large_messages_take_turns_and_nothing_waits_forever(
     assert len(set(waits.values())) == len(waits)
     assert len(large) - len(waits) == len({sent[i].level for i in large})
     assert all(sent[i].level == sent[j].level for i, j in waits.items())
+    # First goes what is computed first, and what follows comes after what it waits for.
+    places = [node.name for node in order]
+
+    def computed(i: int) -> int:
+        outputs = [name for name, _ in sent[i].outputs]
+        return max(map(places.index, [*outputs, *sent[i].signals]))
+
+    assert all(computed(j) <= computed(i) for i, j in waits.items())
+    seen = [i for i in large if i not in waits]
+    for i, j in waits.items():
+        assert j in seen
+        seen.append(i)
 
 
 def step_of_two_layers(learning_rate_on: str) -> list[Node]:

@@ -1,5 +1,6 @@
 """Workloads: the same images, initial weights and batches for every contender."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +10,20 @@ from peer_programs.control import Task
 
 CLASSES = 10
 _TRAIN = 4000
+DEEP = (32, 32, 32, 64, 64, 64, *[128] * 5, *[256] * 8, 512)
+"""The channels of the 20 convolutions of the deep model, of 3 by 3."""
+
+
+def _deep() -> list[tuple[int, ...]]:
+    kernels = [(3, 3, a, b) for a, b in itertools.pairwise((1, *DEEP))]
+    shapes = [shape for kernel in kernels for shape in (kernel, kernel[-1:])]
+    return [*shapes, (DEEP[-1], CLASSES), (CLASSES,)]
+
+
 _SHAPES = {
     "mlp": [(784, 256), (256,), (256, 10), (10,)],
     "cnn": [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (1024, 10), (10,)],
+    "deep": _deep(),
     # Above the rows of its tables, which every contender draws itself.
     "recommender": [(32, 64), (64,), (64, 1), (1,)],
 }

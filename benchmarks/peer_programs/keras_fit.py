@@ -4,6 +4,7 @@ A run of requests for the same number of steps is one `fit` with an epoch for ea
 a user's program; nothing is built or traced between them.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from peer_programs.control import Control, Task
-from peer_programs.data import data_of, initial_weights
+from peer_programs.data import DEEP, data_of, initial_weights
 
 
 def _strategy(task: Task) -> Any:
@@ -39,6 +40,17 @@ def _layers(keras: Any, model: str) -> list[Any]:
     layers = keras.layers
     if model == "mlp":
         return [keras.Input((784,)), layers.Dense(256, activation="relu")]
+    if model == "deep":
+        # A half of the pixels on each side where there are more channels.
+        strides = [1 + (a != b) for a, b in itertools.pairwise((1, *DEEP))]
+        return [
+            keras.Input((28, 28, 1)),
+            *(
+                layers.Conv2D(channels, 3, stride, "same", activation="relu")
+                for channels, stride in zip(DEEP, strides, strict=True)
+            ),
+            layers.GlobalAveragePooling2D(),
+        ]
     return [
         keras.Input((28, 28, 1)),
         layers.Conv2D(32, 5, activation="relu"),

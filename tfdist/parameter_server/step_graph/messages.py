@@ -13,6 +13,7 @@ No cycle can result: a message waits for nodes of its own level at most, and wha
 brings is used at higher levels only.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -152,32 +153,42 @@ def _together(
 
 
 def in_turn(
-    task: str, sent: Sequence[Message], seconds: Sequence[float]
+    task: str, sent: Sequence[Message], seconds: Sequence[float], nodes: Iterable[Node]
 ) -> dict[int, int]:
     """Returns which large messages of a task wait until another has arrived.
 
     The link of a task carries what it sends at one time either side by side, so that all
     arrive at the end, or one after the other, so that those who receive the first can
     answer while the next is under way. A link that carries both directions at once is then
-    used in both. After the priorities of ByteScheduler (Peng et al., SOSP 2019) and P3
-    (Jayarajan et al., SysML 2019), with a ps in place of a layer.
+    used in both. First goes what is computed first: the gradients of the last layers, while
+    those of the first are computed. After the priorities of ByteScheduler (Peng et al.,
+    SOSP 2019) and P3 (Jayarajan et al., SysML 2019).
 
     Args:
         task: The task that sends them: the worker.
         sent: All messages of a step.
         seconds: How long the link takes for each of them.
+        nodes: All nodes of the step, in an order in which they can be computed.
 
     Returns:
         By the index of a message, that of the one it waits for.
     """
-    last: dict[int, int] = {}
-    waits: dict[int, int] = {}
-    for i, (message, time) in enumerate(zip(sent, seconds, strict=True)):
-        if message.sender == task and time >= LEAST_IN_TURN:
-            if message.level in last:
-                waits[i] = last[message.level]
-            last[message.level] = i
-    return waits
+    computed = {node.name: place for place, node in enumerate(nodes)}
+
+    def ready(index: int) -> tuple[int, int]:
+        sources = (*(name for name, _ in sent[index].outputs), *sent[index].signals)
+        return sent[index].level, max(computed[each] for each in sources)
+
+    large = [
+        i
+        for i, message in enumerate(sent)
+        if message.sender == task and seconds[i] >= LEAST_IN_TURN
+    ]
+    return {
+        after: before
+        for before, after in itertools.pairwise(sorted(large, key=ready))
+        if sent[before].level == sent[after].level
+    }
 
 
 def via(task: str, nodes: Iterable[Node]) -> list[Node]:

@@ -125,22 +125,26 @@ class _Packing:
     def packed(self, seconds_per_byte: float) -> PackedGraph:
         self._copy_constants()
         self._relay()
-        sent = messages.messages(self._nodes)
-        seconds = [seconds_per_byte * self._bytes(message) for message in sent]
-        waits = messages.in_turn(WORKER, sent, seconds)
+        sent = [
+            part
+            for message in messages.messages(self._nodes)
+            for part in self._parts(message)
+        ]
+        seconds = [seconds_per_byte * self._bytes(each) for each in sent]
+        waits = messages.in_turn(WORKER, sent, seconds, messages.in_order(self._nodes))
+        takes_turns = {*waits, *waits.values()}
+        arrived: dict[int, str] = {}
         made: list[Any] = []
         # By task, what replaces an input there.
         replaced: dict[str, dict[str, str]] = defaultdict(dict)
-        on_wire: list[Message] = []
-        arrived: dict[int, list[str]] = {i: [] for i in (*waits, *waits.values())}
-        for i, message in enumerate(sent):
-            name, before = f"message_{i}", arrived[waits[i]] if i in waits else ()
-            for j, part in enumerate(self._parts(message)):
-                on_wire.append(part)
-                several = len(part.outputs) + len(part.signals) > 1
-                if several or i in arrived or any(map(self._is_narrow, part.outputs)):
-                    received = self._pack(f"{name}_{j}", part, before, made, replaced)
-                    arrived.get(i, []).append(received)
+        # What waits comes after what it waits for.
+        for i in (*(i for i in range(len(sent)) if i not in waits), *waits):
+            part = sent[i]
+            several = len(part.outputs) + len(part.signals) > 1
+            is_narrow = any(map(self._is_narrow, part.outputs))
+            if several or is_narrow or i in takes_turns:
+                before = [arrived[waits[i]]] if i in waits else []
+                arrived[i] = self._pack(i, part, before, made, replaced)
         for node in self._nodes:
             rewire(self._definitions[node.name], replaced[node.task])
         given = {tensor.op.name for tensor in self._graph.inputs}
@@ -148,15 +152,13 @@ class _Packing:
         del self._graph_def.node[:]
         self._graph_def.node.extend([*kept, *made])
         traffic = Traffic(
-            pulled=sum(
-                self._bytes(each) for each in on_wire if each.receiver == WORKER
-            ),
-            pushed=sum(self._bytes(each) for each in on_wire if each.sender == WORKER),
-            segments=max(len({*waits, *waits.values()}), 1),
+            pulled=sum(self._bytes(each) for each in sent if each.receiver == WORKER),
+            pushed=sum(self._bytes(each) for each in sent if each.sender == WORKER),
+            segments=max(len(takes_turns), 1),
             seconds_per_byte=seconds_per_byte,
             is_narrow=bool(self._narrow),
         )
-        return PackedGraph(self._graph_def, tuple(on_wire), traffic)
+        return PackedGraph(self._graph_def, tuple(sent), traffic)
 
     def _bytes(self, message: Message) -> int:
         """Returns how many bytes a message has at least: those of known shapes."""
@@ -272,7 +274,7 @@ class _Packing:
 
     def _pack(
         self,
-        name: str,
+        index: int,
         message: Message,
         before: Sequence[str],
         made: list[Any],
@@ -281,14 +283,14 @@ class _Packing:
         """Packs a message, and returns the operation that receives it.
 
         Args:
-            name: How the names of its operations begin.
+            index: Which of those of the step it is.
             message: What travels at once.
             before: Operations of any task for which it waits.
             made: Where its operations are added.
             replaced: By task, where it is added what replaces an input there.
         """
-        sender = Builder(f"{name}/send", device_of(message.sender))
-        receiver = Builder(f"{name}/receive", device_of(message.receiver))
+        sender = Builder(f"message_{index}/send", device_of(message.sender))
+        receiver = Builder(f"message_{index}/receive", device_of(message.receiver))
         here = replaced[message.receiver]
         waits = [*message.signals, *before]
         parts = [self._part(each, sender) for each in message.outputs]
