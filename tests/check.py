@@ -70,7 +70,7 @@ def selections(part: str, seed: int) -> list[list[str]]:
     in_two += ["--max-worker-restart=3", f"--randomly-seed={seed}", f"--part={part}"]
     if part == parts.GATE:
         # What makes it long is to be seen in each run.
-        in_two += ["--durations=20", "--durations-min=3"]
+        in_two += ["--durations=40", "--durations-min=3"]
         return [
             [*in_two, "-m", "not cluster", str(TESTS)],
             [*in_two, "-m", "cluster", *_paths(parts.OF_CLUSTERS)],

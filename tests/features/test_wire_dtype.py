@@ -103,8 +103,10 @@ def test_half_of_the_bytes(strategy, sent, monkeypatch, shards, optimizer):
         sent.functions.clear()
         model.fit(x, y, batch_size=BATCH, verbose=0)
         found[wire_dtype] = bytes_between_tasks(sent.functions[0].graph)
-        traffic = strategy.worker_report().link_use.traffic
-        assert 10 * (traffic.pulled + traffic.pushed) == found[wire_dtype]
+        traffic = strategy.fit_driver.traffic()
+        # Where `Lamb` looks at all shards, these also go from ps to ps.
+        if optimizer != "Lamb" or shards == 1:
+            assert 10 * (traffic.pulled + traffic.pushed) == found[wire_dtype]
         assert traffic.is_narrow == (wire_dtype is not None)
         # An evaluation sees the weights as the ps have them.
         weights = model.get_weights()

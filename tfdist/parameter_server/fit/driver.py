@@ -38,7 +38,7 @@ from tfdist.parameter_server.fit.step_time import StepTime
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
-from tfdist.placement.link_use import LinkUse
+from tfdist.placement.link_use import LinkUse, Traffic
 
 _log = logging.getLogger("tfdist")
 
@@ -239,15 +239,19 @@ class ParameterServerDriver(DefaultDriver):
         """Takes note of the last step that was traced to train a model."""
         self._traced = weakref.ref(traced)
 
-    def link_use(self) -> LinkUse | None:
-        """Returns how long a worker waited for its link; None before an epoch of `fit`.
-
-        Nor is it known of steps that write together, or keep values.
-        """
-        seconds, traced = self._step_time.seconds, self._traced()
-        if seconds is None or traced is None or not traced.writes_each_step:
+    def traffic(self) -> Traffic | None:
+        """Returns what a step to train moves; None if none was traced, or it keeps values."""
+        traced = self._traced()
+        if traced is None or not traced.writes_each_step:
             return None
-        return LinkUse(traced.step.traffic, seconds * self.strategy.num_replicas)
+        return traced.step.traffic
+
+    def link_use(self) -> LinkUse | None:
+        """Returns how long a worker waited for its link; None before an epoch of `fit`."""
+        seconds, traffic = self._step_time.seconds, self.traffic()
+        if seconds is None or traffic is None:
+            return None
+        return LinkUse(traffic, seconds * self.strategy.num_replicas)
 
     def pipeline_report(
         self, dataset: Any, batches: int, step_seconds: float | None
