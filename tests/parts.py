@@ -319,8 +319,6 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_a_threshold_of_zero_is_todays_step",
         "test_no_change_of_a_worker_is_lost",
         "test_no_change_of_a_row_is_lost",
-        "test_one_worker_computes_what_one_process_does[momentum]",
-        "test_rows_that_stay_are_those_of_today[adam]",
     ),
     "features/test_wire_dtype": ("test_half_of_the_bytes[2-SGD]",),
     "test_estimator_cluster": (
@@ -342,7 +340,6 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "test_mnist_cluster": ("test_five_processes_train_and_report",),
     "test_multi_worker": (
         "test_trains_like_one_process[uneven]",
-        "test_trains_like_one_process[custom_step]",
         "test_trains_like_one_process[rows_of_steps_in_one_call]",
     ),
     "test_recovery_cluster": (

@@ -2,7 +2,7 @@
 
 import io
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import rich.box
 import rich.console
@@ -110,7 +110,7 @@ class WorkerReport:
     """
 
     steps: tuple[int, ...]
-    link_use: LinkUse | None = None
+    link_use: LinkUse | None = field(default=None, repr=False)
 
     @property
     def stragglers(self) -> tuple[int, ...]:
