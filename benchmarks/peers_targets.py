@@ -44,13 +44,7 @@ class Target:
         return ratio >= self.bound if self.of == _RATE else ratio <= self.bound
 
 
-_ON_LINKS = tuple(
-    Target(f"{MAIN}, links of {link}", contender, ("mxnet",), _RATE, bound)
-    for link in ("200mbit", "1gbit")
-    for contender, bound in (("tfdist-x10", 1.8), ("tfdist-bfloat16", 3.4))
-)
 TARGETS = (
-    *_ON_LINKS,
     Target(MAIN, "tfdist-x10", ("mxnet",), _RATE, 1.2),
     Target(MAIN, "tfdist-x1", ("mxnet",), _RATE, 1.0),
     Target(MAIN, "tfdist-every10", ("paddle",), _RATE, 1.2),
