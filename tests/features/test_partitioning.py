@@ -444,8 +444,11 @@ def test_tapes_around_what_reads(strategy, regression, kind, layer):
     assert_trains_as_plain_keras(model, functional(kind, layer), regression)
 
 
-@pytest.mark.feature("A large weight is split over the ps by default")
-def test_large_weights_are_split_by_default(strategy):
+@pytest.mark.feature("A large weight is split over the ps where links are slow")
+@pytest.mark.parametrize("binds", [False, True], ids=["fast", "slow"])
+def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, binds):
+    monkeypatch.setattr(strategy.extended, "_link_binds", binds)
+
     def build():
         keras.utils.set_random_seed(3)
         hidden = layers.Dense(256, kernel_initializer="random_normal")
@@ -464,6 +467,9 @@ def test_large_weights_are_split_by_default(strategy):
     for ours, theirs in zip(model.get_weights(), build().get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     large, *small = model.weights
+    if not binds:
+        assert not isinstance(large.value, PartitionedVariable)
+        return
     assert [tuple(each.shape) for each in shards(large)] == [(392, 256)] * 2
     assert len({each.device for each in shards(large)}) == 2
     with pytest.raises(AttributeError, match=r"in shards on 2 ps.*tf\.GradientTape"):

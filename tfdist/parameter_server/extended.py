@@ -92,6 +92,10 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         """How long the link of a worker takes for a byte; 0 if it is not what binds."""
         return seconds_per_byte(self._container_strategy())
 
+    @functools.cached_property
+    def _link_binds(self) -> bool:
+        return self.seconds_per_byte > 0
+
     def placed_variables(self) -> tuple[PlacedVariable, ...]:
         """Returns the variables that still exist, in creation order."""
         return tuple(
@@ -206,7 +210,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         if not self._splits_large_weights or requested().partitioner is not None:
             return None
         partitioner = partitioner_for(spec, self.num_ps)
-        if partitioner is None:
+        # Where processors bind, shards cost more than they save.
+        if partitioner is None or not self._link_binds:
             return None
         partition = partition_of(partitioner, spec, self.num_ps, self._placement)
         return None if partition is None else layout_of(partition, DIV, spec.name)
