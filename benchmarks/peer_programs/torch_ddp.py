@@ -1,5 +1,8 @@
 """A worker of PyTorch's `DistributedDataParallel` over Gloo: synchronous, without ps."""
 
+import os
+import socket
+
 import numpy as np
 import torch
 from peer_programs import networks
@@ -13,6 +16,9 @@ def main() -> None:
     task = Task.from_environment()
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
+    # Gloo would take the address that the host's name has.
+    interfaces = {name for _, name in socket.if_nameindex()}
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if "eth0" in interfaces else "lo"
     distributed.init_process_group(
         "gloo",
         init_method=f"tcp://{task.workers[0]}",

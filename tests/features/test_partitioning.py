@@ -447,7 +447,7 @@ def test_tapes_around_what_reads(strategy, regression, kind, layer):
 @pytest.mark.feature("A large weight is split over the ps where links are slow")
 @pytest.mark.parametrize("binds", [False, True], ids=["fast", "slow"])
 def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, binds):
-    monkeypatch.setattr(strategy.extended, "_link_binds", binds)
+    monkeypatch.setattr(strategy.extended, "_seconds_per_byte", 1e-8 * binds)
 
     def build():
         keras.utils.set_random_seed(3)

@@ -131,7 +131,7 @@ def test_gradients_on_slow_links_are_sent_one_after_the_other(
     """The second ps gets its own once the first has got its: its answer is on the way."""
 
     def trained(seconds_per_byte):
-        monkeypatch.setattr(strategy.extended, "seconds_per_byte", seconds_per_byte)
+        monkeypatch.setattr(strategy.extended, "_seconds_per_byte", seconds_per_byte)
         model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
         model.fit(*data(), batch_size=BATCH, verbose=0)
         return sent.functions[-1].graph

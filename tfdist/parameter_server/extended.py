@@ -66,6 +66,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             replicas.KIND,
         )
         self.num_ps = len(cluster.ps)
+        self._seconds_per_byte: float | None = None
         # Weak references: the report must not keep the variables of a deleted model
         # alive on the ps.
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
@@ -87,14 +88,15 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         # Replicas do not wait for each other, on whichever worker they are.
         return 1
 
-    @functools.cached_property
+    @property
     def seconds_per_byte(self) -> float:
-        """How long the link of a worker takes for a byte; 0 if it is not what binds."""
-        return seconds_per_byte(self._container_strategy())
+        """How long the link of a worker takes for a byte; 0 if it is not what binds.
 
-    @functools.cached_property
-    def _link_binds(self) -> bool:
-        return self.seconds_per_byte > 0
+        Measured once, when a worker is there.
+        """
+        if self._seconds_per_byte is None:
+            self._seconds_per_byte = seconds_per_byte(self._container_strategy())
+        return self._seconds_per_byte or 0.0
 
     def placed_variables(self) -> tuple[PlacedVariable, ...]:
         """Returns the variables that still exist, in creation order."""
@@ -211,7 +213,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             return None
         partitioner = partitioner_for(spec, self.num_ps)
         # Where processors bind, shards cost more than they save.
-        if partitioner is None or not self._link_binds:
+        if partitioner is None or not self.seconds_per_byte:
             return None
         partition = partition_of(partitioner, spec, self.num_ps, self._placement)
         return None if partition is None else layout_of(partition, DIV, spec.name)

@@ -18,7 +18,7 @@ Within a machine, and on faster networks, what binds is the processors that copy
 """
 
 
-def seconds_per_byte(strategy: Any) -> float:
+def seconds_per_byte(strategy: Any) -> float | None:
     """Measures the link from the first ps to a worker.
 
     Cost: up to four copies of 1 MiB, as many as fit into half a second.
@@ -28,11 +28,11 @@ def seconds_per_byte(strategy: Any) -> float:
 
     Returns:
         How long a byte takes, by the fastest copy, in seconds; 0 if it is not the link that
-        binds, no worker is there, or a worker sends to no other ps.
+        binds; None if no worker is there.
     """
     here = strategy.replicas_here
-    if not here or strategy.extended.num_ps < 2:
-        return 0.0
+    if not here:
+        return None
     worker = strategy.replicas[min(here)].device
     try:
         # The step for which this is asked may be being traced.
@@ -42,7 +42,7 @@ def seconds_per_byte(strategy: Any) -> float:
             copy = _fastest_copy(worker, BYTES // tf.float32.size)
     except tf.errors.OpError:
         # Whoever is lost is noticed by the step, which training recovers from.
-        return 0.0
+        return None
     found = max(copy - answer, 0.0) / BYTES
     return found if found > FASTEST else 0.0
 

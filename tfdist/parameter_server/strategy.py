@@ -443,9 +443,9 @@ class ParameterServerStrategy(
     def worker_report(self) -> WorkerReport:
         """Asks every worker how many training steps of `fit` it has run.
 
-        It also says how long a worker waits for its link in a step, and what would take
-        less of it. A restarted worker counts from 0 again. With `min_workers`, one that is away
-        counts as 0.
+        It also says how long a worker may wait for its link in a step, and what would take
+        less of it. A restarted worker counts from 0 again. With `min_workers`, one that is
+        away counts as 0.
 
         Raises:
             tf.errors.OpError: While a worker is down: a CancelledError or an

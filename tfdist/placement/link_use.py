@@ -5,7 +5,8 @@ from dataclasses import dataclass
 LEAST_SHARE = 0.1
 """Of a step; if links take less, nothing is said about them."""
 
-_STEPS = 5
+STEPS = 5
+"""Of `Every`, as it is proposed."""
 
 
 @dataclass(frozen=True)
@@ -17,26 +18,26 @@ class Traffic:
         pushed: Bytes from the worker.
         segments: In how many parts, one after the other, the large ones are pushed.
         seconds_per_byte: How long the worker's link takes; 0 if it is not what binds.
-        is_narrow: Whether weights and gradients travel in bfloat16.
     """
 
     pulled: float
     pushed: float
     segments: int = 1
     seconds_per_byte: float = 0.0
-    is_narrow: bool = False
 
 
 @dataclass(frozen=True)
 class LinkUse:
-    """The share of a worker's step in which it waits for its link: an estimate.
+    """The share of a worker's step in which it may wait for its link: an estimate.
 
-    From bytes and the rate of the link, as if nothing else used it. What is pulled while a
-    later segment is pushed takes no time of its own.
+    From bytes and the rate of the link, as if nothing else used it and nothing were computed
+    meanwhile. What is pulled while a later segment is pushed takes no time of its own.
 
     Attributes:
         traffic: What a step moves.
         step_seconds: How long a step took on a worker, in the last epoch of `fit`.
+        may_narrow: Whether the strategy could take `wire_dtype="bfloat16"` instead.
+        may_merge: Whether it could exchange values once in several steps instead.
 
     >>> use = LinkUse(Traffic(1e6, 1e6, 2, 4e-8), 0.08)
     >>> use.weights, use.gradients
@@ -45,6 +46,8 @@ class LinkUse:
 
     traffic: Traffic
     step_seconds: float
+    may_narrow: bool = False
+    may_merge: bool = False
 
     @property
     def weights(self) -> float:
@@ -63,13 +66,15 @@ class LinkUse:
         share = min(self.weights + self.gradients, 1.0)
         if share < LEAST_SHARE:
             return ""
-        ways = [] if self.traffic.is_narrow else [('wire_dtype="bfloat16"', share / 2)]
-        ways.append((f"exchange=tfdist.Every({_STEPS})", share * (1 - 1 / _STEPS)))
-        saved = ", ".join(
-            f"{way} would take off about {each:.0%}" for way, each in ways
-        )
-        return (
+        ways = []
+        if self.may_narrow:
+            ways.append(('wire_dtype="bfloat16"', share / 2))
+        if self.may_merge:
+            ways.append((f"exchange=tfdist.Every({STEPS})", share * (1 - 1 / STEPS)))
+        saved = [f"{way} would take off up to {each:.0%}" for way, each in ways]
+        waits = (
             f"a step took {1e3 * self.step_seconds:,.1f} ms. By the rate of its link, a worker "
-            f"waits {self.weights:.0%} of it for weights and {self.gradients:.0%} for its "
-            f"gradients to arrive: {saved}"
+            f"waits up to {self.weights:.0%} of it for weights and {self.gradients:.0%} for "
+            "its gradients to arrive"
         )
+        return ": ".join(filter(None, [waits, ", ".join(saved)]))

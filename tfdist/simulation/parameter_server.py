@@ -143,9 +143,10 @@ class _Training:
         epoch_steps: int,
         seed: int,
     ) -> None:
-        self._cost, self._hosts = cost, hosts
         self._gate = Gate(for_workers(policy, workers))
-        self._overlaps = cost.segments > 1 and self._gate.is_free
+        # A step that a policy may let wait reads its weights when it starts.
+        cost = cost if self._gate.is_free else replace(cost, segments=1)
+        self._cost, self._hosts = cost, hosts
         # The last round of an epoch could be one of too few gradients.
         self._epoch_steps = 0 if self._gate.has_rounds else epoch_steps
         if self._epoch_steps:
@@ -218,8 +219,7 @@ class _Training:
                 if not is_pulled:
                     yield from self._pull(1)
                 yield from self._compute()
-                # A step that a policy may let wait reads its weights when it starts.
-                is_pulled = self._overlaps and step + 1 < steps
+                is_pulled = self._cost.segments > 1 and step + 1 < steps
                 if self._gate.has_rounds:  # It is written where it is counted.
                     yield from self._write(is_pulled)
                 counts = yield from self._allowed(self._gate.write(worker))

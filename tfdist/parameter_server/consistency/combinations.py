@@ -39,6 +39,15 @@ def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> Non
         )
 
 
+def go_together(policy: Any, exchange: Any, wire_dtype: str | None) -> bool:
+    """Whether `check_combination` allows these."""
+    try:
+        check_combination(policy, exchange, wire_dtype)
+    except ValueError:
+        return False
+    return True
+
+
 def is_free(policy: Any) -> bool:
     """Whether no step ever waits or is dropped, so that nothing has to be kept."""
     return bool(getattr(policy, "is_free", False))

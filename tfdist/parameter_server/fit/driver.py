@@ -23,7 +23,9 @@ from tfdist.keras.strides import (
     telling_the_ends,
 )
 from tfdist.liveness.lost_ps import error_of_lost_ps
+from tfdist.parameter_server.consistency.combinations import go_together
 from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.parameter_server.exchange import Every
 from tfdist.parameter_server.fit import refusals
 from tfdist.parameter_server.fit.export import with_whole_variables
 from tfdist.parameter_server.fit.feed import FedDataset
@@ -38,7 +40,7 @@ from tfdist.parameter_server.fit.step_time import StepTime
 from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
-from tfdist.placement.link_use import LinkUse, Traffic
+from tfdist.placement.link_use import STEPS, LinkUse, Traffic
 
 _log = logging.getLogger("tfdist")
 
@@ -251,7 +253,13 @@ class ParameterServerDriver(DefaultDriver):
         seconds, traffic = self._step_time.seconds, self.traffic()
         if seconds is None or traffic is None:
             return None
-        return LinkUse(traffic, seconds * self.strategy.num_replicas)
+        policy, wire_dtype = self.strategy.consistency, self.strategy.wire_dtype
+        return LinkUse(
+            traffic,
+            seconds * self.strategy.num_replicas,
+            may_narrow=not wire_dtype and go_together(policy, Every(), "bfloat16"),
+            may_merge=go_together(policy, Every(STEPS), wire_dtype),
+        )
 
     def pipeline_report(
         self, dataset: Any, batches: int, step_seconds: float | None

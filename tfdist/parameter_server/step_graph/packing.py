@@ -156,7 +156,6 @@ class _Packing:
             pushed=sum(self._bytes(each) for each in sent if each.sender == WORKER),
             segments=max(len(takes_turns), 1),
             seconds_per_byte=seconds_per_byte,
-            is_narrow=bool(self._narrow),
         )
         return PackedGraph(self._graph_def, tuple(sent), traffic)
 
