@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from tfdist.parameter_server.consistency.asynchronous import Asynchronous
 from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
-from tfdist.parameter_server.consistency.combinations import check_combination
+from tfdist.parameter_server.consistency.combinations import (
+    check_combination,
+    go_together,
+)
 from tfdist.parameter_server.consistency.policy import (
     Phase,
     check_consistency,
@@ -216,6 +219,13 @@ def test_bad_input_says_what_is_allowed(make, error, said):
 def together(policy, exchange):
     check_combination(policy, exchange, None)
     check_combination(policy, exchange, "bfloat16")
+
+
+def test_what_is_refused_is_not_advised():
+    assert go_together(Asynchronous(), Every(5), None)
+    assert go_together(BoundedStaleness(3), Every(), "bfloat16")
+    assert not go_together(BoundedStaleness(3), Every(5), None)
+    assert not go_together(Synchronous(), Every(), "bfloat16")
 
 
 def test_any_integer_is_a_bound():

@@ -136,10 +136,27 @@ def test_gradients_on_slow_links_are_sent_one_after_the_other(
         model.fit(*data(), batch_size=BATCH, verbose=0)
         return sent.functions[-1].graph
 
-    together, in_turn = trained(0.0), trained(1.0)
+    # A byte takes so long that only the kernels take turns.
+    together, in_turn = trained(0.0), trained(1e-6)
     assert pushes_that_wait(together) == 0
     assert pushes_that_wait(in_turn) == 10
     assert crossings(in_turn) == crossings(together) + 10
+
+
+def test_large_gradients_of_one_ps_are_sent_one_after_the_other(
+    strategy, sent, monkeypatch
+):
+    """One shard comes back while the next goes out; what is small goes with the last."""
+    monkeypatch.setattr(strategy.extended, "_seconds_per_byte", 2e-6)
+
+    def in_shards():
+        with tfdist.partition_variables(tfdist.FixedShardsPartitioner(4)):
+            return mlp()
+
+    model = compiled(strategy, in_shards, "sgd", steps_per_execution=10)
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    # Of four large shards, two on each ps, all but the first wait.
+    assert pushes_that_wait(sent.functions[-1].graph) == 30
 
 
 def pushes_that_wait(graph):

@@ -107,8 +107,6 @@ def test_half_of_the_bytes(strategy, sent, monkeypatch, shards, optimizer):
         # Where `Lamb` looks at all shards, these also go from ps to ps.
         if optimizer != "Lamb" or shards == 1:
             assert 10 * (traffic.pulled + traffic.pushed) == found[wire_dtype]
-        use = strategy.fit_driver.link_use()
-        assert use.may_narrow == use.may_merge == (wire_dtype is None)
         # An evaluation sees the weights as the ps have them.
         weights = model.get_weights()
         after = model.evaluate(x, y, verbose=0)

@@ -128,7 +128,7 @@ class _Packing:
         sent = [
             part
             for message in messages.messages(self._nodes)
-            for part in self._parts(message)
+            for part in self._parts(message, seconds_per_byte)
         ]
         seconds = [seconds_per_byte * self._bytes(each) for each in sent]
         waits = messages.in_turn(WORKER, sent, seconds, messages.in_order(self._nodes))
@@ -161,11 +161,12 @@ class _Packing:
 
     def _bytes(self, message: Message) -> int:
         """Returns how many bytes a message has at least: those of known shapes."""
-        return sum(
-            (self._tensor(each).shape.num_elements() or 0)
-            * (tf.bfloat16 if self._is_narrow(each) else self._tensor(each).dtype).size
-            for each in message.outputs
-        )
+        return sum(map(self._bytes_of, message.outputs))
+
+    def _bytes_of(self, output: Output) -> int:
+        tensor = self._tensor(output)
+        dtype = tf.bfloat16 if self._is_narrow(output) else tensor.dtype
+        return (tensor.shape.num_elements() or 0) * dtype.size
 
     def _node(self, op: tf.Operation) -> Node:
         # A handle is not sent: what uses it runs where the resource is.
@@ -262,9 +263,18 @@ class _Packing:
             rewire(self._definitions[node.name], changed)
         return replace(node, inputs=inputs)
 
-    def _parts(self, message: Message) -> Iterator[Message]:
-        """Yields what travels in place of a message: large tensors alone."""
+    def _parts(self, message: Message, seconds_per_byte: float) -> Iterator[Message]:
+        """Yields what travels in place of a message: large tensors alone.
+
+        Of those that take turns, the last takes the small ones along.
+        """
         together = [each for each in message.outputs if self._is_packed(each)]
+        slow = [
+            each
+            for each in together
+            if seconds_per_byte * self._bytes_of(each) >= messages.LEAST_IN_TURN
+        ]
+        together = [each for each in together if each not in slow[:-1]]
         for each in message.outputs:
             if each not in together:
                 yield replace(message, outputs=(each,), signals=())
