@@ -30,7 +30,7 @@ def test_a_slow_link_is_noticed(monkeypatch, num_ps):
         hosts.shape("200mbit")
         with clusters.cluster(hosts, num_ps, PROGRAM) as cluster:
             found = cluster.ask()
-    # A link lets a burst of 70 kB pass at once.
-    assert found["seconds_per_byte"] >= 0.9 / RATE
+    # A burst passes at once, and so much less of the 1 MiB is measured.
+    assert found["seconds_per_byte"] >= 0.7 / RATE
     assert found["share"] > 0
-    assert found["shards"] == found["segments"] == 2
+    assert (found["shards"], found["segments"]) == (2, 2)
