@@ -29,7 +29,7 @@ from tfdist.keras import (
     saving,
     variable_hooks,
 )
-from tfdist.keras.driver import FitDriver, driver_of
+from tfdist.keras.driver import driver_of
 
 _log = logging.getLogger("tfdist")
 # Models that were reported to be out of scope. Weak, so that it keeps none alive.
@@ -122,7 +122,7 @@ def _trainer() -> Any:
 def _maker(stage: str) -> Callable[..., Any]:
     name = f"{stage}_function"
 
-    def make(driver: FitDriver, _: Any, model: Any, force: bool = False) -> Any:
+    def make(driver: Any, _: Any, model: Any, force: bool = False) -> Any:
         # A step in flight may still need the function that is replaced here.
         driver.join()
         if getattr(model, name) is None or force:
@@ -139,7 +139,7 @@ def _maker(stage: str) -> Callable[..., Any]:
 
 
 def _build(
-    driver: FitDriver,
+    driver: Any,
     _: Any,
     model: Any,
     iterator: Any = None,
@@ -153,7 +153,7 @@ def _build(
 
 
 def _epoch_logs(
-    driver: FitDriver, keras_method: Callable[..., Any], model: Any, logs: Any
+    driver: Any, keras_method: Callable[..., Any], model: Any, logs: Any
 ) -> Any:
     # Keras's method reads the metrics. In unison, the logs of a step already cover the
     # epoch. Without any, no step had ended when the last one was sent.
@@ -162,22 +162,20 @@ def _epoch_logs(
     return keras_method(model, logs or model.get_metrics_result())
 
 
-def _reset(driver: FitDriver, keras_method: Callable[..., Any], model: Any) -> None:
+def _reset(driver: Any, keras_method: Callable[..., Any], model: Any) -> None:
     # Steps in flight would add to some variables before, and to others after the reset.
     driver.join()
     keras_method(model)
 
 
-def _join(
-    driver: FitDriver, keras_method: Callable[..., Any], epoch_iterator: Any
-) -> None:
+def _join(driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any) -> None:
     if driver.in_unison:
         keras_method(epoch_iterator)
     driver.join()
 
 
 def _enumerate_steps(
-    driver: FitDriver, keras_method: Callable[..., Any], epoch_iterator: Any
+    driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> Iterator[Any]:
     strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
     return epoch_history.counted(strides)
