@@ -1,4 +1,4 @@
-"""The patches of functions that a step calls: gradients, optimizers, seeds, losses.
+"""The patches of what a step calls: gradients, optimizers, seeds, losses, metrics.
 
 If the replicas of a strategy compute parts of one step, some functions depend on all of
 them. The strategy then makes a `Computation` current while its step is traced. Without
@@ -121,6 +121,8 @@ def install() -> None:
     _patch_gradient_reduction(keras.optimizers.Optimizer)
     _patch_seed_generator()
     _patch_losses()
+    _patch_compiled_losses(_tf.CompileLoss)
+    _patch_compiled_metrics(_tf.MetricsList)
 
 
 def _patch_tape() -> None:
@@ -254,3 +256,43 @@ def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return scale(value) if _current.get() is None else value
 
     return scaled
+
+
+def _patch_compiled_losses(owner: Any) -> None:
+    keras_build = owner.build
+
+    @functools.wraps(keras_build)
+    def build(self: Any, y_true: Any, y_pred: Any) -> None:
+        keras_build(self, y_true, y_pred)
+        self._flat_losses = [
+            each._replace(loss=functools.partial(_compiled_loss, each.loss))
+            for each in self._flat_losses
+        ]
+
+    owner.build = build
+
+
+def _compiled_loss(
+    loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    computation = _current.get()
+    if computation is None:
+        return loss(y_true, y_pred, sample_weight)
+    return computation.loss(loss, y_true, y_pred, sample_weight)
+
+
+def _patch_compiled_metrics(owner: Any) -> None:
+    keras_update = owner.update_state
+
+    @functools.wraps(keras_update)
+    def update_state(
+        self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> None:
+        computation = _current.get()
+        if computation is None:
+            keras_update(self, y_true, y_pred, sample_weight)
+            return
+        for each in self.metrics:
+            computation.update_metric(each, y_true, y_pred, sample_weight)
+
+    owner.update_state = update_state

@@ -20,7 +20,6 @@ from tfdist import _tf
 from tfdist._short_traceback import ending_in_the_program
 from tfdist.keras import (
     building,
-    compiled,
     computation,
     distributed_data,
     epoch_history,
@@ -63,7 +62,6 @@ def install() -> None:
         own_traces.install()
         saving.install()
         computation.install()
-        compiled.install()
         variable_hooks.install()
         optimizer_hooks.install()
         _installed = True
