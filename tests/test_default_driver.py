@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.keras import hooks
+from tfdist.keras import driver, hooks
 from tfdist.keras.default_driver import DefaultDriver
 
 X = np.arange(80, dtype="float32").reshape(40, 2) / 80
@@ -97,6 +97,12 @@ def test_a_driver_that_lacks_methods_is_named():
     model = model_of(Bare())
     with pytest.raises(TypeError, match="a Bare, lacks test_function.*DefaultDriver"):
         model.fit(X, Y, verbose=0)
+
+
+def test_a_default_driver_has_all_that_the_patches_call():
+    ours = {name for name in vars(DefaultDriver) if not name.startswith("_")}
+    steps = {"train_step_function", "test_step_function"}
+    assert set(driver._METHODS) | {"in_unison"} == ours - steps
 
 
 class ListOfBatches(Local):

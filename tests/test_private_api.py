@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from tests import private_api
-from tfdist import _private_api as declared
+from tests import private_names as declared
 
 # What needs the extra `estimator`.
 OPTIONAL = [

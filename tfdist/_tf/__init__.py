@@ -1,6 +1,6 @@
 """The fence: every private symbol of TensorFlow and Keras that tfdist imports.
 
-`_private_api.py` says why each is needed, which public way was tried, and with which
+docs/private-api.md says why each is needed, which public way was tried, and with which
 versions. Only this package imports from `tensorflow.python` and `keras.src`, with one
 exception: `estimator/_tf.py`, for what needs tensorflow-estimator.
 """

@@ -1,4 +1,4 @@
-"""Symbols that are used as they are; `_private_api.py` has the reason for each."""
+"""Symbols that are used as they are; docs/private-api.md has the reason for each."""
 
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.legacy.saving import legacy_h5_format

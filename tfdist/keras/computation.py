@@ -1,4 +1,4 @@
-"""The patches of functions that a step calls: gradients, optimizers, seeds, losses.
+"""The patches of what a step calls: gradients, optimizers, seeds, losses, metrics.
 
 If the replicas of a strategy compute parts of one step, some functions depend on all of
 them. The strategy then makes a `Computation` current while its step is traced. Without
@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,11 +24,19 @@ from tfdist.variables import tape_sources
 _current: ContextVar["Computation | None"] = ContextVar("computation", default=None)
 
 
-class Computation(Protocol):
+class Computation:
     """One replica's part of a step that several replicas compute together.
 
-    Each method receives the function that it replaces, and may call it.
+    Each method receives the function that it replaces, and may call it. Here Keras does
+    what it always does: it takes gradients as they are, and makes no merge call, which
+    cannot be within a condition. Subclasses override what depends on their strategy.
+
+    Attributes:
+        applies_at_once: Whether an optimizer that consists of several applies all
+            gradients in one call.
     """
+
+    applies_at_once = False
 
     def gradient(
         self,
@@ -39,31 +47,31 @@ class Computation(Protocol):
         unconnected: Any,
     ) -> Any:
         """Returns what `tf.GradientTape.gradient` should return."""
-        ...
+        return tape_gradient(target, sources, output_gradients, unconnected)
 
     def apply(
         self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
     ) -> Any:
         """Does what `optimizer.apply(grads, given)` should do; `given` may be None."""
-        ...
+        return keras_apply(optimizer, grads, given)
 
     def to_apply(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
         """Returns what an optimizer applies to which variables, after it has clipped."""
-        ...
+        return pairs
 
     def assign(self, variable: Any, value: Any) -> Any:
         """Returns the value to which a Keras variable is set in place of `value`."""
-        ...
+        return value
 
     def assign_add(
         self, keras_add: Callable[..., Any], variable: Any, value: Any
     ) -> Any:
         """Does what `variable.assign_add(value)` should do."""
-        ...
+        return keras_add(variable, value)
 
     def next_seed(self, keras_next: Callable[[], Any]) -> Any:
-        """Returns the next seed, so that replicas do not draw the same numbers."""
-        ...
+        """Returns the next seed: another one for each replica that draws numbers of its own."""
+        return keras_next()
 
     def mask_weights(
         self,
@@ -74,17 +82,17 @@ class Computation(Protocol):
         reduction: Any,
     ) -> Any:
         """Returns the sample weights of a loss whose predictions have a mask."""
-        ...
+        return keras_mask(sample_weight, mask, dtype, reduction)
 
     def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         """Returns what `loss(y_true, y_pred, sample_weight)` should, a compiled loss."""
-        ...
+        return loss(y_true, y_pred, sample_weight)
 
     def update_metric(
         self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
     ) -> None:
         """Does what `metric.update_state(...)` of a compiled metric should do."""
-        ...
+        metric.update_state(y_true, y_pred, sample_weight)
 
 
 def current_computation() -> Any:
@@ -113,6 +121,8 @@ def install() -> None:
     _patch_gradient_reduction(keras.optimizers.Optimizer)
     _patch_seed_generator()
     _patch_losses()
+    _patch_compiled_losses(_tf.CompileLoss)
+    _patch_compiled_metrics(_tf.MetricsList)
 
 
 def _patch_tape() -> None:
@@ -186,7 +196,7 @@ def _patch_apply_of_several(owner: Any) -> None:
     @functools.wraps(keras_apply)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         computation = _current.get()
-        if computation is not None and getattr(computation, "applies_at_once", False):
+        if computation is not None and computation.applies_at_once:
             return computation.apply(keras_apply, self, grads, trainable_variables)
         return keras_apply(self, grads, trainable_variables)
 
@@ -246,3 +256,43 @@ def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return scale(value) if _current.get() is None else value
 
     return scaled
+
+
+def _patch_compiled_losses(owner: Any) -> None:
+    keras_build = owner.build
+
+    @functools.wraps(keras_build)
+    def build(self: Any, y_true: Any, y_pred: Any) -> None:
+        keras_build(self, y_true, y_pred)
+        self._flat_losses = [
+            each._replace(loss=functools.partial(_compiled_loss, each.loss))
+            for each in self._flat_losses
+        ]
+
+    owner.build = build
+
+
+def _compiled_loss(
+    loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    computation = _current.get()
+    if computation is None:
+        return loss(y_true, y_pred, sample_weight)
+    return computation.loss(loss, y_true, y_pred, sample_weight)
+
+
+def _patch_compiled_metrics(owner: Any) -> None:
+    keras_update = owner.update_state
+
+    @functools.wraps(keras_update)
+    def update_state(
+        self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> None:
+        computation = _current.get()
+        if computation is None:
+            keras_update(self, y_true, y_pred, sample_weight)
+            return
+        for each in self.metrics:
+            computation.update_metric(each, y_true, y_pred, sample_weight)
+
+    owner.update_state = update_state

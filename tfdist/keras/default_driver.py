@@ -1,4 +1,4 @@
-"""A base class for drivers, which changes as little of Keras as possible."""
+"""How a strategy trains Keras models, with as little of Keras changed as possible."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,14 +7,22 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras import building, hooks
-from tfdist.keras.driver import Logs
+
+Logs = dict[str, Any]
 
 
 class DefaultDriver:
-    """A driver that reads data in this process and runs a step at a time.
+    """How a strategy trains Keras models: a step at a time, on data of this process.
 
-    A subclass implements `train_step_function`, and `test_step_function` and
-    `predict_function` if its models can be evaluated and predict.
+    A strategy supplies its driver as the attribute `fit_driver`. Its class overrides what
+    it does differently. The least is `train_step_function`, and `test_step_function` and
+    `predict_function` if its models can be evaluated and predict. Constructing a driver
+    installs the patches of Keras.
+
+    Attributes:
+        in_unison: Whether all replicas take part in every step. If so, the logs of a
+            step cover everything since the epoch began, and Keras shows them as the
+            epoch's. If not, Keras reads the metrics at the end of each epoch.
 
     Args:
         strategy: The strategy whose driver it is.
@@ -35,7 +43,7 @@ class DefaultDriver:
         raise self._lacks("test_step_function", "does not evaluate (validation_data)")
 
     def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
-        """Returns the function that predicts."""
+        """Returns the function that maps a list of batches to their outputs."""
         raise self._lacks("predict_function", "does not predict")
 
     def _lacks(self, method: str, what: str) -> NotImplementedError:
@@ -46,26 +54,51 @@ class DefaultDriver:
         )
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
-        """Returns what runs `steps_per_execution` train steps, one after the other."""
+        """Returns the function that runs the next `steps_per_execution` train steps.
+
+        Keras calls it with what iterating over `data` yields, or, in `train_on_batch`,
+        with an iterator over one batch. It returns logs, or raises `StopIteration` at
+        the end of the data. `tfdist.keras.functions.StepFunction` tells the two apart.
+        """
         return _execution(model, self.train_step_function(model))
 
     def test_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
-        """Returns what runs `steps_per_execution` test steps, one after the other."""
+        """Returns the same for the model's `test_step`."""
         return _execution(model, self.test_step_function(model))
 
     def data(self, adapter: Any) -> Any:
-        """Returns the dataset itself, read by this process."""
+        """Returns the batches of one call of `fit`, `evaluate` or `predict`.
+
+        Args:
+            adapter: Keras's data adapter, which has `get_tf_dataset` and `num_batches`.
+
+        Returns:
+            A `tf.data.Dataset`, or another iterable with an `element_spec`. Each epoch
+            iterates over it again. If it has an attribute `num_batches`, that replaces
+            the adapter's number; None means unknown.
+        """
         return adapter.get_tf_dataset()
 
     def build(self, model: Any, element_spec: Any) -> None:
-        """Builds the model in the scope of the strategy."""
+        """Creates the variables of a model and its optimizer before the first step.
+
+        Args:
+            model: The Keras model.
+            element_spec: The type specs of a batch, or the batch itself.
+        """
         step = building.step_of(model, building.stage())
         building.build(model, self.strategy, element_spec, step)
 
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> contextlib.AbstractContextManager[Any]:
-        """Does nothing around a call, once it is sure that `fit` can validate."""
+        """Surrounds a call of `fit`, `evaluate` or `predict`: start, end and errors.
+
+        Args:
+            model: The Keras model.
+            method: "fit", "evaluate" or "predict".
+            arguments: The arguments of the call by name. The driver may change them.
+        """
         validates = arguments.get("validation_data") is not None
         if method == "fit" and (validates or arguments.get("validation_split")):
             # Keras would find out after an epoch that it cannot.
@@ -73,18 +106,34 @@ class DefaultDriver:
         return contextlib.nullcontext()
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Passes on every step."""
+        """Passes on the steps of an epoch, each `(first, last, data)`.
+
+        Args:
+            epoch_iterator: Keras's `TFEpochIterator`.
+            steps: The steps as Keras enumerates them. A driver that resumes a training
+                run skips the ones that were done before.
+        """
         return steps
 
     def storing(
         self, model: Any, operation: str
     ) -> contextlib.AbstractContextManager[bool]:
-        """Lets this process save and load, after the steps in flight."""
+        """Surrounds a save, an export or a load. Yields whether this process does it.
+
+        This one does, once no step is in flight.
+
+        Args:
+            model: The Keras model, or another object that is saved.
+            operation: "save", "export", "load", or "checkpoint" for `tf.train`'s.
+        """
         self.join()
         return contextlib.nullcontext(True)
 
     def join(self) -> None:
-        """Waits for nothing: each step has finished when its function returns."""
+        """Waits for all steps in flight, of which there are none here.
+
+        Raises the error of a step that failed.
+        """
 
 
 def _execution(

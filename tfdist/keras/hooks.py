@@ -20,7 +20,6 @@ from tfdist import _tf
 from tfdist._short_traceback import ending_in_the_program
 from tfdist.keras import (
     building,
-    compiled,
     computation,
     distributed_data,
     epoch_history,
@@ -29,7 +28,7 @@ from tfdist.keras import (
     saving,
     variable_hooks,
 )
-from tfdist.keras.driver import FitDriver, driver_of
+from tfdist.keras.driver import driver_of
 
 _log = logging.getLogger("tfdist")
 # Models that were reported to be out of scope. Weak, so that it keeps none alive.
@@ -63,7 +62,6 @@ def install() -> None:
         own_traces.install()
         saving.install()
         computation.install()
-        compiled.install()
         variable_hooks.install()
         optimizer_hooks.install()
         _installed = True
@@ -122,7 +120,7 @@ def _trainer() -> Any:
 def _maker(stage: str) -> Callable[..., Any]:
     name = f"{stage}_function"
 
-    def make(driver: FitDriver, _: Any, model: Any, force: bool = False) -> Any:
+    def make(driver: Any, _: Any, model: Any, force: bool = False) -> Any:
         # A step in flight may still need the function that is replaced here.
         driver.join()
         if getattr(model, name) is None or force:
@@ -139,7 +137,7 @@ def _maker(stage: str) -> Callable[..., Any]:
 
 
 def _build(
-    driver: FitDriver,
+    driver: Any,
     _: Any,
     model: Any,
     iterator: Any = None,
@@ -153,7 +151,7 @@ def _build(
 
 
 def _epoch_logs(
-    driver: FitDriver, keras_method: Callable[..., Any], model: Any, logs: Any
+    driver: Any, keras_method: Callable[..., Any], model: Any, logs: Any
 ) -> Any:
     # Keras's method reads the metrics. In unison, the logs of a step already cover the
     # epoch. Without any, no step had ended when the last one was sent.
@@ -162,22 +160,20 @@ def _epoch_logs(
     return keras_method(model, logs or model.get_metrics_result())
 
 
-def _reset(driver: FitDriver, keras_method: Callable[..., Any], model: Any) -> None:
+def _reset(driver: Any, keras_method: Callable[..., Any], model: Any) -> None:
     # Steps in flight would add to some variables before, and to others after the reset.
     driver.join()
     keras_method(model)
 
 
-def _join(
-    driver: FitDriver, keras_method: Callable[..., Any], epoch_iterator: Any
-) -> None:
+def _join(driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any) -> None:
     if driver.in_unison:
         keras_method(epoch_iterator)
     driver.join()
 
 
 def _enumerate_steps(
-    driver: FitDriver, keras_method: Callable[..., Any], epoch_iterator: Any
+    driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> Iterator[Any]:
     strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
     return epoch_history.counted(strides)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation
 from tfdist.parameter_server.caching.worker_cache import Kept
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
@@ -50,7 +50,7 @@ def is_narrowed(dtype: tf.DType, shape: tf.TensorShape) -> bool:
     )
 
 
-class NarrowComputation(PlainComputation):
+class NarrowComputation(Computation):
     """A step of one worker, whose optimizer sends large gradients in bfloat16.
 
     A gradient of rows is left as it is: the feedback of a table would be a table.

@@ -7,8 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.computation import computing
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation, computing
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.microbatches import joined, part_of
 from tfdist.synchronous.fit.separable import is_separable
@@ -86,7 +85,7 @@ class Objective:
         return list(tape.gradient(loss, list(outputs), output_gradients=scale))
 
 
-class _PartOfBatch(PlainComputation):
+class _PartOfBatch(Computation):
     """Weighs the losses of a microbatch so that they add up to those of the batch."""
 
     def __init__(self, share: float) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.computation import computing
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation, computing
 from tfdist.pipeline.errors import PipelineError
 
 Draws = list[Any]
@@ -21,7 +20,7 @@ Found = dict[int, tuple[Any, Any]]
 _BETWEEN_REPLICAS = 0x9E3779B1
 
 
-class _Drawing(PlainComputation):
+class _Drawing(Computation):
     def __init__(self, draws: Draws, replica: int, found: Found) -> None:
         self._draws, self._replica, self._found = draws, replica, found
 
@@ -49,7 +48,7 @@ class _Drawing(PlainComputation):
         return seed
 
 
-class _DrawingAgain(PlainComputation):
+class _DrawingAgain(Computation):
     def __init__(self, draws: Draws) -> None:
         self._draws = iter(draws)
 

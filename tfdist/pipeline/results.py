@@ -7,8 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.computation import computing
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation, computing
 from tfdist.pipeline.devices import beside_inputs, on
 from tfdist.pipeline.pipeline import Pipeline
 
@@ -47,7 +46,7 @@ def update(
     weights = [e for e in model.trainable_variables if is_whole or id(e) in found]
     if weights:
         # There is one replica: TensorFlow's sum over replicas would gather all gradients.
-        with beside_inputs(), computing(PlainComputation()):
+        with beside_inputs(), computing(Computation()):
             model.optimizer.apply([found.get(id(each)) for each in weights], weights)
     return bool(weights)
 

@@ -19,10 +19,9 @@ from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.narrow import NarrowComputation
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
 from tfdist.parameter_server.step_graph.local import LocalSteps
-from tfdist.parameter_server.step_graph.preparation import prepare_quickly
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
-from tfdist.parameter_server.step_graph.unrolling import copies
+from tfdist.parameter_server.step_graph.unrolling import copies, is_optimized
 from tfdist.variables.fused_update import leaving_updates_to_keras
 
 
@@ -150,7 +149,7 @@ class WorkerFunction:
         with self._strategy.scope():
             traced = tf.function(run, autograph=False)
             function = traced.get_concrete_function(source.spec(steps))
-        prepare_quickly(function)
+        _prepare_quickly(function)
         if self.cached_steps is not None:
             _tf.leave_out_constant_folding(function)
         return function
@@ -234,3 +233,28 @@ def _unless_empty(result: Any) -> Any:
     # Each result costs a message, even if it is empty.
     is_empty = isinstance(result, tf.Tensor) and result.shape.num_elements() == 0
     return None if is_empty else result
+
+
+def _prepare_quickly(function: Any) -> None:
+    """Keeps TensorFlow's graph optimizers from a function too large for them.
+
+    Not if a worker has a GPU, where the layout that they choose makes convolutions faster,
+    nor if the program has turned one of them on.
+    """
+    if is_optimized(_operations_of(function)) or _workers_have_gpus():
+        return
+    if not any(tf.config.optimizer.get_experimental_options().values()):
+        _tf.leave_out_graph_optimizers(function)
+
+
+def _operations_of(function: Any) -> int:
+    """The number of its operations, and of those in its branches and loops."""
+    definition = function.graph.as_graph_def()
+    functions = definition.library.function
+    return len(definition.node) + sum(len(each.node_def) for each in functions)
+
+
+def _workers_have_gpus() -> bool:
+    """Whether a worker of this process's cluster has a GPU."""
+    devices = tf.config.list_logical_devices("GPU")
+    return any("/job:worker/" in each.name for each in devices)

@@ -6,24 +6,19 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation
 from tfdist.parameter_server.rounds.contribution import Contribution
 from tfdist.parameter_server.rounds.errors import RoundError
 
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-class RoundComputation(PlainComputation):
-    """The `tfdist.keras.computation.Computation` of one step.
-
-    It gives the gradients to the accumulators, in place of the optimizer.
+class RoundComputation(Computation):
+    """Gives the gradients of one step to the accumulators, in place of the optimizer.
 
     Args:
         examples: The number of examples in the step's batch, a scalar tensor.
         contribute: Adds gradients, weighted by a number, for an optimizer to apply.
-
-    Attributes:
-        applies_at_once: That an optimizer of several applies all gradients in one call.
     """
 
     applies_at_once = True

@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.computation import computing
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation, computing
 from tfdist.parameter_server.rounds.computation import RoundComputation
 from tfdist.parameter_server.rounds.contribution import Contribution
 from tfdist.parameter_server.rounds.errors import RoundError
@@ -197,7 +196,7 @@ class Rounds:
         self._complete = {task_at(d): each.op.name for d, each in complete.items()}
 
         def apply() -> None:
-            with computing(PlainComputation()):
+            with computing(Computation()):
                 optimizer.apply(averages, variables)
 
         self._strategy.run(apply)

@@ -5,8 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.computation import computing
-from tfdist.keras.plain_computation import PlainComputation
+from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.fit import gradients
 from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
 from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
@@ -21,7 +20,7 @@ from tfdist.variables.increment import NotAdditiveError
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-class WholeBatchComputation(PlainComputation):
+class WholeBatchComputation(Computation):
     """A loss or metric of the whole batch, which every replica computes alike.
 
     Gradients are those of the whole batch. Nothing else has to differ from Keras's.

@@ -1,8 +1,8 @@
 """Every private symbol and member of TensorFlow and Keras that tfdist uses.
 
-Plain data, which imports nothing: docs/private-api.md is generated from it
-(`make docs-private-api`), and tests/test_private_api.py compares it with the code and
-with the installed TensorFlow and Keras.
+docs/private-api.md is generated from it (`make docs-private-api`), and
+tests/test_private_api.py compares it with the code and with the installed TensorFlow and
+Keras.
 """
 
 from typing import NamedTuple
