@@ -112,6 +112,12 @@ MUTANTS = (
         "tests/test_whole_batch.py::test_matches_one_process[mean_by_hand-MultiWorkerMirroredStrategy]",
     ),
     Mutant(
+        "own-word-for-a-mean-not-weighed",
+        "tfdist/synchronous/fit/mean_by_word.py",
+        ("return given * tf.cast(step.weight, target.dtype)", "return given"),
+        "tests/test_replica_loss.py::test_a_mean_gives_one_process_s_weights[45-plain]",
+    ),
+    Mutant(
         "checkpoint-without-slots",
         "tfdist/checkpoint/fit_state.py",
         ("*model.optimizer.variables]", "model.optimizer.iterations]"),

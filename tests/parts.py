@@ -21,6 +21,7 @@ PARTS = {
     "whole_batch": (
         "test_compiled",
         "test_loss_kind",
+        "test_replica_loss",
         "test_separable",
         "test_whole_batch",
     ),

@@ -325,7 +325,7 @@ def test_a_package_is_read_like_the_script(tmp_path):
         with pytest.raises(
             IndivisibleLossError,
             match=r"StridedSlice.*site-packages/package.py, line 2.*"
-            r"tfdist.whole_batch\(tensor\)",
+            r"tfdist.whole_batch\(x\)",
         ):
             KindReader().parts_of(loss)
 

@@ -75,6 +75,7 @@ RING_IN_PART = {
     "dice",
     "gradient_penalty",
     "masked",
+    "mean_by_ones_own_word",
     "metric_of_integers_and_floats",
     "sum_in_a_variable_that_a_read_adds_up",
     "embedded_positions",

@@ -15,7 +15,11 @@ from tfdist.cluster.membership import (
     worker_config_of,
 )
 from tfdist.synchronous.extended import MultiWorkerExtended
-from tfdist.synchronous.strategy import WHOLE_BATCH_BYTES, SynchronousStrategy
+from tfdist.synchronous.strategy import (
+    WHOLE_BATCH_BYTES,
+    SynchronousStrategy,
+    check_replica_loss,
+)
 
 
 class MultiWorkerMirroredStrategy(SynchronousStrategy):
@@ -43,12 +47,18 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             of it is refused. With False, each replica computes them from its own part.
         whole_batch_bytes: The most bytes that a step gathers at once of the whole batch,
             256 MiB by default. A step that needs more fails.
+        replica_loss: "mean" says that what a step computes from a replica's rows is a
+            mean over them. Nothing is proved or refused then: gradients, logs and weights
+            are the replicas' mean, weighted by their numbers of rows, and a sum becomes a
+            mean of sums. By default a step of your own is read, and refused if it cannot
+            be told what it computes.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is
             neither the chief nor a worker of a cluster without ps.
         StartupTimeoutError: If another task does not respond in time.
         UnequalDevicesError: If the workers have unequal numbers of devices.
+        ValueError: If `replica_loss` is neither None nor "mean".
         RuntimeError: If this process already has such a strategy, has used TensorFlow
             before, or is in graph mode.
     """
@@ -62,7 +72,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         peer_timeout: float = 30.0,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
+        replica_loss: str | None = None,
     ) -> None:
+        check_replica_loss(replica_loss)
         check_eager("MultiWorkerMirroredStrategy")
         config = worker_config_of(cluster, "MultiWorkerMirroredStrategy")
         MEMBERSHIP.check_none()
@@ -72,7 +84,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             self, config, resolver, options, startup_timeout, peer_timeout
         )
         MEMBERSHIP.joined(self)
-        super().__init__(extended, resolver, whole_batch, whole_batch_bytes)
+        super().__init__(
+            extended, resolver, whole_batch, whole_batch_bytes, replica_loss
+        )
         status.publish_here(config)
 
     @property

@@ -11,7 +11,11 @@ from tfdist.all_reduce.cross_device_ops import AllReduce
 from tfdist.cluster.membership import MEMBERSHIP, check_eager, resolver_of
 from tfdist.cluster.one_script import chief_of, connect_to_workers
 from tfdist.synchronous.ring_extended import RingExtended
-from tfdist.synchronous.strategy import WHOLE_BATCH_BYTES, SynchronousStrategy
+from tfdist.synchronous.strategy import (
+    WHOLE_BATCH_BYTES,
+    SynchronousStrategy,
+    check_replica_loss,
+)
 
 
 class RingStrategy(SynchronousStrategy):
@@ -42,6 +46,11 @@ class RingStrategy(SynchronousStrategy):
             of it is refused. With False, each replica computes them from its own part.
         whole_batch_bytes: The most bytes that a step gathers at once of the whole batch,
             256 MiB by default. A step that needs more fails.
+        replica_loss: "mean" says that what a step computes from a replica's rows is a
+            mean over them. Nothing is proved or refused then: gradients, logs and weights
+            are the replicas' mean, weighted by their numbers of rows, and a sum becomes a
+            mean of sums. By default a step of your own is read, and refused if it cannot
+            be told what it computes.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is not
@@ -49,6 +58,7 @@ class RingStrategy(SynchronousStrategy):
         StartupTimeoutError: If a worker does not respond in time.
         UnequalDevicesError: If the workers have unequal numbers of GPUs.
         TypeError: If `cross_device_ops` is not a `tf.distribute.CrossDeviceOps`.
+        ValueError: If `replica_loss` is neither None nor "mean".
         RuntimeError: If this process already has such a strategy, or is in graph mode.
     """
 
@@ -63,7 +73,9 @@ class RingStrategy(SynchronousStrategy):
         peer_timeout: float = 30.0,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
+        replica_loss: str | None = None,
     ) -> None:
+        check_replica_loss(replica_loss)
         ops = AllReduce("ring") if cross_device_ops is None else cross_device_ops
         if not isinstance(ops, tf.distribute.CrossDeviceOps):
             raise TypeError(
@@ -76,7 +88,13 @@ class RingStrategy(SynchronousStrategy):
         addresses = connect_to_workers(config, startup_timeout, "RingStrategy")
         MEMBERSHIP.joined(self)
         extended = RingExtended(self, addresses, ops, peer_timeout)
-        super().__init__(extended, resolver_of(config), whole_batch, whole_batch_bytes)
+        super().__init__(
+            extended,
+            resolver_of(config),
+            whole_batch,
+            whole_batch_bytes,
+            replica_loss,
+        )
         weakref.finalize(self, self.extended.stop_watching).atexit = False
 
     @property

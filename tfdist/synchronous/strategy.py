@@ -13,6 +13,19 @@ from tfdist.synchronous.fit.driver import SynchronousDriver
 WHOLE_BATCH_BYTES = 1 << 28
 
 
+def check_replica_loss(replica_loss: str | None) -> None:
+    """Checks the argument of that name, before a strategy joins a cluster.
+
+    Raises:
+        ValueError: If it is neither None nor "mean".
+    """
+    if replica_loss not in (None, "mean"):
+        raise ValueError(
+            'replica_loss must be None, to have what a step computes proved, or "mean", '
+            f"for a mean over each replica's rows; received {replica_loss!r}"
+        )
+
+
 class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     """A strategy under which all replicas compute parts of the same batch.
 
@@ -35,6 +48,8 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch, or refused; else on each replica's part.
         whole_batch_bytes: The most bytes that a step gathers at once of a whole batch.
+        replica_loss: "mean" if what a step computes from a replica's rows is a mean over
+            them, by the user's word; None to prove what it is, or to refuse it.
 
     Raises:
         ValueError: If `whole_batch_bytes` is not positive.
@@ -55,6 +70,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
+        replica_loss: str | None = None,
     ) -> None:
         if whole_batch_bytes <= 0:
             raise ValueError(
@@ -63,6 +79,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
             )
         super().__init__(extended)
         self.whole_batch, self.whole_batch_bytes = whole_batch, whole_batch_bytes
+        self.replica_loss = replica_loss
         self._resolver = resolver
         self.checkpoints = CheckpointOptions.of_environment()
         self.fit_driver = SynchronousDriver(self)

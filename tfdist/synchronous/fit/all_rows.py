@@ -83,7 +83,8 @@ def gathered(
     kinds = [step.kind_of(each) for each in tensors]
     for tensor, kind in zip(tensors, kinds, strict=True):
         _check_kind(step, tensor, kind)
-    rows = [t for t, kind in zip(tensors, kinds, strict=True) if kind is Kind.ROWS]
+    have_rows = [kind is not Kind.SAME for kind in kinds]
+    rows = [t for t, has in zip(tensors, have_rows, strict=True) if has]
     # A gradient could not flow out of a branch or a loop.
     step.check_not_within(
         "tfdist.whole_batch was called", "Call it before, in the step itself"
@@ -95,8 +96,8 @@ def gathered(
         # A rehearsal traces one replica: nobody else has rows.
         everyone = iter([tf.identity(each) for each in rows])
     found = [
-        next(everyone) if kind is Kind.ROWS else tensor
-        for tensor, kind in zip(tensors, kinds, strict=True)
+        next(everyone) if has else tensor
+        for tensor, has in zip(tensors, have_rows, strict=True)
     ]
     step.is_same(found)
     return found
@@ -117,6 +118,8 @@ def _checked(value: Any) -> tf.Tensor:
 
 
 def _check_kind(step: ReplicaStep, tensor: tf.Tensor, kind: Kind) -> None:
+    if step.is_mean and kind in INDIVISIBLE and tensor.shape.rank:
+        return
     if kind in INDIVISIBLE and step.known_kinds is None:
         raise step.reader.error_of(tensor)
     if kind not in (Kind.ROWS, Kind.SAME):

@@ -9,8 +9,9 @@ from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.fit import gradients
 from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
 from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
+from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.fit.kind import ADDED_UP, CONSTANTS, INDIVISIBLE, Kind
+from tfdist.synchronous.fit.mean_by_word import part_of_mean, state_of_mean
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.separable import is_separable
 from tfdist.synchronous.fit.whole_batch import part_of
@@ -84,6 +85,9 @@ class WholeBatchComputation(Computation):
             dense = tf.convert_to_tensor(gradient)
             return exchanged(self.step, [of_last_replica(self.step, dense)])[0]
         self.step.check_can_exchange()
+        if self.step.is_mean:
+            dense = tf.convert_to_tensor(gradient)
+            return exchanged(self.step, [part_of_mean(self.step, dense)])[0]
         raise IndivisibleLossError(
             f"{name} received a gradient that depends on one replica's part of the "
             "batch. Compute gradients with tf.GradientTape.gradient, which adds up those "
@@ -121,12 +125,15 @@ class ReplicaComputation(WholeBatchComputation):
         """
         step = self.step
         kind = step.kind_of(value)
+        if step.is_mean and kind not in CONSTANTS:
+            state = tf.convert_to_tensor(variable.value)
+            return state_of_mean(step, state, tf.cast(value, state.dtype))
         if kind in INDIVISIBLE:
             raise NotAdditiveError(
                 f"{variable.path} is summed over the replicas, but this step sets it to "
                 "a value that is not a sum over examples, such as a maximum. Add the "
                 "step's part with variable.assign_add(...), or compute the value from "
-                "sums over examples"
+                f"sums over examples. {remedies()}"
             )
         # A constant resets the state. Any other value is the state plus a mean.
         if kind in CONSTANTS:

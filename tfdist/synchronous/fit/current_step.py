@@ -82,8 +82,10 @@ def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
     if kind in CONSTANTS:
         return value
     is_sum = variable.aggregation == tf.VariableAggregation.SUM
-    if is_sum and is_increment and kind in ADDED_UP:
+    if is_sum and is_increment and (kind in ADDED_UP or step.is_mean):
         return step.counted(value)
+    if step.is_mean and variable.aggregation == tf.VariableAggregation.MEAN:
+        return tf.math.multiply_no_nan(value, tf.cast(step.weight, value.dtype))
     step.check_can_exchange()
     raise NotAdditiveError(
         "a tf.Variable with synchronization=ON_READ is set to what each replica computes "

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.synchronous.fit.exchange import exchanged
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
+from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 
@@ -39,7 +39,7 @@ class Decomposed:
             raise IndivisibleLossError(
                 "the loss is neither a sum nor a mean over examples, and cannot be "
                 "taken apart with run_eagerly=True. Compile the model with "
-                "run_eagerly=False"
+                f"run_eagerly=False. {remedies()}"
             )
         self._step = step
         self._parts, operations = step.reader.parts_of(value)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
 from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.fit.mean_by_word import over_replicas, own_gradient
 from tfdist.synchronous.fit.own_gradients import (
     check_own_gradients,
     has_own_gradients,
@@ -50,7 +51,8 @@ def of_whole_batch(
         own = tape_gradient(
             tensors, sources, _all_or_none(tensors, weights), unconnected
         )
-    if step.known_kinds is None and has_own_gradients(tf.compat.v1.get_default_graph()):
+    is_read = step.known_kinds is None and not step.is_mean
+    if is_read and has_own_gradients(tf.compat.v1.get_default_graph()):
         check_own_gradients(step.reader, sources, own, weights)
     return _added_up(step, sources, own)
 
@@ -72,6 +74,8 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     ]
     parts = [flat[i] for i in places]
     rows = [_rows_of_all(step, each) for each in parts]
+    if step.is_mean:
+        flat = [own_gradient(step, each) for each in flat]
     # Where every replica has the same rows, their values are added up row by row.
     values = [
         part if indices is None else part.values
@@ -88,6 +92,8 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
         # An outer tape may differentiate them, for a penalty.
         is_recorded = _tf.could_be_recorded()
         summed = _differentiable(step, counted) if is_recorded else _reduced(counted)
+    if step.is_mean:
+        summed = [over_replicas(step, each) for each in summed]
     step.is_same([each for each in summed if each is not None])
     for place, part, indices, total in zip(places, parts, rows, summed, strict=True):
         flat[place] = (

@@ -11,16 +11,17 @@ from tfdist.synchronous.fit.kind import Kind
 
 FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
 
-_WHOLE_BATCH = (
-    "tfdist.whole_batch(tensor), which has the rows of all replicas. Or let each replica "
-    "compute from its own part by whole_batch=False of the strategy"
-)
+_PART = "and each replica has only a part of the batch"
 _TAKEN = (
-    "It depends on the positions of examples in the batch, or on their number, and each "
-    "replica has only a part of the batch. Divide a sum over all examples instead of each, "
-    f"or compute from {_WHOLE_BATCH}, and nothing of the replica's own, not even tf.range of "
-    "its number of examples. Pass examples that belong together, such as pairs, as several "
-    "inputs: (anchors, positives), not one array of both"
+    f"It depends on the positions of examples in the batch, or on their number, {_PART}. "
+    "Divide a sum over all examples instead of each, and take nothing of the replica's "
+    "own, such as tf.range of its number of examples, for a position. Pass examples that "
+    "belong together, such as pairs, as several inputs: (anchors, positives), not one "
+    "array of both"
+)
+_FUNCTION = (
+    "The result of a condition, a loop or a Python function cannot be taken apart: use "
+    "tf.where, and compute the loss in train_step itself"
 )
 _PADDED = (
     "It pads to the longest row of a replica's part of the batch, where one process pads "
@@ -32,13 +33,11 @@ _ADVICE = {
     Kind.POSITIONS: _TAKEN,
     Kind.MIXED: (
         "It computes an example's value from other examples, or that it does not cannot be "
-        "read from this operation, and each replica has only a part of the batch. Compute "
-        f"it from {_WHOLE_BATCH}"
+        f"read from this operation, {_PART}"
     ),
     Kind.UNKNOWN: (
-        "Each replica has a part of the batch, and only sums and means over examples can "
-        "be combined from parts. Write the loss with those (tf.reduce_mean, "
-        f"tf.reduce_sum, Keras's losses), or compute it from {_WHOLE_BATCH}"
+        f"Only sums and means over examples can be combined from parts, {_PART}. Write "
+        "the loss with those (tf.reduce_mean, tf.reduce_sum, Keras's losses)"
     ),
 }
 
@@ -57,16 +56,24 @@ def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossE
     if kind is Kind.UNKNOWN and (of_fixed_rows := fixed_rows.advice(op)):
         advice = of_fixed_rows
     elif FUNCTIONS.search(op.type) or op.type == "Placeholder":
-        advice = (
-            "The result of a condition, a loop or a Python function cannot be taken "
-            "apart: use tf.where, and compute the loss in train_step itself, or from "
-            f"{_WHOLE_BATCH}"
-        )
+        advice = _FUNCTION
     elif op.type == "RaggedTensorToTensor":
         advice = _PADDED
     else:
         advice = _ADVICE.get(kind, _ADVICE[Kind.UNKNOWN])
     return IndivisibleLossError(
         f"the loss or a metric depends on the examples through {op.type} ({op.name})"
-        f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. {advice}"
+        f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. {advice}. {remedies()}"
+    )
+
+
+def remedies() -> str:
+    """Returns what to write where a step of one's own is refused: what is exact, first."""
+    name = type(tf.distribute.get_strategy()).__name__
+    if name != "RingStrategy":
+        name = "MultiWorkerMirroredStrategy"
+    return (
+        "Compute it from the rows of all replicas: x = tfdist.whole_batch(x). Or, if what "
+        "the step computes from its rows is a mean over them, say so: "
+        f'tfdist.{name}(replica_loss="mean")'
     )

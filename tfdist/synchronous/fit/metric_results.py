@@ -13,6 +13,8 @@ from typing import Any
 
 import keras
 
+from tfdist.synchronous.fit.mean_by_word import updating_metric
+
 _CHANGES = ("update_state", "reset_state")
 
 
@@ -48,6 +50,10 @@ class MetricResults:
 
     def __init__(self, model: Any) -> None:
         self._metrics = list(model.metrics)
+        # A model's `metrics` may leave some of its metrics out: a layer's has all.
+        known = {id(each) for each in self._metrics}
+        every = keras.Layer.metrics.fget(model)
+        self._left_out = [each for each in every if id(each) not in known]
         self._returned: list[tuple[Any, Source, int]] = []
 
     def __enter__(self) -> "MetricResults":
@@ -58,6 +64,8 @@ class MetricResults:
             for name in _CHANGES:
                 change = getattr(metric, name)
                 vars(metric)[name] = self._changing(metric, change)
+        for metric in (*self._metrics, *self._left_out):
+            vars(metric)["update_state"] = _updating(metric.update_state)
         return self
 
     def __exit__(
@@ -69,6 +77,8 @@ class MetricResults:
         for metric in self._metrics:
             for name in ("result", *_CHANGES):
                 vars(metric).pop(name, None)
+        for metric in self._left_out:
+            vars(metric).pop("update_state", None)
 
     def source_of(self, log: Any) -> Source | None:
         """Returns the metric that returned this very object, or None."""
@@ -102,6 +112,14 @@ class MetricResults:
                 self._note(value, Source(source.metric, (*source.keys, key)))
         else:
             self._returned.append((returned, source, threading.get_ident()))
+
+
+def _updating(update: Callable[..., Any]) -> Callable[..., Any]:
+    def updating(*args: Any, **kwargs: Any) -> Any:
+        with updating_metric(args, kwargs):
+            return update(*args, **kwargs)
+
+    return updating
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:

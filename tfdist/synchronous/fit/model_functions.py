@@ -80,6 +80,7 @@ class ModelFunctions:
             structure.has_varying_rows,
             is_rehearsal=True,
             whole_batch=self.strategy.whole_batch,
+            is_mean=self.strategy.replica_loss == "mean",
         )
 
     @staticmethod

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._authors import is_apart
 from tfdist.keras.graph import inputs_of
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
+from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.fit.kind import ADDITIVE, CONSTANTS, INDIVISIBLE, Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
 from tfdist.synchronous.fit.rows import Known
@@ -71,7 +71,7 @@ def check_own_gradients(
                 "is not linear in the gradient it receives, such as a clipped one, and "
                 "each replica has the gradient of its own part of the batch. Let tape."
                 "gradient(...) return the gradient of the whole batch, and clip or change "
-                "that before optimizer.apply(...)"
+                f"that before optimizer.apply(...). {remedies()}"
             )
 
 

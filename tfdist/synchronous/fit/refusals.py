@@ -162,7 +162,7 @@ def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
         return
     reduce_op, kind = step.reduced[value.ref()]
     is_sum = reduce_op == tf.distribute.ReduceOp.SUM
-    if kind not in (ADDED_UP if is_sum else WEIGHED):
+    if kind not in (ADDED_UP if is_sum else WEIGHED) and not step.is_mean:
         what = "a sum" if is_sum else "a mean"
         raise SynchronousTrainingError(
             f"a tf.Variable with the aggregation {reduce_op.value} is set to what is not "

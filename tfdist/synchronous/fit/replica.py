@@ -39,6 +39,8 @@ class ReplicaStep:
         kinds: The kinds that `kind_of` has returned.
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch.
+        is_mean: Whether what it computes from its rows is a mean, by the user's word.
+        is_given_number: Whether a metric is being updated with a single number.
         gathered: The tensors whose rows were gathered from all replicas, with all rows.
         gathered_in: The graph in which they were.
         is_updating: Whether current writes are equal on all replicas already.
@@ -65,6 +67,8 @@ class ReplicaStep:
     written: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     kinds: list[Kind] = field(default_factory=list)
     whole_batch: bool = True
+    is_mean: bool = False
+    is_given_number: bool = False
     gathered: dict[int, tuple[Any, tf.Tensor]] = field(default_factory=dict)
     gathered_in: Any = None
     is_updating: bool = False
@@ -95,6 +99,21 @@ class ReplicaStep:
     def share(self) -> tf.Tensor:
         """The fraction of the batch's examples that this replica has, from 0 to 1."""
         return tf.cast(self.count, tf.float32) / tf.cast(self.total, tf.float32)
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas that take the step together."""
+        if self.is_rehearsal:
+            return 1
+        return int(tf.distribute.get_replica_context().num_replicas_in_sync)
+
+    @property
+    def weight(self) -> tf.Tensor:
+        """The factor of a mean over this replica's rows in the mean of all replicas'.
+
+        It is 1 where all replicas have as many rows.
+        """
+        return self.share * tf.cast(self.replicas, tf.float32)
 
     def scaled(self, value: tf.Tensor) -> tf.Tensor:
         """Returns the replica's part of the batch's mean, from its own mean."""

@@ -139,4 +139,5 @@ def _this_step(
         has_rows,
         kinds,
         whole_batch=context.strategy.whole_batch,
+        is_mean=context.strategy.replica_loss == "mean",
     )

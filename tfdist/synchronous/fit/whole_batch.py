@@ -15,6 +15,7 @@ from tfdist.synchronous.fit.decomposed import Decomposed
 from tfdist.synchronous.fit.exchange import of_last_replica
 from tfdist.synchronous.fit.indivisible import IndivisibleLossError
 from tfdist.synchronous.fit.kind import ADDED_UP, INDIVISIBLE, WEIGHED
+from tfdist.synchronous.fit.mean_by_word import part_of_mean, weight_of_mean
 from tfdist.synchronous.fit.replica import ReplicaStep
 
 
@@ -41,8 +42,10 @@ def part_of(
 
     Raises:
         IndivisibleLossError: If anybody else computes what is no function of sums and
-            means, unless the strategy has `whole_batch=False`.
+            means, unless the strategy has `whole_batch=False` or `replica_loss="mean"`.
     """
+    if step.is_mean:
+        return part_of_mean(step, value, is_increment)
     kind = step.kind_of(value)
     if kind in INDIVISIBLE:
         is_by_keras = _is_by_keras(step, value)
@@ -73,7 +76,7 @@ def weighed_targets(
 ) -> tuple[list[tf.Tensor], list[Any]]:
     """Returns the tensors to differentiate in place of a loss, and their weights.
 
-    The replicas' gradients of the results add up to the gradient that one process
+    By the user's word for a mean, see `weight_of_mean`. Otherwise the replicas' gradients of the results add up to the gradient that one process
     computes of the whole batch's loss. A mean is weighted by the replica's share of the
     rows, and not by 1 / replicas: shares differ when the batch does not divide evenly,
     as the last one of an epoch.
@@ -93,6 +96,10 @@ def weighed_targets(
     tensors: list[tf.Tensor] = []
     weights: list[Any] = []
     for target, given in zip(targets, output_gradients, strict=True):
+        if step.is_mean:
+            tensors.append(target)
+            weights.append(weight_of_mean(step, target, given))
+            continue
         kind = step.kind_of(target)
         if kind in ADDED_UP:
             tensors.append(target)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfdist._authors import Author, is_of_keras, made_in
 from tfdist.synchronous.fit.decomposed import Decomposed
 from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
+from tfdist.synchronous.fit.indivisible import remedies
 from tfdist.synchronous.fit.kind import CONSTANTS, INDIVISIBLE, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import part_of
@@ -45,14 +46,14 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
 
     Sums, and functions of sums and means, become those of the whole batch immediately:
     what the step computes from the variable next then covers the whole batch too. Means
-    can wait for `settle_written`.
+    can wait for `settle_written`, and so can all by the user's word.
 
     Cost: one message per such variable.
 
     Raises:
         NotAdditiveError: If the value is not a function of sums and means over examples.
     """
-    if step.known_kinds is not None or step.is_rehearsal:
+    if step.known_kinds is not None or step.is_rehearsal or step.is_mean:
         return None
     kind = step.kind_of(value)
     # A mean of integers is no integer that could be weighted.
@@ -66,8 +67,7 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
             f"{variable.path} is set to a value that each replica computes from its own "
             f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. It is not known to be a sum or mean "
             "over examples (it holds examples, or is a maximum), so the replicas cannot "
-            "agree on one. Assign sums and means over examples, or what is computed from "
-            "tfdist.whole_batch(tensor)"
+            f"agree on one. Assign sums and means over examples. {remedies()}"
         )
     if kind is Kind.OTHER and not value.dtype.is_floating:
         # From the sums of all replicas it is the same on each.

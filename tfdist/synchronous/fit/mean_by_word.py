@@ -1,0 +1,113 @@
+"""A replica's part of a step whose numbers are means, by `replica_loss="mean"`.
+
+This is the convention of data parallel training: each replica differentiates what it has
+computed from its own rows, and the step applies the mean of the gradients. It is weighted by
+the numbers of rows, so that a mean over the rows becomes that of the whole batch. Nothing is
+read from the step's graph, so a sum over the rows becomes a mean of sums.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.keras.computation import current_computation
+from tfdist.synchronous.fit.exchange import of_last_replica
+from tfdist.synchronous.fit.replica import ReplicaStep
+
+
+def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:
+    """Returns the factor of a target's gradient on this replica.
+
+    It is 1 where replicas have as many rows, and their gradients are divided by the number
+    of replicas after the backward pass: a `tf.custom_gradient` that clips sees the
+    gradient of the replica's own mean.
+
+    Args:
+        step: The replica's step.
+        target: What is differentiated.
+        given: The program's own factor; None for ones.
+    """
+    given = tf.ones_like(target) if given is None else given
+    return given * tf.cast(step.weight, target.dtype)
+
+
+def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
+    """Returns the gradient of a replica's own tensor, without the replica's weight."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = own_gradient(step, gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.math.divide_no_nan(gradient, tf.cast(step.weight, gradient.dtype))
+
+
+def over_replicas(step: ReplicaStep, total: Any) -> Any:
+    """Returns the mean over the replicas of a gradient that was added up."""
+    if total is None:
+        return None
+    if isinstance(total, tf.IndexedSlices):
+        values = over_replicas(step, total.values)
+        return tf.IndexedSlices(values, total.indices, total.dense_shape)
+    return total / tf.cast(step.replicas, total.dtype)
+
+
+def part_of_mean(
+    step: ReplicaStep, value: tf.Tensor, is_increment: bool = False
+) -> tf.Tensor:
+    """Returns this replica's part of a log or a weight, or what it adds to a metric.
+
+    A metric of the rows adds up those of all replicas. One that is given a single number,
+    such as the mean of a loss, counts it by the replica's share.
+
+    Args:
+        step: The replica's step.
+        value: The number that the replica computed from its own rows.
+        is_increment: Whether it is added to the state of a metric.
+    """
+    if is_increment and not step.is_given_number:
+        return step.counted(value)
+    if not value.dtype.is_floating:
+        return of_last_replica(step, value)
+    # A replica without examples may have computed 0 / 0, and NaN * 0 is still NaN.
+    return tf.math.multiply_no_nan(value, tf.cast(step.share, value.dtype))
+
+
+def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Returns the state of a metric that a step assigns on this replica.
+
+    Args:
+        step: The replica's step.
+        state: This replica's state so far.
+        value: What the metric assigns, computed from the state and the rows.
+    """
+    if step.is_given_number and value.dtype.is_floating:
+        return state + part_of_mean(step, value - state)
+    return tf.where(step.count > 0, value, state)
+
+
+@contextlib.contextmanager
+def updating_metric(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """A context in which this thread's replica updates a metric.
+
+    Args:
+        args: The arguments of `update_state`.
+        kwargs: Those with names.
+    """
+    step = getattr(current_computation(), "step", None)
+    if not isinstance(step, ReplicaStep) or not step.is_mean:
+        yield
+        return
+    given = [each for each in (*args, *kwargs.values()) if each is not None]
+    before = step.is_given_number
+    step.is_given_number = len(given) == 1 and _is_number(given[0])
+    try:
+        yield
+    finally:
+        step.is_given_number = before
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float)
+    return is_number or bool(getattr(value, "shape", None) == ())
