@@ -184,11 +184,9 @@ class AllRows:
 
         The strategy's limit is checked before anything large is sent.
         """
-        checks = [self._check_size()]
+        self._total += self._check_size()
         if one_per_example:
-            checks.append(self._check_rows())
-        with tf.control_dependencies(checks):
-            self._total = tf.identity(self._total)
+            self._total += self._check_rows()
         found = self.concatenated()
         places = [i for i, each in enumerate(found) if each.dtype.is_floating]
         if not places:
@@ -228,7 +226,7 @@ class AllRows:
         own = _padded(own, tf.zeros_like(size), size - self._own[i])
         return tf.ensure_shape(own, self._values[i].shape)
 
-    def _check_size(self) -> tf.Operation:
+    def _check_size(self) -> tf.Tensor:
         limit = tf.distribute.get_strategy().whole_batch_bytes
         per_row = [
             tf.reduce_prod(tf.shape(each, tf.int64)[1:]) * each.dtype.size
@@ -243,9 +241,9 @@ class AllRows:
             f"strategy{_END}",
             size,
         )
-        return tf.debugging.Assert(size <= limit, [message], summarize=1)
+        return _zero_if(size <= limit, message)
 
-    def _check_rows(self) -> tf.Operation:
+    def _check_rows(self) -> tf.Tensor:
         message = tf.strings.format(
             f"{_REFUSED}targets, predictions and weights have {{}} rows for {{}} "
             "examples, and a loss or metric that does not separate over examples needs "
@@ -253,7 +251,15 @@ class AllRows:
             (self._total, self._step.total),
         )
         is_one = tf.reduce_all(self._total == self._step.total)
-        return tf.debugging.Assert(is_one, [message], summarize=1)
+        return _zero_if(is_one, message)
+
+
+def _zero_if(is_right: tf.Tensor, message: tf.Tensor) -> tf.Tensor:
+    """Returns an integer zero, or fails with a message."""
+    # An Assert has effects, so TensorFlow would run those of all replicas of a process in the
+    # order of their traces. The second of one replica would come before the first of the
+    # next, and wait for rows that this one has yet to send: for ever.
+    return tf.strings.to_number(tf.where(is_right, "0", message), tf.int64)
 
 
 def _padded(value: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:

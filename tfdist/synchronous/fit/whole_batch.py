@@ -76,10 +76,10 @@ def weighed_targets(
 ) -> tuple[list[tf.Tensor], list[Any]]:
     """Returns the tensors to differentiate in place of a loss, and their weights.
 
-    By the user's word for a mean, see `weight_of_mean`. Otherwise the replicas' gradients of the results add up to the gradient that one process
-    computes of the whole batch's loss. A mean is weighted by the replica's share of the
-    rows, and not by 1 / replicas: shares differ when the batch does not divide evenly,
-    as the last one of an epoch.
+    The replicas' gradients of the results add up to the gradient that one process computes
+    of the whole batch's loss. A mean is weighted by the replica's share of the rows, and
+    not by 1 / replicas: shares differ when the batch does not divide evenly, as the last
+    one of an epoch. For `replica_loss="mean"`, see `weight_of_mean`.
 
     Cost: as for `part_of`.
 
