@@ -68,7 +68,6 @@ flags.DEFINE_enum(
 flags.DEFINE_float("dropout", 0.0, "The probability that a client vanishes in a round.")
 flags.DEFINE_float("clip", None, "The largest norm of an update.", lower_bound=0.0)
 flags.DEFINE_float("noise", 0.0, "Noise multiplier of differential privacy.")
-flags.DEFINE_bool("secure", False, "Has the server see the sum of updates alone.")
 flags.DEFINE_string("checkpoint_dir", None, "Where a restarted server goes on from.")
 flags.DEFINE_integer("seed", 0, "Of all that is random.", lower_bound=0)
 
@@ -146,7 +145,6 @@ def make_averaging() -> federated.FederatedAveraging:
         proximal=FLAGS.proximal,
         learning_rate_decay=FLAGS.learning_rate_decay,
         privacy=privacy,
-        secure=federated.SecureAggregation() if FLAGS.secure else None,
         sampling=sampling,
         seed=FLAGS.seed,
     )

@@ -1,4 +1,4 @@
-"""The algorithm, the server, who answers, and secure rounds: decisions, without TensorFlow."""
+"""The algorithm, the server and who answers: decisions, without TensorFlow."""
 
 import logging
 import math
@@ -12,7 +12,6 @@ from tfdist import federated
 from tfdist.federated import server_file
 from tfdist.federated.client_update import merged
 from tfdist.federated.local_batches import local_batches, random_stream
-from tfdist.federated.secure_round import finish_secure_round
 
 PRIVATE = federated.GaussianMechanism(1.0, 1.0)
 
@@ -40,10 +39,6 @@ class Everybody:
             {"fraction": 0.5, "sampling": federated.PoissonSampling(0.5)},
             "give fraction or sampling",
         ),
-        (
-            {"rule": federated.Krum(1), "secure": federated.SecureAggregation()},
-            "compares the updates of single clients",
-        ),
         ({"rule": federated.Median(), "privacy": PRIVATE}, "a mean of its own"),
         ({"sampling": Everybody(), "privacy": PRIVATE}, "expected number of clients"),
     ],
@@ -56,8 +51,6 @@ def test_an_algorithm_refuses(arguments, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: federated.SecureAggregation(0.0), "a finite limit above 0"),
-        (lambda: federated.SecureAggregation(threshold=1), "2 or more"),
         (lambda: federated.ClientBehavior(dropout=1.5), "probability from 0 to 1"),
         (lambda: federated.ClientBehavior(seconds=[-1.0]), "0 seconds or more"),
         (
@@ -212,7 +205,7 @@ def random_rounds(rounds, clients, seed=0):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_what_all_clients_have_added_is_the_model(momentum):
     one = server(
-        5, (1.0, -2.0), keep=True, server_optimizer=federated.FedAvgM(0.5, momentum)
+        6, (1.0, -2.0), keep=True, server_optimizer=federated.FedAvgM(0.5, momentum)
     )
     for updates in random_rounds(6, 5):
         one.finish_round(updates)
@@ -221,7 +214,7 @@ def test_what_all_clients_have_added_is_the_model(momentum):
         one.leave(client, take_out=True)
     np.testing.assert_allclose(one.weights, [1.0, -2.0], atol=1e-6)
     # Nothing of theirs is left in the momentum, either.
-    one.apply(np.zeros(2, np.float32))
+    one.finish_round([update(5, 0.0, 0.0)])
     np.testing.assert_allclose(one.weights, [1.0, -2.0], atol=1e-6)
 
 
@@ -294,41 +287,6 @@ def test_means_of_groups_are_the_mean():
     np.testing.assert_allclose(parts.weights, whole.weights, rtol=1e-6)
 
 
-def test_a_secure_round_is_the_weighted_mean_whoever_vanishes():
-    updates = next(random_rounds(1, 4))
-    secure = federated.SecureAggregation(limit=8.0, threshold=3)
-    plain, masked = server(), server(secure=secure)
-    plain.finish_round(updates)
-    (left,) = set(range(4)) - {each.client for each in updates}
-    counts, sent = finish_secure_round(masked, updates, [left])
-    assert counts
-    np.testing.assert_allclose(masked.weights, plain.weights, atol=1e-6)
-    # 3 vectors of 2 parameters and a share; 160 bytes to each of 3 others from 4 clients.
-    assert sent == 3 * 3 * 4 + 4 * 3 * 160
-
-
-def test_a_secure_round_of_too_few_changes_nothing(caplog):
-    one = server(secure=federated.SecureAggregation(limit=1.0, threshold=3))
-    updates = [update(0, 0.5, 0.5), update(1, 0.5, 0.5), update(2, 5.0, 0.5)]
-    assert finish_secure_round(one, updates, []) == (False, 0)
-    assert "client 2 is left out: its update exceeds limit=1" in caplog.text
-    assert one.round_index == 1
-    assert not one.weights.any()
-
-
-def test_clients_clip_themselves_in_a_secure_round():
-    for arguments in (
-        {"rule": federated.NormClipping(1.0)},
-        {"privacy": federated.GaussianMechanism(1.0, 0.0)},
-    ):
-        one = server(2, secure=federated.SecureAggregation(1.0, 2), **arguments)
-        counts, _ = finish_secure_round(
-            one, [update(0, 30.0, 40.0), update(1, 0.0, 0.0)], []
-        )
-        assert counts
-        np.testing.assert_allclose(one.weights, [0.3, 0.4], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -338,7 +296,6 @@ def test_clients_clip_themselves_in_a_secure_round():
         ("server_optimizer", "adam"),
         ("sampling", "poisson"),
         ("privacy", 1.0),
-        ("secure", True),
     ],
 )
 def test_a_choice_is_an_object_of_its_kind(name, value):

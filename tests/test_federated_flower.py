@@ -5,6 +5,10 @@ starts Flower's own processes with the commands of docs/federated.md.
 """
 
 import os
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import keras
 import numpy as np
@@ -21,6 +25,7 @@ from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from ray import cloudpickle  # noqa: E402
 
+PAGE = (Path(__file__).parents[1] / "docs" / "federated.md").read_text()
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 6)).astype("float32")
 Y = RNG.integers(3, size=60)
@@ -236,6 +241,44 @@ def test_our_client_under_the_strategy_of_flower():
     assert_equal(model, reference, build_plain_model)
 
 
+def test_the_secure_sums_of_the_page_are_the_plain_mean(monkeypatch):
+    (block,) = re.findall(r"```python\n(from experiment .*?)```", PAGE, re.S)
+    experiment = ModuleType("experiment")
+    vars(experiment).update(CLIENTS=4, ROUNDS=1, build_model=build_plain_model)
+    experiment.examples_of = examples_of
+    monkeypatch.setitem(sys.modules, "experiment", experiment)
+    page = {}
+    exec(block, page)  # noqa: S102
+    contexts = {
+        7 + each: context(7 + each, {"partition-id": each}) for each in range(4)
+    }
+    sent = []
+
+    class KeepsContexts(InProcessGrid):
+        """The keys of SecAgg+ stay with a client from one message to the next."""
+
+        run = SimpleNamespace(run_id=1)
+
+        def _reply(self, message):
+            reply = self.app(message, contexts[message.metadata.dst_node_id])
+            sent.extend(reply.content.array_records.values())
+            return reply
+
+    of_server = context()
+    page["server"](KeepsContexts(page["client"], contexts), of_server)
+    start = build_plain_model().get_weights()
+    trained = [page["Client"](each).fit(start, {})[0] for each in range(4)]
+    sizes = [len(rows) for rows in SPLIT]
+    (found,) = of_server.state.array_records.values()
+    for place, weight in enumerate(found.to_numpy_ndarrays()):
+        mean = np.average([each[place] for each in trained], axis=0, weights=sizes)
+        np.testing.assert_allclose(weight, mean, atol=1e-3)
+    assert np.abs(found.to_numpy_ndarrays()[-2] - start[-2]).max() > 0.01
+    # No client has sent an array that is not masked.
+    assert sent
+    assert not any(sent)
+
+
 def test_copies_of_an_app_in_a_process_share_the_graph():
     """Flower's simulation sends the app to its workers with every message."""
     app = flower.client_app(build_model, averaging(), examples_of)
@@ -251,6 +294,3 @@ def test_what_is_refused():
         flower.server_app(build_model, averaging(), 4, 0)
     with pytest.raises(ValueError, match="num_clients=4, start_with=5"):
         flower.server_app(build_model, averaging(), 4, 1, start_with=5)
-    secure = averaging(secure=federated.SecureAggregation())
-    with pytest.raises(ValueError, match="Leave out secure"):
-        flower.server_app(build_model, secure, 4, 1)

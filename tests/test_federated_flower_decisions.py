@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfdist import federated
 from tfdist.federated import flower
 from tfdist.federated.flower.array_layout import ArrayLayout
 from tfdist.federated.flower.client_numbers import ClientNumbers
-from tfdist.federated.flower.supported import check_averaging
 
 ROOT = Path(__file__).parents[1]
 
@@ -81,13 +79,6 @@ def test_a_client_that_starts_again_is_asked_at_its_new_node(caplog):
     assert "another node says that it is client 1" in caplog.text
     assert numbers.connected([40, 70]) == {1: 40}
     assert numbers.connected([70]) == {1: 70}
-
-
-def test_what_needs_a_simulation_is_refused():
-    check_averaging(federated.FederatedAveraging(rule=federated.Krum(1)))
-    secure = federated.FederatedAveraging(secure=federated.SecureAggregation())
-    with pytest.raises(ValueError, match="Leave out secure"):
-        check_averaging(secure)
 
 
 def test_without_flower_the_error_says_what_to_install(monkeypatch):

@@ -275,23 +275,6 @@ def test_a_client_leaves_and_takes_its_updates_along():
     assert one.run(3).history["clients"] == [2.0]
 
 
-def test_secure_rounds_equal_plain_ones():
-    behavior = federated.ClientBehavior(dropout=[1])
-    plain = simulation(behavior=behavior)
-    plain.run(1)
-    secure = simulation(
-        algorithm=averaging(
-            local_epochs=2,
-            batch_size=5,
-            secure=federated.SecureAggregation(limit=1.0, threshold=2),
-        ),
-        behavior=behavior,
-    )
-    logs = secure.run(1).history
-    np.testing.assert_allclose(secure.server.weights, plain.server.weights, atol=1e-6)
-    assert logs["bytes_up"][0] > 2 * plain.server.weights.nbytes
-
-
 class OwnStep(keras.Model):
     def train_step(self, data):
         return {}
@@ -358,16 +341,6 @@ class OwnStep(keras.Model):
             "parameters; received weights of",
         ),
         (lambda: simulation().run(0), ValueError, "are 1 or more; received rounds=0"),
-        (
-            lambda: simulation(
-                algorithm=averaging(secure=federated.SecureAggregation()),
-                behavior=federated.ClientBehavior(
-                    attackers=[0], attack=federated.SignFlip()
-                ),
-            ),
-            ValueError,
-            "give attack or secure, not both",
-        ),
     ],
 )
 def test_bad_input_is_refused(make, error, message):

@@ -44,7 +44,7 @@ PURE = {
     ],
     "embedding": ["cost"],
     "federated": ["*"],
-    "federated.flower": ["array_layout", "client_numbers", "supported"],
+    "federated.flower": ["array_layout", "client_numbers"],
     "graph": ["*"],
     "liveness": [
         "activity",

@@ -1,9 +1,9 @@
-"""Federated learning: algorithm, server and clients; splits, rules, attacks, masks, noise.
+"""Federated learning: algorithm, server and clients; splits, rules, attacks, noise.
 
 Data never leaves a client: it trains on its own examples, and the server makes one update
 of those of a round. All but the training itself is pure: numpy is all it needs, but for
-keys, which come from `cryptography`, and epsilon, which comes from `dp-accounting`. The
-names of `execution` import TensorFlow when they are first used.
+epsilon, which comes from `dp-accounting`. The names of `execution` import TensorFlow when
+they are first used.
 """
 
 import importlib
@@ -22,20 +22,10 @@ from tfdist.federated.averaging import FederatedAveraging
 from tfdist.federated.client_behavior import ClientBehavior
 from tfdist.federated.client_update import ClientUpdate
 from tfdist.federated.feature_shifts import brighter, rotated
-from tfdist.federated.fixed_point import FixedPoint
 from tfdist.federated.krum import Krum, MultiKrum
 from tfdist.federated.privacy import GaussianMechanism
 from tfdist.federated.robust import GeometricMedian, Median, TrimmedMean
 from tfdist.federated.sampling import ClientSampling, FixedSampling, PoissonSampling
-from tfdist.federated.secure_aggregation import (
-    PublicKeys,
-    Reveal,
-    SecureClient,
-    check_rule,
-    default_threshold,
-    unmasked_sum,
-)
-from tfdist.federated.secure_mean import SecureAggregation
 from tfdist.federated.server import Server
 from tfdist.federated.server_optimizers import (
     FedAdam,
@@ -69,7 +59,6 @@ __all__ = [
     "FedAdam",
     "FedAvgM",
     "FederatedAveraging",
-    "FixedPoint",
     "FixedSampling",
     "GaussianMechanism",
     "GeometricMedian",
@@ -78,11 +67,7 @@ __all__ = [
     "MultiKrum",
     "NormClipping",
     "PoissonSampling",
-    "PublicKeys",
-    "Reveal",
     "ScaledUpdate",
-    "SecureAggregation",
-    "SecureClient",
     "Server",
     "ServerOptimizer",
     "ServerState",
@@ -92,9 +77,7 @@ __all__ = [
     "WeightedMean",
     "Workers",
     "brighter",
-    "check_rule",
     "counts",
-    "default_threshold",
     "dirichlet",
     "iid",
     "label_flip",
@@ -103,7 +86,6 @@ __all__ = [
     "rotated",
     "table",
     "unequal",
-    "unmasked_sum",
 ]
 
 

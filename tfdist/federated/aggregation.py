@@ -9,10 +9,6 @@ import numpy as np
 class Aggregation(Protocol):
     """Makes one update of those of all clients of a round."""
 
-    @property
-    def sees_single_updates(self) -> bool:
-        """Whether it needs each client's update, or the sum alone."""
-
     def check(self, clients: int) -> None:
         """Checks that a round has enough clients.
 
@@ -44,8 +40,6 @@ class WeightedMean:
     al. 2017. Cost: O(n d) for n clients and d parameters.
     """
 
-    sees_single_updates = False
-
     def check(self, clients: int) -> None:
         """Checks that there is a client.
 
@@ -72,7 +66,7 @@ class NormClipping:
 
     What one client can add is bounded, so attacks by large updates fail; attacks of the
     size of honest updates pass (Sun et al., "Can You Really Backdoor Federated Learning?",
-    2019). Under secure aggregation clients clip by themselves, and an attacker need not.
+    2019).
 
     Args:
         max_norm: The largest Euclidean norm of an update, above 0.
@@ -85,11 +79,6 @@ class NormClipping:
     def __post_init__(self) -> None:
         if not 0 < self.max_norm < np.inf:
             raise ValueError(f"a norm is above 0 and finite; received {self.max_norm}")
-
-    @property
-    def sees_single_updates(self) -> bool:
-        """Whether the rule that follows does; clients can clip by themselves."""
-        return self.rule.sees_single_updates
 
     def check(self, clients: int) -> None:
         """Checks that the rule that follows has enough clients.

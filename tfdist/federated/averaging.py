@@ -6,16 +6,13 @@ import math
 from tfdist.federated.aggregation import Aggregation, WeightedMean
 from tfdist.federated.privacy import GaussianMechanism
 from tfdist.federated.sampling import ClientSampling, FixedSampling, PoissonSampling
-from tfdist.federated.secure_aggregation import check_rule
-from tfdist.federated.secure_mean import SecureAggregation
 from tfdist.federated.server_optimizers import FedAvgM, ServerOptimizer
 
 # What each choice must have, and one of tfdist's own.
 _CHOICES = {
     "rule": (("aggregate", "check"), "Median()"),
     "server_optimizer": (("initial", "apply"), "FedAdam()"),
-    "privacy": (("mean", "noisy"), "GaussianMechanism(...)"),
-    "secure": (("threshold_of",), "SecureAggregation()"),
+    "privacy": (("mean",), "GaussianMechanism(...)"),
     "sampling": (("clients",), "PoissonSampling(0.1)"),
 }
 
@@ -47,7 +44,6 @@ class FederatedAveraging:
         deadline: Seconds after which a round ends with whoever answered; None waits for all.
         min_clients: A round with fewer answers changes nothing: 1 or more.
         privacy: Clips and adds noise; all clients then weigh the same.
-        secure: Has the server see the sum alone.
         sampling: Who takes part, in place of `FixedSampling(fraction, seed)`.
         seed: Of the sampling, of the order of each client's examples, and of the noise.
             Where privacy counts, draw it and keep it secret (`secrets.randbits(64)`):
@@ -68,7 +64,6 @@ class FederatedAveraging:
     deadline: float | None = None
     min_clients: int = 1
     privacy: GaussianMechanism | None = None
-    secure: SecureAggregation | None = None
     sampling: ClientSampling | None = None
     seed: int = 0
 
@@ -112,8 +107,6 @@ class FederatedAveraging:
                 "give fraction or sampling, which has a fraction of its own; received "
                 f"fraction={self.fraction} and {self.sampling}"
             )
-        if self.secure is not None:
-            check_rule(self.rule)
         if self.privacy is None:
             return
         if self.rule != WeightedMean():

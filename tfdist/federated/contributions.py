@@ -30,11 +30,10 @@ class Contributions:
     def __init__(self, averaging: FederatedAveraging, parameters: int) -> None:
         optimizer = averaging.server_optimizer
         linear = averaging.rule == WeightedMean() and isinstance(optimizer, FedAvgM)
-        if not linear or averaging.privacy or averaging.secure:
+        if not linear or averaging.privacy:
             raise ValueError(
-                "contributions add up under WeightedMean() and FedAvgM(), without privacy "
-                "or secure aggregation, which hides them; received "
-                f"{averaging}. Leave out keep_contributions"
+                "contributions add up under WeightedMean() and FedAvgM(), without privacy; "
+                f"received {averaging}. Leave out keep_contributions"
             )
         self._optimizer = optimizer
         self._zero = np.zeros(parameters)

@@ -23,7 +23,6 @@ class MultiKrum:
 
     attackers: int
     selected: int | None = None
-    sees_single_updates = True
 
     def check(self, clients: int) -> None:
         """Checks that the theorem holds.

@@ -3,7 +3,7 @@
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018: each
 client's update is clipped to a norm S, the server adds Gaussian noise to the sum, and an
 accountant says what an observer of all rounds can learn about whether a client took part.
-The server is trusted: it sees updates without noise, or their sum under secure aggregation.
+The server is trusted: it sees updates without noise.
 """
 
 import dataclasses
@@ -59,16 +59,6 @@ class GaussianMechanism:
 
         Returns:
             (parameters,), in the dtype of the updates.
-        """
-        if self.clip is not None:
-            updates = clipped(updates, self.clip)
-        total = updates.sum(axis=0, dtype=np.float64)
-        return self.noisy(total, expected_clients, rng).astype(updates.dtype)
-
-    def noisy(
-        self, total: np.ndarray, expected_clients: float, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Returns the noisy mean from the sum of clipped updates, as masks leave it.
 
         Raises:
             ValueError: If the expected number of clients is not above 0.
@@ -78,8 +68,12 @@ class GaussianMechanism:
                 "a sum is divided by the expected number of clients, above 0; received "
                 f"{expected_clients}"
             )
+        if self.clip is not None:
+            updates = clipped(updates, self.clip)
+        total = updates.sum(axis=0, dtype=np.float64)
         deviation = self.noise_multiplier * (self.clip or 0.0)
-        return (total + rng.normal(0.0, deviation, np.shape(total))) / expected_clients
+        noisy = total + rng.normal(0.0, deviation, np.shape(total))
+        return (noisy / expected_clients).astype(updates.dtype)
 
     def epsilon(self, sampling: ClientSampling, rounds: int, delta: float) -> float:
         """Returns the epsilon of (epsilon, delta)-privacy, per client, after all rounds.

@@ -23,7 +23,6 @@ class Median:
     """
 
     attackers: int = 0
-    sees_single_updates = True
 
     def check(self, clients: int) -> None:
         """Checks that attackers are in the minority.
@@ -59,7 +58,6 @@ class TrimmedMean:
     """
 
     attackers: int
-    sees_single_updates = True
 
     def check(self, clients: int) -> None:
         """Checks that something is left after trimming.
@@ -102,7 +100,6 @@ class GeometricMedian:
     attackers: int = 0
     tolerance: float = 1e-9
     iterations: int = 1000
-    sees_single_updates = True
 
     def check(self, clients: int) -> None:
         """Checks that attackers are in the minority.

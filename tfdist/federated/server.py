@@ -123,12 +123,17 @@ class Server:
         try:
             self.averaging.check_clients(len(updates))
         except ValueError as error:
-            self.skip_round(str(error))
+            _log.warning("round %d changes nothing: %s", self.round_index + 1, error)
+            self._end_round()
             return False
         mean = self._aggregate(updates)
         if self._contributions is not None:
             self._contributions.add(updates)
-        self.apply(mean)
+        weights, self._optimizer_state = self.averaging.server_optimizer.apply(
+            self.weights, mean, self._optimizer_state
+        )
+        self.weights = weights.astype(self.weights.dtype)
+        self._end_round()
         return True
 
     def _check_senders(self, clients: Sequence[int]) -> None:
@@ -144,27 +149,9 @@ class Server:
                 f"{sorted(self._asked or ())}; received updates of {unasked}"
             )
 
-    def skip_round(self, reason: str) -> None:
-        """Ends a round that changes nothing."""
-        _log.warning("round %d changes nothing: %s", self.round_index + 1, reason)
-        self._end_round()
-
-    def apply(self, mean: np.ndarray) -> None:
-        """Makes the next model of the update of a round, whoever computed it."""
-        weights, self._optimizer_state = self.averaging.server_optimizer.apply(
-            self.weights, mean, self._optimizer_state
-        )
-        self.weights = weights.astype(self.weights.dtype)
-        self._end_round()
-
     def _end_round(self) -> None:
         self.round_index += 1
         self._asked = None
-
-    def noisy(self, total: np.ndarray) -> np.ndarray:
-        """Returns the noisy mean of privacy from the sum of clipped updates."""
-        assert self.averaging.privacy is not None
-        return self.averaging.privacy.noisy(total, self._expected, self._rng)
 
     def leave(self, client: int, take_out: bool = False) -> None:
         """Has a client take no part in rounds to come.
@@ -233,12 +220,6 @@ class Server:
             return self.averaging.rule.aggregate(changes, examples)
         if not updates:
             changes = np.zeros((0, len(self.weights)), self.weights.dtype)
-        return privacy.mean(changes, self._expected, self._rng)
-
-    @property
-    def _expected(self) -> float:
-        return self.averaging.expected_clients(self.num_clients)
-
-    @property
-    def _rng(self) -> np.random.Generator:
-        return np.random.default_rng((self.averaging.seed, self.round_index, _NOISE))
+        expected = self.averaging.expected_clients(self.num_clients)
+        rng = np.random.default_rng((self.averaging.seed, self.round_index, _NOISE))
+        return privacy.mean(changes, expected, rng)

@@ -17,7 +17,6 @@ from tfdist.federated.execution.client_data import client_data
 from tfdist.federated.execution.client_training import ClientTraining
 from tfdist.federated.execution.parcel import NOTHING, Parcel, Trained, packed, unpacked
 from tfdist.federated.execution.workers import OneWorker, Workers
-from tfdist.federated.secure_round import finish_secure_round
 from tfdist.federated.server import Server
 
 _log = logging.getLogger("tfdist")
@@ -80,10 +79,6 @@ class Simulation:
         self._data = client_data(examples, split)
         self._behavior = behavior or ClientBehavior()
         self._behavior.check(self._data.num_clients)
-        if self._behavior.attack is not None and averaging.secure is not None:
-            raise ValueError(
-                "attacks on secure sums are not simulated: give attack or secure, not both"
-            )
         self._workers: Any = workers or OneWorker()
         self._directory = checkpoint_dir
         self.training = ClientTraining(model, averaging)
@@ -192,16 +187,14 @@ class Simulation:
             return {}
         # Those of a worker that was lost meanwhile are not among them.
         arrived = sum(parcel.header["answered"] for parcel in parcels)
-        counts, sent = self._finish(
-            unpacked(parcels), [*answers.vanished, *answers.late]
-        )
+        counts = self.server.finish_round(self._sent(unpacked(parcels)))
         self.training.vector.write(self.server.weights)
         logs = {
             "clients": len(selected),
             "answered": arrived,
             "seconds": answers.seconds,
             "bytes_down": len(selected) * self.server.weights.nbytes,
-            "bytes_up": sent or arrived * self.server.weights.nbytes,
+            "bytes_up": arrived * self.server.weights.nbytes,
             "counts": counts,
         }
         return {name: float(value) for name, value in logs.items()}
@@ -225,19 +218,16 @@ class Simulation:
             updates = [merged(updates)]
         return updates, answered
 
-    def _finish(
-        self, updates: list[ClientUpdate], gone: Sequence[int]
-    ) -> tuple[bool, int]:
-        if self.averaging.secure is not None:
-            return finish_secure_round(self.server, updates, gone)
-        if self._behavior.attack is not None and updates:
-            changes = np.stack([each.change for each in updates])
-            sent = self._behavior.sent(changes, [each.client for each in updates])
-            updates = [
-                each._replace(change=change)
-                for each, change in zip(updates, sent, strict=True)
-            ]
-        return self.server.finish_round(updates), 0
+    def _sent(self, updates: list[ClientUpdate]) -> list[ClientUpdate]:
+        """Returns what clients send, attackers included, of what they have computed."""
+        if self._behavior.attack is None or not updates:
+            return updates
+        changes = np.stack([each.change for each in updates])
+        sent = self._behavior.sent(changes, [each.client for each in updates])
+        return [
+            each._replace(change=change)
+            for each, change in zip(updates, sent, strict=True)
+        ]
 
     @property
     def _is_mean_enough(self) -> bool:
@@ -246,7 +236,7 @@ class Simulation:
             self._workers.num_workers > 1
             and self.averaging.rule == WeightedMean()
             and self.averaging.min_clients == 1
-            and not (self.averaging.privacy or self.averaging.secure)
+            and not self.averaging.privacy
             and not (self._behavior.attack or self._keeps_contributions)
         )
 

@@ -21,7 +21,6 @@ from tfdist.federated.averaging import FederatedAveraging
 from tfdist.federated.client_update import ClientUpdate
 from tfdist.federated.flower.array_layout import ArrayLayout
 from tfdist.federated.flower.client_numbers import ClientNumbers
-from tfdist.federated.flower.supported import check_averaging
 from tfdist.federated.server import Server
 
 _log = logging.getLogger("tfdist")
@@ -54,7 +53,7 @@ class AveragingStrategy(Strategy):
         stopped: Set it, and rounds to come ask nobody and change nothing.
 
     Raises:
-        ValueError: If a number is out of range, or the algorithm needs a simulation.
+        ValueError: If a number is out of range.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class AveragingStrategy(Strategy):
         start_with: int | None = None,
         connect_timeout: float = 600.0,
     ) -> None:
-        check_averaging(averaging)
         self._start_with = num_clients if start_with is None else start_with
         if not 1 <= self._start_with <= num_clients:
             raise ValueError(

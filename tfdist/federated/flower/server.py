@@ -48,7 +48,7 @@ def server_app(
         connect_timeout: See `AveragingStrategy`.
 
     Raises:
-        ValueError: If a number is out of range, or the algorithm needs a simulation.
+        ValueError: If a number is out of range.
     """
     if rounds < 1:
         raise ValueError(f"rounds is 1 or more; received {rounds}")
