@@ -12,7 +12,6 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.model_parallel.flow import Active
 from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
@@ -23,6 +22,7 @@ from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.results import counted, in_structure, total, update
 from tfdist.pipeline.stage_function import StageFunction
+from tfdist.pipeline.stale_schedule import Active
 from tfdist.pipeline.tasks import Tasks
 
 ByMicrobatch = dict[int, list[Any]]
