@@ -288,6 +288,13 @@ def test_calls_of_one_layer_stay_together():
         choose_cut(graph, devices_of(3), links, three, [[0, 2]])
 
 
+def test_calls_of_one_layer_have_its_weights_once():
+    nodes = [LayerNode(name, 1.0, weights=5, layer="shared") for name in "ab"]
+    graph = LayerGraph((*nodes, LayerNode("c", 1.0, weights=3)))
+    chain = chain_of(graph, 2, Links(), [[0, 1]])
+    assert [chain.largest(ends)[0] for ends in ((), (1,))] == [8, 5]
+
+
 @pytest.mark.parametrize(
     ("check", "value", "message"),
     [

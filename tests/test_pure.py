@@ -99,7 +99,6 @@ PURE = {
         "chain",
         "cut",
         "errors",
-        "nominal",
         "parts",
         "planned",
         "stale_schedule",
