@@ -86,7 +86,7 @@ PURE = {
         "split_graph",
         "stages",
         "step",
-        "view",
+        "timeline",
         "work",
     ],
     "parameter_server": ["exchange", "exchange_report", "replicas"],
