@@ -118,13 +118,10 @@ class Tasks:
         return self._kept[number, microbatch].draws
 
     def keep(
-        self, number: int, microbatch: int, taken: Sequence[Any], draws: Draws
+        self, number: int, microbatch: int, taken: Mapping[int, Any], draws: Draws
     ) -> None:
         """Has a stage compute a forward task again that was computed elsewhere."""
-        takes = self._pipeline.stages[number].takes
-        self._kept[number, microbatch] = _Kept(
-            dict(zip(takes, taken, strict=True)), draws=list(draws)
-        )
+        self._kept[number, microbatch] = _Kept(dict(taken), draws=list(draws))
 
     def add_gradients(
         self, microbatch: int, ids: Sequence[int], gradients: Sequence[Any]
