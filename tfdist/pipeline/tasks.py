@@ -10,9 +10,15 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.pipeline.added_losses import scaled_activities
-from tfdist.pipeline.copies import Copies, Originals, assign_changes, total_of
+from tfdist.pipeline.copies import (
+    Copies,
+    Originals,
+    add_up,
+    assign_changes,
+    dense,
+    total_of,
+)
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.gradients import add_up, dense
 from tfdist.pipeline.microbatches import carried, part_of
 from tfdist.pipeline.pipeline import Pipeline, Stage
 from tfdist.pipeline.recompute import (
