@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from tfdist.model_parallel import step
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
-from tfdist.model_parallel.pipeline import simulate
 from tfdist.model_parallel.schedule import SCHEDULES, make_schedule
 from tfdist.model_parallel.work import Work
 from tfdist.pipeline import arguments, cut
 from tfdist.pipeline.chain import OUTPUTS, Chain
 from tfdist.pipeline.cut import choose_cut, equal_ends
 from tfdist.pipeline.errors import PipelineError
-from tfdist.pipeline.order import in_order
 from tfdist.pipeline.step_time import Execution, StageCosts, step_seconds
 
 COSTS = st.lists(st.integers(0, 20), min_size=1, max_size=7)
@@ -74,23 +72,6 @@ def test_no_other_cut_has_a_longer_longest_part(costs, count):
         assert bounds == sorted(set(bounds))
         greatest[ends] = max(sum(costs[a:b]) for a, b in itertools.pairwise(bounds))
     assert greatest[equal_ends(costs, count)] == min(greatest.values())
-
-
-@given(
-    st.sampled_from(list(SCHEDULES)),
-    st.integers(1, 5),
-    st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=4),
-    SECONDS,
-)
-def test_a_step_takes_what_the_simulated_pipeline_takes(name, parts, stages, latency):
-    schedule = make_schedule(name, len(stages), parts)
-    forward, backward = zip(*stages, strict=True)
-    pairs = list(itertools.pairwise(range(len(stages))))
-    ways = dict.fromkeys([*pairs, *((b, a) for a, b in pairs)])
-    free, late = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, latency)
-    costs = StageCosts(forward, backward, free, late)
-    expected = simulate(schedule, forward, backward, message=latency)
-    assert step_seconds(Execution(schedule), costs) == expected.seconds
 
 
 @given(graphs(), st.integers(1, 4))
@@ -307,14 +288,11 @@ def test_calls_of_one_layer_stay_together():
         choose_cut(graph, devices_of(3), links, three, [[0, 2]])
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("stages", [1, 2, 4])
-@pytest.mark.parametrize("microbatches", [1, 3, 8])
-def test_tasks_come_in_an_order_that_keeps_each_stages_own(name, stages, microbatches):
-    schedule = make_schedule(name, stages, microbatches)
-    found = list(in_order(schedule))
-    for number, tasks in enumerate(schedule.stages):
-        assert tuple(task for stage, task in found if stage == number) == tasks
+def test_calls_of_one_layer_have_its_weights_once():
+    nodes = [LayerNode(name, 1.0, weights=5, layer="shared") for name in "ab"]
+    graph = LayerGraph((*nodes, LayerNode("c", 1.0, weights=3)))
+    chain = chain_of(graph, 2, Links(), [[0, 1]])
+    assert [chain.largest(ends)[0] for ends in ((), (1,))] == [8, 5]
 
 
 @pytest.mark.parametrize(

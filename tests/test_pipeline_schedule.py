@@ -1,76 +1,91 @@
 """Schedules of a pipeline: every formula equals what its schedule and a simulation say."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.model_parallel import cost
-from tfdist.model_parallel.may_start import Place, Stale, Synchronous, check_order
-from tfdist.model_parallel.pipeline import simulate
 from tfdist.model_parallel.schedule import (
     BACKWARD,
     FORWARD,
     SCHEDULES,
-    Schedule,
     ScheduleError,
     Task,
     gpipe,
     make_schedule,
     one_forward_one_backward,
 )
+from tfdist.pipeline.step_time import Execution, StageCosts, step_seconds
 
 names = st.sampled_from(sorted(SCHEDULES))
 few = st.integers(1, 7)
 durations = st.integers(1, 9)
 
 
-def longest_chain(schedule, seconds):
-    """The step's seconds, told by the order and the needs alone: no simulation."""
-    rule, ends = Synchronous(), {}
-    left = [list(tasks) for tasks in schedule.stages]
-    free = [0.0] * schedule.num_stages
-    while any(left):
-        progress = False
-        for stage, tasks in enumerate(left):
-            while tasks:
-                needed = rule.waits_for(schedule, Place(0, stage, tasks[0]))
-                if not all(each in ends for each in needed):
-                    break
-                start = max([free[stage], *(ends[each] for each in needed)])
-                task = tasks.pop(0)
-                free[stage] = start + seconds[task.kind]
-                ends[Place(0, stage, task)] = free[stage]
-                progress = True
-        assert progress, f"deadlock in\n{schedule}"
+def needed(schedule, stage, task):
+    """What a task waits for, apart from those before it on its own stage."""
+    if task.kind == FORWARD:
+        return [(stage - 1, task)] if stage else []
+    if stage < schedule.num_stages - 1:
+        return [(stage + 1, task)]
+    return [(stage, Task(FORWARD, task.microbatch))]
+
+
+def longest_chain(schedule, forward, backward, message=0):
+    """The seconds of a step, by the order of tasks and what they need alone."""
+    seconds = {FORWARD: forward, BACKWARD: backward}
+    ends, free = {}, [0] * schedule.num_stages
+    for stage, task in schedule.in_order():
+        there = [
+            ends[source] + message * (source[0] != stage)
+            for source in needed(schedule, stage, task)
+        ]
+        free[stage] = max([free[stage], *there]) + seconds[task.kind][stage]
+        ends[stage, task] = free[stage]
     return max(free)
+
+
+def simulated(schedule, forward, backward, message=0):
+    pairs = list(pairwise(range(schedule.num_stages)))
+    ways = pairs + [(b, a) for a, b in pairs]
+    free, late = dict.fromkeys(ways, 0), dict.fromkeys(ways, message)
+    costs = StageCosts(forward, backward, free, late)
+    return step_seconds(Execution(schedule), costs)
 
 
 @given(names, few, few)
 def test_every_stage_computes_each_microbatch_forward_then_backward(name, k, m):
     schedule = make_schedule(name, k, m)
     assert (schedule.num_stages, schedule.num_microbatches) == (k, m)
-    check_order(schedule)
+    wanted = {Task(kind, each) for kind in (FORWARD, BACKWARD) for each in range(m)}
+    for tasks in schedule.stages:
+        assert len(tasks) == len(wanted)
+        assert set(tasks) == wanted
+        for each in range(m):
+            assert tasks.index(Task(FORWARD, each)) < tasks.index(Task(BACKWARD, each))
+
+
+@given(names, few, few)
+def test_tasks_come_in_an_order_after_what_they_need(name, k, m):
+    schedule = make_schedule(name, k, m)
+    found = list(schedule.in_order())
+    for number, tasks in enumerate(schedule.stages):
+        assert tuple(task for stage, task in found if stage == number) == tasks
+    place = {each: at for at, each in enumerate(found)}
+    for stage, task in found:
+        for source in needed(schedule, stage, task):
+            assert place[source] < place[stage, task]
 
 
 @given(names, few, few, durations, durations)
 def test_seconds_and_bubble_are_those_of_the_formulas(name, k, m, forward, backward):
     schedule = make_schedule(name, k, m)
-    seconds = longest_chain(schedule, {FORWARD: forward, BACKWARD: backward})
+    seconds = simulated(schedule, [forward] * k, [backward] * k)
     assert seconds == cost.step_seconds(k, m, forward, backward)
     assert 1 - Fraction(m * (forward + backward), int(seconds)) == cost.bubble(k, m)
-
-
-@settings(deadline=None)
-@given(names, few, few, durations, durations)
-def test_the_simulation_finds_the_same(name, k, m, forward, backward):
-    schedule = make_schedule(name, k, m)
-    outcome = simulate(schedule, [forward] * k, [backward] * k)
-    assert outcome.seconds == cost.step_seconds(k, m, forward, backward)
-    assert outcome.bubble == pytest.approx(float(cost.bubble(k, m)))
-    for stage in range(k):
-        assert outcome.kept(stage) == cost.peak_kept(name, stage, k, m)
 
 
 @given(names, few, few)
@@ -81,62 +96,21 @@ def test_what_is_kept_is_what_the_formula_says(name, k, m):
 
 
 @settings(deadline=None)
-@given(names, few, few, st.data())
-def test_unequal_stages_take_as_long_as_the_longest_chain_says(name, k, m, data):
-    seconds = st.lists(durations, min_size=k, max_size=k)
+@given(names, few, few, st.integers(0, 5), st.data())
+def test_a_step_takes_as_long_as_its_longest_chain(name, k, m, message, data):
+    seconds = st.lists(st.integers(0, 9), min_size=k, max_size=k)
     forward, backward = data.draw(seconds), data.draw(seconds)
-    outcome = simulate(make_schedule(name, k, m), forward, backward)
+    schedule = make_schedule(name, k, m)
+    found = simulated(schedule, forward, backward, message)
+    assert found == longest_chain(schedule, forward, backward, message)
     slowest = max(f + b for f, b in zip(forward, backward, strict=True))
-    assert outcome.seconds >= max(m * slowest, sum(forward) + sum(backward))
-    ends = {each.place: each.end for each in outcome.tasks}
-    for each in outcome.tasks:
-        needed = Synchronous().waits_for(make_schedule(name, k, m), each.place)
-        assert all(ends[other] <= each.start for other in needed)
+    assert found >= max(m * slowest, sum(forward) + sum(backward))
 
 
-@settings(deadline=None)
 @given(names, few, st.floats(0.0, 3.0))
 def test_a_message_takes_its_time_each_way(name, k, message):
-    outcome = simulate(make_schedule(name, k, 1), [1.0] * k, [2.0] * k, message=message)
-    assert outcome.seconds == pytest.approx(3.0 * k + 2 * (k - 1) * message)
-
-
-@given(names, few, few, st.integers(1, 3))
-def test_steps_follow_each_other(name, k, m, steps):
-    schedule = make_schedule(name, k, m)
-    outcome = simulate(schedule, [1] * k, [1] * k, steps=steps)
-    assert len(outcome.tasks) == steps * 2 * k * m
-    # Without a rule that says so, a step does not wait for the end of the one before it.
-    assert outcome.seconds <= steps * cost.step_seconds(k, m, 1, 1)
-
-
-@given(names, st.integers(2, 5), few, st.integers(1, 2))
-def test_without_waiting_the_same_schedules_have_no_bubble(name, k, m, lag):
-    outcome = simulate(
-        make_schedule(name, k, m), [1] * k, [1] * k, steps=3, rule=Stale(lag)
-    )
-    assert outcome.seconds == 3 * 2 * m
-    assert outcome.bubble == 0
-
-
-def test_a_task_waits_for_the_results_of_its_own_step():
-    def needed(stage, kind):
-        place = Place(7, stage, Task(kind, 1))
-        return Synchronous().waits_for(gpipe(3, 2), place)
-
-    assert needed(0, FORWARD) == ()
-    assert needed(2, FORWARD) == (Place(7, 1, Task(FORWARD, 1)),)
-    assert needed(0, BACKWARD) == (Place(7, 1, Task(BACKWARD, 1)),)
-    assert needed(2, BACKWARD) == (Place(7, 2, Task(FORWARD, 1)),)
-
-
-def test_a_rule_that_waits_for_itself_is_refused():
-    class Circular:
-        def waits_for(self, schedule, place):
-            return (place,)
-
-    with pytest.raises(ValueError, match="F0 of stage 0 never starts"):
-        simulate(gpipe(2, 1), [1, 1], [1, 1], rule=Circular())
+    found = simulated(make_schedule(name, k, 1), [1.0] * k, [2.0] * k, message)
+    assert found == pytest.approx(3.0 * k + 2 * (k - 1) * message)
 
 
 def test_the_schedules_as_text():
@@ -162,20 +136,3 @@ def test_the_schedules_as_text():
 def test_what_does_not_exist_is_refused(make, message):
     with pytest.raises(ScheduleError, match=message):
         make()
-
-
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        (Task(FORWARD, 0), Task(FORWARD, 0)),
-        (Task(BACKWARD, 0), Task(FORWARD, 0)),
-    ],
-)
-def test_a_schedule_out_of_order_is_refused(tasks):
-    with pytest.raises(ValueError, match="one forward and then one backward"):
-        simulate(Schedule("mine", (tasks,)), [1], [1])
-
-
-def test_seconds_of_every_stage_are_needed():
-    with pytest.raises(ValueError, match="each of the 2 stages"):
-        simulate(gpipe(2, 1), [1], [1, 1])

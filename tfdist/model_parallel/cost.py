@@ -1,7 +1,7 @@
 """What a pipeline's schedule costs: its bubble, its seconds, what it keeps. Pure formulas.
 
 K stages that take equally long, and M microbatches; nothing is said of links, which
-`tfdist.model_parallel.pipeline` simulates.
+`tfdist.pipeline.step_time` takes into account.
 
 >>> bubble(4, 8), peak_kept("gpipe", 0, 4, 8), peak_kept("1f1b", 0, 4, 8)
 (Fraction(3, 11), 8, 4)

@@ -1,39 +1,44 @@
-"""Writes and reads plans of layers as JSON. Imports no TensorFlow."""
+"""The JSON of a plan of layers. Imports no TensorFlow."""
 
 import dataclasses
 import json
 import math
-import os
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
-from tfdist.model_parallel.plan import LayerPlan
 from tfdist.planning import fields
-from tfdist.planning.file import PlanFileError, read
-from tfdist.splitting.split import COLUMNS, ROWS, LayerMatrix, Split
+from tfdist.planning.file import PlanFileError
+from tfdist.splitting.split import LayerMatrix, Split
 
 VERSION = 1
 KIND = "layers"
 
 
-def to_json(plan: LayerPlan) -> str:
-    """Returns the plan as JSON, one layer per line."""
+def to_json(
+    graph: LayerGraph,
+    devices: Sequence[Device],
+    links: Links,
+    placed: Mapping[str, str],
+    microbatches: int,
+    compared: Mapping[str, float | None],
+    split: Mapping[str, Split],
+) -> str:
+    """Returns the fields of a plan as JSON, one layer per line."""
     head = {
         "version": VERSION,
         "kind": KIND,
-        "microbatches": plan.microbatches,
-        "devices": [dataclasses.asdict(device) for device in plan.devices],
-        "links": _of_links(plan.links),
-        "compared": dict(plan.compared),
-        "split": {name: dataclasses.asdict(each) for name, each in plan.split.items()},
+        "microbatches": microbatches,
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "links": _of_links(links),
+        "compared": dict(compared),
+        "split": {name: dataclasses.asdict(each) for name, each in split.items()},
     }
     rows = {
-        "nodes": [
-            {**_row(node), "device": plan.placed[node.unit]}
-            for node in plan.graph.nodes
-        ],
-        "edges": [_row(edge) for edge in plan.graph.edges],
+        "nodes": [{**_row(node), "device": placed[node.unit]} for node in graph.nodes],
+        "edges": [_row(edge) for edge in graph.edges],
     }
     parts = [json.dumps(head)[1:-1]] + [
         f'"{name}": [\n  {_lines(each)}\n]' for name, each in rows.items()
@@ -41,8 +46,8 @@ def to_json(plan: LayerPlan) -> str:
     return f"{{{', '.join(parts)}}}\n"
 
 
-def from_json(text: str) -> LayerPlan:
-    """Returns the plan that `to_json` wrote.
+def from_json(text: str) -> dict[str, Any]:
+    """Returns the fields of the plan that `to_json` wrote.
 
     Raises:
         PlanFileError: If the text is no such plan.
@@ -53,16 +58,6 @@ def from_json(text: str) -> LayerPlan:
         raise PlanFileError(
             f"this is not a plan that tfdist.LayerPlan.save has written: {error}"
         ) from error
-
-
-def load(path: str | os.PathLike[str]) -> LayerPlan:
-    """Reads a plan from a file.
-
-    Raises:
-        PlanFileError: If the file is no such plan. The error names the file.
-        OSError: If the file cannot be read.
-    """
-    return read(path, from_json)
 
 
 def _row(thing: LayerNode | LayerEdge) -> dict[str, Any]:
@@ -90,7 +85,7 @@ def _of_links(links: Links) -> dict[str, Any]:
     }
 
 
-def _from_data(data: dict[str, Any]) -> LayerPlan:
+def _from_data(data: dict[str, Any]) -> dict[str, Any]:
     version = fields.get(data, "version", fields.whole(0))
     if version != VERSION:
         raise ValueError(
@@ -98,10 +93,9 @@ def _from_data(data: dict[str, Any]) -> LayerPlan:
             "plan again"
         )
     fields.get(data, "kind", fields.one_of((KIND,)))
-    devices = tuple(fields.get(data, "devices", fields.list_of(_device)))
+    devices = tuple(fields.get(data, "devices", _list_of(Device)))
     rows = fields.get(data, "nodes", fields.list_of(fields.an_object))
-    nodes = tuple(_node(row) for row in rows)
-    graph = LayerGraph(nodes, tuple(fields.get(data, "edges", fields.list_of(_edge))))
+    nodes = tuple(_made(LayerNode, "node", row) for row in rows)
     placed: dict[str, str] = {}
     names = tuple(device.name for device in devices)
     for node, row in zip(nodes, rows, strict=True):
@@ -114,15 +108,33 @@ def _from_data(data: dict[str, Any]) -> LayerPlan:
     compared = fields.get(data, "compared", fields.an_object)
     # Plans of older versions have none.
     split = fields.get(data, "split", fields.an_object, {})
-    return LayerPlan(
-        graph,
-        devices,
-        _links(fields.get(data, "links", fields.an_object)),
-        placed,
-        fields.get(data, "microbatches", fields.whole(1)),
-        {name: _number_or_none(name, each) for name, each in compared.items()},
-        {name: _split(name, each) for name, each in split.items()},
+    return {
+        "graph": LayerGraph(
+            nodes, tuple(fields.get(data, "edges", _list_of(LayerEdge)))
+        ),
+        "devices": devices,
+        "links": _links(fields.get(data, "links", fields.an_object)),
+        "placed": placed,
+        "microbatches": fields.get(data, "microbatches", fields.whole(1)),
+        "compared": {n: _or_none(_number)(n, each) for n, each in compared.items()},
+        "split": {name: _made(Split, name, each) for name, each in split.items()},
+    }
+
+
+def _made(kind: Any, key: str, value: Any) -> Any:
+    """Returns a dataclass from an object; what has a default may be missing."""
+    row = fields.an_object(key, value)
+    return kind(
+        **{
+            each.name: fields.get(row, each.name, _PARSERS[each.type])
+            for each in dataclasses.fields(kind)
+            if each.name in row or each.default is dataclasses.MISSING
+        }
     )
+
+
+def _list_of(kind: Any) -> fields.Parser:
+    return fields.list_of(partial(_made, kind))
 
 
 def _number(key: str, value: Any) -> float:
@@ -131,22 +143,22 @@ def _number(key: str, value: Any) -> float:
     return float(value)
 
 
-def _number_or_none(key: str, value: Any) -> float | None:
-    return None if value is None else _number(key, value)
+def _or_none(parse: fields.Parser) -> fields.Parser:
+    return lambda key, value: None if value is None else parse(key, value)
+
+
+_PARSERS: dict[Any, fields.Parser] = {
+    bool: fields.flag,
+    float: _number,
+    int: fields.whole(0),
+    int | None: _or_none(fields.whole(0)),
+    str: fields.text,
+    LayerMatrix | None: _or_none(partial(_made, LayerMatrix)),
+}
 
 
 def _bandwidth(key: str, value: Any) -> float:
     return math.inf if value is None else _number(key, value)
-
-
-def _device(key: str, value: Any) -> Device:
-    row = fields.an_object(key, value)
-    memory = row.get("memory")
-    return Device(
-        fields.get(row, "name", fields.text),
-        fields.get(row, "speed", _number),
-        None if memory is None else fields.whole(0)("memory", memory),
-    )
 
 
 def _links(row: dict[str, Any]) -> Links:
@@ -163,45 +175,4 @@ def _links(row: dict[str, Any]) -> Links:
         fields.get(row, "bandwidth", _bandwidth),
         fields.get(row, "latency", _number),
         between,
-    )
-
-
-def _node(row: dict[str, Any]) -> LayerNode:
-    return LayerNode(
-        fields.get(row, "name", fields.text),
-        fields.get(row, "forward", _number, 0.0),
-        fields.get(row, "backward", _number, 0.0),
-        fields.get(row, "weights", fields.whole(0), 0),
-        fields.get(row, "activations", fields.whole(0), 0),
-        fields.get(row, "layer", fields.text, ""),
-        _matrix(row["matrix"]) if "matrix" in row else None,
-    )
-
-
-def _matrix(value: Any) -> LayerMatrix:
-    row = fields.an_object("matrix", value)
-    return LayerMatrix(
-        fields.get(row, "rows", fields.whole(1)),
-        fields.get(row, "columns", fields.whole(1)),
-        fields.get(row, "is_lookup", fields.flag, False),
-        fields.get(row, "is_whole", fields.flag, False),
-    )
-
-
-def _split(key: str, value: Any) -> Split:
-    row = fields.an_object(key, value)
-    return Split(
-        fields.get(row, "parts", fields.whole(2)),
-        fields.get(row, "by", fields.one_of((COLUMNS, ROWS))),
-    )
-
-
-def _edge(key: str, value: Any) -> LayerEdge:
-    row = fields.an_object(key, value)
-    return LayerEdge(
-        fields.get(row, "source", fields.text),
-        fields.get(row, "target", fields.text),
-        fields.get(row, "size", fields.whole(0), 0),
-        fields.get(row, "has_gradient", fields.flag, True),
-        fields.get(row, "output", fields.whole(0), 0),
     )

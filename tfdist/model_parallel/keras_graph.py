@@ -42,8 +42,7 @@ def graph_of(
 ) -> LayerGraph:
     """Returns the graph of a model whose layers are called one after the other.
 
-    Models within the model count as their layers. What needs no gradient, since nothing
-    before it is trained, has no backward computation.
+    Models within the model count as their layers.
 
     Args:
         model: The model.
@@ -69,9 +68,9 @@ def graph_of(
             )
         dtype = keras.backend.standardize_dtype(each.dtype)
         values.append(input_of(shape, dtype))
-        walk.add_input(each.name, values[-1])
+        walk.calls.add_input(each.name, values[-1])
     walk.run(inputs, outputs, values, "")
-    return walk.graph()
+    return walk.calls.graph()
 
 
 def _ends_of(model: Any) -> tuple[list[Any], list[Any]]:
@@ -127,9 +126,18 @@ def _bytes_of_dtype(dtype: str) -> int:
     return int("".join(c for c in dtype.split("_")[0] if c.isdigit()) or 32) // 8 or 1
 
 
-class _Walk:
-    def __init__(self, call: CallLayer, slots: int) -> None:
-        self._call, self._slots = call, slots
+class CallGraph:
+    """A graph to which calls of layers are added, each after those whose results it takes.
+
+    What needs no gradient, since nothing before it is trained, has no backward computation.
+
+    Args:
+        slots: How many variables of a weight's shape the optimizer keeps.
+        rows: How many examples there are where a tensor's shape does not say.
+    """
+
+    def __init__(self, slots: int = 0, rows: int = 1) -> None:
+        self._slots, self._rows = slots, rows
         self._nodes: list[LayerNode] = []
         self._edges: dict[tuple[str, str, int], LayerEdge] = {}
         # The node and output of each tensor; the tensors are kept, or Python would
@@ -141,16 +149,71 @@ class _Walk:
         self._unit_of: dict[int, str] = {}
 
     def add_input(self, name: str, value: Any) -> None:
+        """Adds an input of the model."""
         name = self._own_name(name)
         self._nodes.append(LayerNode(name, 0.0))
-        self._made[id(value)] = (name, 0)
-        self._kept.append(value)
+        self._note(name, value)
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is an input or the output of a call."""
+        return id(value) in self._made
+
+    def add(
+        self,
+        operation: Any,
+        name: str,
+        arguments: Any,
+        called: Call,
+        matrix: LayerMatrix | None = None,
+    ) -> None:
+        """Adds a call of an operation; a layer is one."""
+        name = self._own_name(name)
+        unit = self._unit_of.setdefault(id(operation), name)
+        trainable = getattr(operation, "trainable_weights", [])
+        is_trained = bool(trainable)
+        for value in filter(self.has, keras.tree.flatten(arguments)):
+            source, output = self._made[id(value)]
+            is_trained |= source in self._trained
+            has_gradient = source in self._trained and _is_float(value)
+            size = self._rows * bytes_of(value)
+            self._edges[source, name, output] = LayerEdge(
+                source, name, size, has_gradient, output
+            )
+        if is_trained:
+            self._trained.add(name)
+        weights = bytes_of(getattr(operation, "weights", []))
+        self._nodes.append(
+            LayerNode(
+                name,
+                called.forward,
+                called.backward if is_trained else 0.0,
+                weights + self._slots * bytes_of(trainable),
+                self._rows * bytes_of(called.outputs),
+                unit,
+                matrix,
+            )
+        )
+        self._note(name, called.outputs)
+
+    def graph(self) -> LayerGraph:
+        """Returns the graph of what was added."""
+        return LayerGraph(tuple(self._nodes), tuple(self._edges.values()))
 
     def _own_name(self, name: str) -> str:
         """Returns a name that no other node has."""
         self._names[name] += 1
         count = self._names[name]
         return name if count == 1 else f"{name}#{count}"
+
+    def _note(self, name: str, outputs: Any) -> None:
+        for output, value in enumerate(keras.tree.flatten(outputs)):
+            self._made[id(value)] = (name, output)
+            self._kept.append(value)
+
+
+class _Walk:
+    def __init__(self, call: CallLayer, slots: int) -> None:
+        self._call, self.calls = call, CallGraph(slots)
 
     def run(self, inputs: Any, outputs: Any, values: Any, prefix: str) -> list[Any]:
         known = {id(each): value for each, value in zip(inputs, values, strict=True)}
@@ -165,9 +228,6 @@ class _Walk:
             known |= {id(e): v for e, v in zip(node.outputs, flat, strict=True)}
         return [known[id(each)] for each in outputs]
 
-    def graph(self) -> LayerGraph:
-        return LayerGraph(tuple(self._nodes), tuple(self._edges.values()))
-
     def _visit(
         self,
         operation: Any,
@@ -178,51 +238,13 @@ class _Walk:
     ) -> Any:
         name = prefix + operation.name
         inner = _inner_ends(operation)
-        values = [each for each in keras.tree.flatten(args) if id(each) in self._made]
+        values = list(filter(self.calls.has, keras.tree.flatten(args)))
         if inner is not None and len(inner[0]) == len(values):
             found = self.run(*inner, values, f"{name}/")
             return found[0] if len(found) == 1 else found
         called = self._call(operation, args, kwargs)
-        self._add(operation, name, (args, kwargs), called, matrix)
+        self.calls.add(operation, name, (args, kwargs), called, matrix)
         return called.outputs
-
-    def _add(
-        self,
-        operation: Any,
-        name: str,
-        arguments: Any,
-        called: Call,
-        matrix: LayerMatrix | None,
-    ) -> None:
-        name = self._own_name(name)
-        unit = self._unit_of.setdefault(id(operation), name)
-        trainable = getattr(operation, "trainable_weights", [])
-        is_trained = bool(trainable)
-        for value in keras.tree.flatten(arguments):
-            if id(value) in self._made:
-                source, output = self._made[id(value)]
-                is_trained |= source in self._trained
-                has_gradient = source in self._trained and _is_float(value)
-                self._edges[source, name, output] = LayerEdge(
-                    source, name, bytes_of(value), has_gradient, output
-                )
-        if is_trained:
-            self._trained.add(name)
-        weights = bytes_of(getattr(operation, "weights", []))
-        self._nodes.append(
-            LayerNode(
-                name,
-                called.forward,
-                called.backward if is_trained else 0.0,
-                weights + self._slots * bytes_of(trainable),
-                bytes_of(called.outputs),
-                unit,
-                matrix,
-            )
-        )
-        for output, value in enumerate(keras.tree.flatten(called.outputs)):
-            self._made[id(value)] = (name, output)
-            self._kept.append(value)
 
 
 def _inner_ends(operation: Any) -> tuple[list[Any], list[Any]] | None:

@@ -9,63 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdist._whole_file import write_whole
+from tfdist.model_parallel import file, timeline
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.step import Run, simulate
+from tfdist.model_parallel.timeline import LayerMessage, LayerTask
 from tfdist.model_parallel.work import Work
+from tfdist.planning.file import read
 from tfdist.splitting.split import Split
 
 PLACED, EQUAL_STAGES, BY_HAND = "placed", "stages of equal cost", "by hand"
-
-
-@dataclass(frozen=True)
-class LayerTask:
-    """One computation of a simulated step.
-
-    Attributes:
-        device: The name of the device.
-        node: The node, a call of a layer.
-        is_backward: Whether it is the backward computation.
-        microbatch: Of which microbatch, counted from 0.
-        start: When it begins, in seconds.
-        end: When it ends.
-        is_critical: Whether it is on the critical path.
-    """
-
-    device: str
-    node: str
-    is_backward: bool
-    microbatch: int
-    start: float
-    end: float
-    is_critical: bool
-
-
-@dataclass(frozen=True)
-class LayerMessage:
-    """One tensor that a simulated step sends to another device.
-
-    Attributes:
-        source: The device that sends it.
-        target: The device that receives it.
-        node: The node that computed it, or whose output's gradient it is.
-        is_backward: Whether it is the gradient.
-        microbatch: Of which microbatch, counted from 0.
-        size: Bytes.
-        start: When its first byte leaves, in seconds.
-        arrival: When it is there.
-        is_critical: Whether it is on the critical path.
-    """
-
-    source: str
-    target: str
-    node: str
-    is_backward: bool
-    microbatch: int
-    size: int
-    start: float
-    arrival: float
-    is_critical: bool
 
 
 @dataclass(frozen=True)
@@ -123,48 +76,17 @@ class LayerPlan:
     @functools.cached_property
     def tasks(self) -> tuple[LayerTask, ...]:
         """What a simulated step computes, by the time of its start."""
-        run, n, order = self._run, self._work.num_nodes, self.graph.order
-        critical = set(run.critical_path())
-        found = []
-        for number, (start, end) in enumerate(zip(run.start, run.end, strict=True)):
-            part, at = divmod(number, 2 * n)
-            node = at % n
-            device = self.devices[run.device[node]].name
-            is_critical = number in critical
-            found.append(
-                LayerTask(device, order[node], at >= n, part, start, end, is_critical)
-            )
-        return tuple(sorted(found, key=lambda each: (each.start, each.end)))
+        return timeline.tasks_of(self._work, self._run)
 
     @functools.cached_property
     def messages(self) -> tuple[LayerMessage, ...]:
         """What a simulated step sends, in the order in which it was computed."""
-        critical, found = set(self._run.critical_path()), []
-        for number, each in enumerate(self._run.messages):
-            tensor = self._work.tensors[each.tensor]
-            found.append(
-                LayerMessage(
-                    self.devices[each.source].name,
-                    self.devices[each.target].name,
-                    self.graph.order[tensor.source],
-                    each.is_gradient,
-                    each.microbatch,
-                    tensor.size,
-                    each.start,
-                    each.arrival,
-                    -2 - number in critical,
-                )
-            )
-        return tuple(found)
+        return timeline.messages_of(self._work, self._run)
 
     @property
     def critical_path(self) -> tuple[LayerTask | LayerMessage, ...]:
         """The tasks and messages that each waited for the one before it, to the end."""
-        everything: tuple[LayerTask | LayerMessage, ...] = (*self.tasks, *self.messages)
-        found = [each for each in everything if each.is_critical]
-        return tuple(
-            sorted(found, key=lambda each: (each.start, isinstance(each, LayerTask)))
-        )
+        return timeline.critical(self.tasks, self.messages)
 
     @property
     def bytes_sent(self) -> int:
@@ -180,35 +102,92 @@ class LayerPlan:
         return {device: tuple(units) for device, units in found.items()}
 
     def __str__(self) -> str:
-        # Here and below: `view` and `file` import this module.
-        from tfdist.model_parallel import view
+        # Here and below: rich takes longer to import than a plan to make.
+        from tfdist.planning.view import bar, render, table_of
 
-        return view.summary(self)
+        rows = {PLACED: self.seconds, **self.compared, "lower bound": self.bound}
+        longest = max(seconds or 0.0 for seconds in rows.values())
+        times = table_of("a step", ">ms", "")
+        for name, seconds in rows.items():
+            if seconds is None:
+                times.add_row(name, "", "does not fit")
+            else:
+                times.add_row(name, f"{1e3 * seconds:,.3f}", bar(seconds, longest))
+        used = table_of("device", ">speed", ">layers", ">busy", ">MB", ">of MB")
+        for device in self.devices:
+            used.add_row(
+                device.name,
+                f"{device.speed:g}",
+                str(len(self.stages[device.name])),
+                f"{self.busy[device.name]:.0%}",
+                f"{self.bytes_per_device[device.name] / 1e6:,.1f}",
+                "" if device.memory is None else f"{device.memory / 1e6:,.1f}",
+            )
+        return f"{render(times)}{render(used)}{self._sent()}\n"
+
+    def _sent(self) -> str:
+        computed = sum(
+            each.end - each.start
+            for each in self.critical_path
+            if isinstance(each, LayerTask)
+        )
+        share = computed / self.seconds if self.seconds else 1.0
+        return (
+            f"{len(self.messages):,} messages of {self.bytes_sent / 1e6:,.2f} MB in all; "
+            f"{share:.0%} of the critical path is computation"
+        )
 
     def table(self) -> str:
-        """Returns a table of every layer, its costs and its device."""
-        from tfdist.model_parallel import view
+        """Returns a table of every call of a layer, its costs and its device."""
+        from tfdist.planning.view import render, table_of
 
-        return view.table(self)
+        found = table_of(
+            *("layer", "device", ">forward ms", ">backward ms", ">MB"),
+            "on the critical path",
+        )
+        critical = {each.node for each in self.tasks if each.is_critical}
+        nodes = {node.name: node for node in self.graph.nodes}
+        for name in self.graph.order:
+            node = nodes[name]
+            found.add_row(
+                name,
+                self.placed[node.unit],
+                f"{1e3 * node.forward:,.3f}",
+                f"{1e3 * node.backward:,.3f}",
+                f"{(node.weights + node.activations) / 1e6:,.2f}",
+                "yes" if name in critical else "",
+            )
+        split = [
+            f"{name} is split by {each.by} into {each.parts} parts.\n"
+            for name, each in self.split.items()
+        ]
+        return render(found) + "".join(split)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws the timeline of a step as a PNG file. Needs matplotlib.
 
-        A row per device and per link that is used; the critical path has a black edge.
+        A row per device and per link that is used; a line follows the critical path.
 
         Raises:
             ValueError: If the file's name does not end with `.png`.
             ImportError: If matplotlib is not installed.
         """
-        from tfdist.model_parallel import view
-
-        view.plot(self, path)
+        others = [f"{name}: {1e3 * s:,.1f}" for name, s in self.compared.items() if s]
+        title = f"{1e3 * self.seconds:,.1f} ms a step ({', '.join(others)})"
+        names = [device.name for device in self.devices]
+        timeline.plot(path, title, names, self.tasks, self.messages)
 
     def to_json(self) -> str:
         """Returns the plan as JSON, one layer per line."""
-        from tfdist.model_parallel import file
-
-        return file.to_json(self)
+        return file.to_json(
+            self.graph,
+            self.devices,
+            self.links,
+            self.placed,
+            self.microbatches,
+            self.compared,
+            self.split,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "LayerPlan":
@@ -217,9 +196,7 @@ class LayerPlan:
         Raises:
             PlanFileError: If the text is no such plan.
         """
-        from tfdist.model_parallel import file
-
-        return file.from_json(text)
+        return cls(**file.from_json(text))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file atomically."""
@@ -233,9 +210,7 @@ class LayerPlan:
             PlanFileError: If the file is no such plan. The error names the file.
             OSError: If the file cannot be read.
         """
-        from tfdist.model_parallel import file
-
-        return file.load(path)
+        return read(path, cls.from_json)
 
     @functools.cached_property
     def _work(self) -> Work:

@@ -1,16 +1,15 @@
 """In which order each stage of a pipeline computes its microbatches: plain data. Pure.
 
 A model is cut into stages, and a batch into microbatches. Each stage computes a forward
-and a backward task for every microbatch, one at a time, in the order of its list. When a
-task may start is a decision of its own: `tfdist.model_parallel.may_start`. What a schedule
-costs is in `tfdist.model_parallel.cost`.
+and a backward task for every microbatch, one at a time, in the order of its list. What a
+schedule costs is in `tfdist.model_parallel.cost`.
 
 >>> print(one_forward_one_backward(2, 3))
 stage 0: F0 F1 B0 F2 B1 B2
 stage 1: F0 B0 F1 B1 F2 B2
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -71,6 +70,31 @@ class Schedule:
             now += 1 if task.kind == FORWARD else -1
             peak = max(peak, now)
         return peak
+
+    def in_order(self) -> Iterator[tuple[int, Task]]:
+        """Yields each stage with each of its tasks, after the task whose result that takes.
+
+        >>> print(*(f"{task}@{stage}" for stage, task in gpipe(2, 1).in_order()))
+        F0@0 F0@1 B0@1 B0@0
+        """
+        ended: set[tuple[int, Task] | None] = {None}
+        left = [list(tasks) for tasks in self.stages]
+        while any(left):
+            before = len(ended)
+            for stage, tasks in enumerate(left):
+                while tasks and self._source(stage, tasks[0]) in ended:
+                    task = tasks.pop(0)
+                    ended.add((stage, task))
+                    yield stage, task
+            assert len(ended) > before, f"the tasks of {self.name} wait for each other"
+
+    def _source(self, stage: int, task: Task) -> tuple[int, Task] | None:
+        """Returns the stage and the task whose result a task takes; None for the batch."""
+        if task.kind == FORWARD:
+            return (stage - 1, task) if stage else None
+        if stage + 1 < self.num_stages:
+            return stage + 1, task
+        return stage, Task(FORWARD, task.microbatch)
 
     def __str__(self) -> str:
         return "\n".join(

@@ -1,9 +1,14 @@
 """Consecutive stages of equal cost: what is done by hand, and a start for the search. Pure."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from tfdist.model_parallel.work import Assignment, Work
 
+T = TypeVar("T")
 _HALVINGS = 40
-_ROUNDING = 1e-12
+# Relative to the whole: what is left of it is no more exact than that.
+ROUNDING = 1e-12
 
 
 def place_in_stages(work: Work) -> Assignment | None:
@@ -12,17 +17,27 @@ def place_in_stages(work: Work) -> Assignment | None:
     The devices in their order; a stage's seconds are those of its nodes at the speed of
     its device. Links do not count.
 
-    Cost: O(n) for each of 40 halvings of the interval of the slowest stage's seconds.
-
     Returns:
         The device of each unit; None if in this order the layers do not fit.
     """
-    speeds = [device.speed for device in work.devices]
-    low, high = 0.0, work.graph.seconds / min(speeds)
-    best = _fill(work, high)
+    slowest = min(device.speed for device in work.devices)
+    return shortest(lambda most: _fill(work, most), work.graph.seconds / slowest)
+
+
+def shortest(fill: Callable[[float], T | None], most: float) -> T | None:
+    """Returns the stages whose longest one is shortest.
+
+    Cost: 40 halvings of the interval of its seconds.
+
+    Args:
+        fill: Returns stages of so many seconds at most, or None if there are none.
+        most: Seconds that are enough, if any are.
+    """
+    low, high = 0.0, most
+    best = fill(high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        found = _fill(work, middle)
+        found = fill(middle)
         if found is None:
             low = middle
         else:
@@ -35,9 +50,8 @@ def _fill(work: Work, seconds: float) -> Assignment | None:
     assignment: list[int] = []
     device, spent, left = 0, 0.0, work.memories[0]
     for cost, size in zip(work.unit_seconds, work.unit_bytes, strict=True):
-        # Relative to the whole: what is left of it is no more exact than that.
         while size > left or (
-            spent + cost > seconds * work.devices[device].speed * (1 + _ROUNDING)
+            spent + cost > seconds * work.devices[device].speed * (1 + ROUNDING)
         ):
             device += 1
             if device == len(work.devices):

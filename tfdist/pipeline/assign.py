@@ -8,10 +8,9 @@ import keras
 from tfdist.model_parallel.devices import Device
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline.arguments import Stages
-from tfdist.pipeline.cost import graph_of_calls
 from tfdist.pipeline.cut import choose_cut
 from tfdist.pipeline.errors import PipelineError
-from tfdist.pipeline.nominal import links_of, speed_of
+from tfdist.pipeline.nominal import graph_of_calls, links_of, speed_of
 from tfdist.pipeline.planned import stages_of
 from tfdist.pipeline.step_time import Execution
 

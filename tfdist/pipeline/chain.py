@@ -54,8 +54,12 @@ class Chain:
         numbers = list(accumulate(int(at not in closed) for at in range(len(order))))
         self._piece_of = [numbers[place[node]] - 1 for node in range(len(order))]
         of_pieces = [[0.0] * numbers[-1] for _ in range(4)]
+        units: set[str] = set()
         for node, piece in zip(graph.nodes, self._piece_of, strict=True):
-            of_node = node.forward, node.backward, node.weights, node.activations
+            # Calls of one layer are in one piece, which has its weights once.
+            weights = 0 if node.unit in units else node.weights
+            units.add(node.unit)
+            of_node = node.forward, node.backward, weights, node.activations
             for numbers_of, number in zip(of_pieces, of_node, strict=True):
                 numbers_of[piece] += number
         self.seconds = [sum(each) for each in zip(*of_pieces[:2], strict=True)]

@@ -1,4 +1,4 @@
-"""The variables with which a replica of a stage computes: themselves, or copies."""
+"""The variables with which a replica of a stage computes, or copies; and sums of gradients."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.gradients import add_up
 from tfdist.pipeline.microbatches import carried
 from tfdist.pipeline.pipeline import Stage
 from tfdist.pipeline.recompute import Found, refuse_weight
@@ -156,3 +155,25 @@ def _carried(gradient: Any) -> Any:
         values, indices = carried(gradient.values), carried(gradient.indices)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
     return carried(gradient)
+
+
+def add_up(total: Any, gradient: Any) -> Any:
+    """Returns the sum of two gradients, either of which may be None.
+
+    Rows of an embedding stay rows: they are put one after the other, as in the gradient
+    of a whole batch, and the optimizer adds up those of the same number.
+    """
+    if total is None or gradient is None:
+        return gradient if total is None else total
+    if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([total.values, gradient.values], 0),
+            tf.concat([total.indices, gradient.indices], 0),
+            total.dense_shape,
+        )
+    return dense(total) + dense(gradient)
+
+
+def dense(gradient: Any) -> Any:
+    """Returns a gradient as a tensor."""
+    return tf.convert_to_tensor(gradient)

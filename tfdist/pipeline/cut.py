@@ -6,6 +6,7 @@ from itertools import combinations
 
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerGraph
+from tfdist.model_parallel.stages import ROUNDING, shortest
 from tfdist.pipeline.chain import Chain, Ends
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.step_time import Execution, step_seconds
@@ -15,7 +16,6 @@ from tfdist.pipeline.step_time import Execution, step_seconds
 _TRIED = 1_500
 _EFFORT = 1_000_000
 _LIMITS = 8
-_HALVINGS = 40
 # The memory of devices is not known. What equal stages have room for, others have too, up
 # to a quarter more.
 _MORE = 1.25
@@ -95,8 +95,6 @@ def choose_cut(
 def equal_ends(seconds: Sequence[float], count: int) -> Ends:
     """Cuts a sequence into consecutive parts, the longest of which is shortest.
 
-    Cost: O(n) for each of 40 halvings.
-
     >>> equal_ends([1, 1, 1, 3], 2)
     (3,)
 
@@ -104,29 +102,22 @@ def equal_ends(seconds: Sequence[float], count: int) -> Ends:
         seconds: Those of each item, at least as many as parts.
         count: The number of parts.
     """
-    low, high = 0.0, float(sum(seconds))
-    best = _filled(seconds, count, high)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        ends = _filled(seconds, count, middle)
-        if len(ends) < count:
-            best, high = ends, middle
-        else:
-            low = middle
-    return best
+    ends = shortest(lambda most: _filled(seconds, count, most), float(sum(seconds)))
+    assert ends is not None
+    return ends
 
 
-def _filled(seconds: Sequence[float], count: int, most: float) -> Ends:
+def _filled(seconds: Sequence[float], count: int, most: float) -> Ends | None:
     """Fills one part after another up to so many seconds; none stays empty."""
     ends: list[int] = []
     spent = 0.0
     for at, each in enumerate(seconds):
-        is_full = spent + each > most * (1 + 1e-12)
+        is_full = spent + each > most * (1 + ROUNDING)
         if at and (is_full or len(seconds) - at < count - len(ends)):
             ends.append(at)
             spent = 0.0
         spent += each
-    return tuple(ends)
+    return tuple(ends) if len(ends) < count else None
 
 
 class _Search:

@@ -15,12 +15,11 @@ from tfdist.checkpoint.keeper import Keeper
 from tfdist.checkpoint.kept_data import KeptData
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.strides import telling_the_ends
-from tfdist.model_parallel.may_start import Stale
 from tfdist.model_parallel.schedule import make_schedule
 from tfdist.pipeline import refusals
+from tfdist.pipeline.extended import move
 from tfdist.pipeline.flow import Flow
 from tfdist.pipeline.form import Form, tensors_of
-from tfdist.pipeline.moves import move
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.stale_steps import StaleSteps
 from tfdist.pipeline.step_time import Execution
@@ -208,16 +207,17 @@ class PipelineDriver(DefaultDriver):
 
     def _new_flow(self, model: Any) -> Flow:
         strategy, pipeline = self.strategy, self.pipeline(model)
-        rule = Stale(min(strategy.max_staleness, 2))
+        # With 2 a result has a whole step to travel already; more would only be older.
+        lag = min(strategy.max_staleness, 2)
 
         def new_steps(rows: int) -> StaleSteps:
             count, schedule = strategy.microbatches, strategy.schedule
-            return StaleSteps(model, pipeline, count, schedule, rule.lag, rows)
+            return StaleSteps(model, pipeline, count, schedule, lag, rows)
 
         return Flow(
             new_steps,
             len(pipeline.stages),
-            rule,
+            lag,
             self._function,
             self._run,
             lambda steps: model.optimizer.iterations.assign_sub(steps),

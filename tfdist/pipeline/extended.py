@@ -1,10 +1,11 @@
-"""The `extended` of `PipelineStrategy`: where variables are created and updated."""
+"""The `extended` of `PipelineStrategy`: where variables are created, moved and updated."""
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
@@ -62,7 +63,7 @@ class PipelineExtended(_tf.OneDeviceExtended):
         with tf.device(device):
             created = next_creator(**kwargs)
         if beside is not None:
-            note_beside(created, beside)
+            _note_beside(created, beside)
         elif device in self._bytes and self._chosen is None:
             self._bytes[device] += created.shape.num_elements() * created.dtype.size
         return created
@@ -101,15 +102,69 @@ def _is_scalar(kwargs: dict[str, Any]) -> bool:
 _beside: dict[int, Any] = {}
 
 
-def note_beside(variable: tf.Variable, other: tf.Variable) -> None:
-    """Notes that a variable belongs where another one is."""
+def _note_beside(variable: tf.Variable, other: tf.Variable) -> None:
     # By identity, for variables have no hash; weak, or the old copy of a variable that
     # has moved would stay in memory.
     _beside[id(variable)] = weakref.ref(other)
     weakref.finalize(variable, _beside.pop, id(variable), None)
 
 
-def noted_beside(variable: tf.Variable) -> Any:
+def _noted_beside(variable: tf.Variable) -> Any:
     """Returns the variable beside which this one was created, or None."""
     noted = _beside.get(id(variable))
     return noted() if noted is not None else None
+
+
+def move(
+    extended: PipelineExtended,
+    placed: Iterable[tuple[keras.Variable, str]],
+    others: Iterable[Any],
+) -> int:
+    """Moves Keras variables to their devices, and whatever was created beside them.
+
+    Values go from device to device. A variable that is in place is not touched.
+
+    Args:
+        extended: Creates variables.
+        placed: Variables and their devices.
+        others: The variables that may be beside them: an optimizer's.
+
+    Returns:
+        The number of bytes that were moved.
+    """
+    moved: dict[int, tf.Variable] = {}
+    total = 0
+    kept = []
+    for variable, device in placed:
+        old = _tf.value_of(variable)
+        if old.device != device:
+            moved[id(old)] = _move_one(extended, variable, device)
+            kept.append(old)
+            total += _bytes(old)
+    for variable in others:
+        old = _tf.value_of(variable)
+        if (weight := moved.get(id(_noted_beside(old)))) is not None:
+            _note_beside(_move_one(extended, variable, weight.device), weight)
+            total += _bytes(old)
+    return total
+
+
+def _move_one(
+    extended: PipelineExtended, variable: keras.Variable, device: str
+) -> tf.Variable:
+    old = _tf.value_of(variable)
+    with extended.creating_on(device):
+        new = tf.Variable(
+            lambda: tf.identity(old),
+            trainable=old.trainable,
+            dtype=old.dtype,
+            name=old.name.partition(":")[0],
+            synchronization=old.synchronization,
+            aggregation=old.aggregation,
+        )
+    _tf.set_value(variable, new)
+    return new
+
+
+def _bytes(variable: tf.Variable) -> int:
+    return int(variable.shape.num_elements() * variable.dtype.size)

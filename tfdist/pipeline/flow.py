@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.model_parallel.flow import Active, active
-from tfdist.model_parallel.may_start import Stale
 from tfdist.pipeline.form import Form, tensors_of
+from tfdist.pipeline.stale_schedule import Active, active
 from tfdist.pipeline.stale_steps import StaleSteps
 
 
@@ -17,7 +16,7 @@ class Flow:
     Args:
         new_steps: Returns the steps on batches of some number of rows.
         num_stages: The number of stages.
-        rule: What a task waits for.
+        lag: How many steps later a result is used by another stage: 1 or 2.
         traced: Returns a step, which takes tensors of these specs, as a graph.
         run: Runs such a graph on tensors.
         count_back: Has the optimizer forget iterations in which the pipe drained.
@@ -27,13 +26,13 @@ class Flow:
         self,
         new_steps: Callable[[int], StaleSteps],
         num_stages: int,
-        rule: Stale,
+        lag: int,
         traced: Callable[..., Any],
         run: Callable[..., Any],
         count_back: Callable[[int], None],
     ) -> None:
         self._new_steps, self._traced, self._run = new_steps, traced, run
-        self._num_stages, self._rule = num_stages, rule
+        self._num_stages, self._lag = num_stages, lag
         self._count_back = count_back
         self._steps: dict[str, StaleSteps] = {}
         self._functions: dict[Any, Any] = {}
@@ -65,7 +64,7 @@ class Flow:
         while self._is_under_way():
             self._advance(None)
         if self._form is not None:
-            self._count_back(self._rule.lag * (self._num_stages - 1))
+            self._count_back(self._lag * (self._num_stages - 1))
         self._form, self._step, self._batches = None, 0, 0
         return self._logs
 
@@ -76,7 +75,7 @@ class Flow:
         self._form, self._step, self._batches = None, 0, 0
 
     def _active(self, step: int) -> Active:
-        return active(self._num_stages, self._rule, step, self._batches)
+        return active(self._num_stages, self._lag, step, self._batches)
 
     def _is_under_way(self) -> bool:
         return self._form is not None and bool(self._active(self._step))

@@ -1,10 +1,58 @@
 """What stages leave for each other from one step to a later one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from typing import Any
 
-from tfdist.pipeline.mailbox import Mailbox
+import tensorflow as tf
+
+from tfdist.pipeline.devices import cpu_beside, on
+from tfdist.pipeline.parcel import Recipe, packed, unpacked
 from tfdist.pipeline.pipeline import Pipeline
+
+ByMicrobatch = dict[int, list[Any]]
+"""Of tensors, by identity, the value of each microbatch."""
+
+
+class Mailbox:
+    """A queue on a device: what is put there first is taken first.
+
+    A step takes before it puts, so that there is always something to take, and nobody
+    waits.
+
+    Args:
+        device: Where the values are kept, in the memory of its task.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._queue: Any = None
+        self._recipe: Recipe | None = None
+
+    def put(self, values: Any) -> None:
+        """Leaves values; a first time before any are taken."""
+        tensors, recipe = unpacked(values)
+        if self._recipe is None:
+            self._recipe = recipe
+        if not tensors:
+            return
+        if self._queue is None:
+            with tf.init_scope(), tf.device(cpu_beside(self._device)):
+                self._queue = tf.queue.FIFOQueue(-1, [each.dtype for each in tensors])
+        with on(self._device):
+            self._queue.enqueue(tensors)
+
+    def take(self) -> Any:
+        """Returns the values that are there for the longest time."""
+        assert self._recipe is not None, "nothing was ever put"
+        if self._queue is None:
+            return packed([], self._recipe)
+        found = self._queue.dequeue()
+        tensors = found if isinstance(found, list | tuple) else [found]
+        with on(self._device):
+            copies = [tf.identity(each) for each in tensors]
+        for each, spec in zip(copies, self._recipe.specs, strict=True):
+            each.set_shape(spec.shape)
+        return packed(copies, self._recipe)
 
 
 class Link:
@@ -20,7 +68,7 @@ class Link:
         ends = (receiver,) if lag == 1 else (sender, receiver)
         self._boxes = [Mailbox(each) for each in ends]
 
-    def put(self, values: Sequence[Any]) -> None:
+    def put(self, values: Any) -> None:
         """Sends the values of a step."""
         self._boxes[0].put(values)
 
@@ -28,7 +76,7 @@ class Link:
         """Sends, in the next step, what waits at the sender."""
         self._boxes[1].put(self._boxes[0].take())
 
-    def take(self) -> list[Any]:
+    def take(self) -> Any:
         """Returns what was sent first."""
         return self._boxes[-1].take()
 
@@ -44,6 +92,9 @@ class Links:
         wanted: Of each stage, the tensors that it needs, by identity: those that it takes,
             and at the last one all outputs of the model that others compute.
         between: Of each pair of a stage and a later one, what goes from one to the other.
+        losses: From each stage but the last, what its layers passed to `add_loss`.
+        batches: For each stage, what it needs of the batches that it computes next.
+        kept: For each stage, what it took of a batch, until the gradient of that comes.
     """
 
     def __init__(self, pipeline: Pipeline, lag: int) -> None:
@@ -68,11 +119,11 @@ class Links:
             for to, sender in self.between
         }
         last = len(stages) - 1
-        self._losses = {
+        self.losses = {
             stage: Link(devices[stage], devices[last], lag) for stage in range(last)
         }
-        self._batches = [Mailbox(each) for each in devices]
-        self._kept = [Mailbox(each) for each in devices]
+        self.batches = [Mailbox(each) for each in devices]
+        self.kept = [Mailbox(each) for each in devices]
 
     def inputs_of(self, stage: int) -> list[int]:
         """Returns the inputs of the model that a stage takes."""
@@ -81,80 +132,34 @@ class Links:
         }
         return [each for each in self.wanted[stage] if each not in made]
 
-    def give(self, stage: int, values: Sequence[Any]) -> None:
-        """Leaves what a stage needs of a batch."""
-        self._batches[stage].put(values)
+    def put(self, stage: int, values: ByMicrobatch) -> None:
+        """Sends what a stage has computed."""
+        for pair, link in self._forward.items():
+            if pair[0] == stage:
+                link.put({each: values[each] for each in self.between[pair]})
 
-    def given(self, stage: int) -> list[Any]:
-        """Returns what a stage needs of the batch that it computes next."""
-        return self._batches[stage].take()
-
-    def keep(self, stage: int, values: Sequence[Any]) -> None:
-        """Keeps what a stage took, until the gradient of that batch comes."""
-        self._kept[stage].put(values)
-
-    def kept(self, stage: int) -> list[Any]:
-        """Returns what a stage took of the batch whose gradient has come."""
-        return self._kept[stage].take()
-
-    def put(self, stage: int, values: dict[int, list[Any]]) -> None:
-        """Sends what a stage has computed, by identity and microbatch."""
-        for (sender, _), ids, link in self._of(self._forward):
-            if sender == stage:
-                link.put(_in_one(ids, values))
-
-    def arrived(self, stage: int) -> dict[int, list[Any]]:
+    def arrived(self, stage: int) -> ByMicrobatch:
         """Returns what a stage needs of earlier ones."""
-        found: dict[int, list[Any]] = {}
-        for (_, receiver), ids, link in self._of(self._forward):
+        found: ByMicrobatch = {}
+        for (_, receiver), link in self._forward.items():
             if receiver == stage:
-                found |= _by_id(ids, link.take())
+                found |= link.take()
         return found
 
-    def put_back(self, stage: int, gradients: dict[int, list[Any]]) -> None:
+    def put_back(self, stage: int, gradients: ByMicrobatch) -> None:
         """Sends gradients to the stages that computed what this one took."""
-        for (_, sender), ids, link in self._of(self._back):
-            if sender == stage:
-                link.put(_in_one(ids, gradients))
+        for pair, link in self._back.items():
+            if pair[1] == stage:
+                link.put({each: gradients[each] for each in self.between[pair]})
 
-    def came_back(self, stage: int) -> list[tuple[list[int], list[Any]]]:
-        """Returns, of each later stage, identities and gradients, by microbatch."""
-        return [
-            (ids, link.take())
-            for (receiver, _), ids, link in self._of(self._back)
-            if receiver == stage
-        ]
+    def came_back(self, stage: int) -> list[ByMicrobatch]:
+        """Returns, of each later stage, gradients by what this one computed."""
+        return [link.take() for (to, _), link in self._back.items() if to == stage]
 
-    def put_losses(self, stage: int, losses: Sequence[Any]) -> None:
-        """Sends what the layers of a stage passed to `add_loss`."""
-        self._losses[stage].put(losses)
-
-    def losses(self) -> list[Any]:
-        """Returns the losses of all stages before the last one, for its batch."""
-        return [each for link in self._losses.values() for each in link.take()]
-
-    def send_on(self, forward: Iterable[int], backward: Iterable[int]) -> None:
+    def send_on(self, forward: Collection[int], backward: Collection[int]) -> None:
         """Sends what waits at its senders."""
-        for (sender, _), _, link in self._of(self._forward):
-            if sender in forward:
-                link.send_on()
-        for (_, sender), _, link in self._of(self._back):
-            if sender in backward:
-                link.send_on()
-        for sender, link in self._losses.items():
-            if sender in forward:
-                link.send_on()
-
-    def _of(self, links: dict[tuple[int, int], Link]) -> Iterable[Any]:
-        return [(pair, self.between[pair], link) for pair, link in links.items()]
-
-
-def _in_one(ids: Sequence[int], values: dict[int, list[Any]]) -> list[Any]:
-    parts = [values[each] for each in ids]
-    return [
-        each for of_microbatch in zip(*parts, strict=True) for each in of_microbatch
-    ]
-
-
-def _by_id(ids: Sequence[int], values: Sequence[Any]) -> dict[int, list[Any]]:
-    return {each: list(values[at :: len(ids)]) for at, each in enumerate(ids)}
+        waiting = [link for (at, _), link in self._forward.items() if at in forward]
+        waiting += [link for (_, at), link in self._back.items() if at in backward]
+        waiting += [link for at, link in self.losses.items() if at in forward]
+        for link in waiting:
+            link.send_on()

@@ -1,13 +1,20 @@
-"""What devices and links are taken for where nothing is measured. Pure.
+"""What layers, devices and links are taken for where nothing is measured.
 
 Only the ratios of these numbers matter for where a model is cut: all times of a step grow
 with the rows of a batch, except for the latency of a link.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import keras
+
+from tfdist import _tf
 from tfdist.model_parallel.devices import Link, Links
+from tfdist.model_parallel.estimated import BACKWARD, seconds_of_call
+from tfdist.model_parallel.graph import LayerGraph
+from tfdist.model_parallel.keras_graph import Call, CallGraph
+from tfdist.pipeline.chain import OUTPUTS
 
 ROWS = 32
 """Rows of a microbatch."""
@@ -61,3 +68,31 @@ def links_of(devices: Sequence[str]) -> Links:
         if a.partition("/device:")[0] == b.partition("/device:")[0]
     }
     return Links(*NETWORK, between=between)
+
+
+def graph_of_calls(functional: Any, nodes: Sequence[Any], speed: Speed) -> LayerGraph:
+    """Returns the calls of layers as a graph, and after them one that takes the outputs.
+
+    Costs follow from shapes, for microbatches of 32 rows. A model within the model counts
+    as one; a length that is not known, as 1.
+
+    Args:
+        functional: The functional model.
+        nodes: The calls, each after those whose results it takes.
+        speed: That of a device.
+    """
+    calls = CallGraph(rows=ROWS)
+    for at, node in enumerate(nodes):
+        seconds = ROWS * _seconds(node, speed)
+        called = Call(node.outputs, seconds, BACKWARD * seconds)
+        name = f"{at} {node.operation.name}"
+        calls.add(node.operation, name, node.input_tensors, called)
+    calls.add(None, OUTPUTS, functional.outputs, Call((), 0.0, 0.0))
+    return calls.graph()
+
+
+def _seconds(node: Any, speed: Speed) -> float:
+    layer = node.operation
+    if isinstance(layer, keras.Model) and (inner := _tf.functional_of(layer)):
+        return sum(_seconds(each, speed) for each in _tf.nodes_of(inner))
+    return seconds_of_call(layer, node.input_tensors, node.outputs, *speed)

@@ -1,6 +1,6 @@
 """A model cut into stages: which of its layers are where, and what crosses the cuts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from tfdist import _tf
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline.arguments import Stages
 from tfdist.pipeline.assign import assign, check_shared
-from tfdist.pipeline.parts import with_parts
+from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.step_time import Execution
 from tfdist.splitting.nodes import with_pieces
 
@@ -99,7 +99,7 @@ class Pipeline:
                     id(node.operation): number
                     for node, number in zip(whole, numbers, strict=True)
                 }
-                numbers, devices = with_parts(nodes, of_layers, devices, replicas[0])
+                numbers, devices = _with_parts(nodes, of_layers, devices, replicas[0])
                 check_shared(nodes, numbers)
         self.stages = tuple(
             self._stage(number, nodes, numbers, _alike(device, replicas))
@@ -143,6 +143,63 @@ class Pipeline:
     def placed(self) -> list[tuple[keras.Variable, str]]:
         """Each variable of the layers, and its device."""
         return [each for stage in self.stages for each in _spread(stage)]
+
+
+def _with_parts(
+    nodes: Sequence[Any],
+    numbers: Mapping[int, int],
+    devices: Sequence[str],
+    available: Sequence[str],
+) -> tuple[list[int], list[str]]:
+    """Returns the stage of each call, and the device of each stage.
+
+    A stage with a split layer becomes several: what comes before the layer, the parts on
+    each device, and what comes after. Part 0 is on the device of the stage, the others on
+    those that follow, in turn. Parts wait for each other nowhere, so that they compute at
+    the same time.
+
+    Args:
+        nodes: The calls, those of split layers as those of their pieces.
+        numbers: The stage of each layer or operation, by identity.
+        devices: The device of each of these stages.
+        available: All devices.
+
+    Raises:
+        PipelineError: If a layer would be in several stages.
+    """
+    # What sorts as data flows: a stage, how many changes between parts and the rest came
+    # before in it, and a device.
+    keys: list[tuple[int, int, int]] = []
+    made: dict[int, tuple[int, int, int]] = {}
+    owner: dict[int, tuple[int, int, int]] = {}
+    for node in nodes:
+        layer = getattr(node, "layer", node.operation)
+        part = getattr(node, "part", None)
+        stage = numbers[id(layer)]
+        home = available.index(devices[stage])
+        sources = [made[id(e)] for e in node.input_tensors if id(e) in made]
+        if getattr(node, "is_cut", False) and sources:
+            # Where the tensor is, so that no more than its part is sent.
+            key = sources[0]
+        else:
+            is_part = part is not None
+            levels = [at for its, at, _ in sources if its == stage]
+            level = max(levels, default=0)
+            key = (
+                stage,
+                level + (level % 2 != is_part),
+                (home + (part or 0)) % len(available),
+            )
+        if owner.setdefault(id(node.operation), key) != key:
+            raise PipelineError(
+                f"the layer {node.operation.name!r} is called several times, before and "
+                "after a layer that is split; its weights are on one device, in one stage. "
+                "Leave the layer between whole, or the calls on one side of it"
+            )
+        keys.append(key)
+        made |= {id(each): key for each in node.outputs}
+    order = {key: at for at, key in enumerate(sorted(set(keys)))}
+    return [order[key] for key in keys], [available[device] for _, _, device in order]
 
 
 def _alike(device: str, replicas: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -12,21 +12,18 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.model_parallel.flow import Active
 from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
 from tfdist.pipeline.end import End
-from tfdist.pipeline.links import Links
+from tfdist.pipeline.links import ByMicrobatch, Links
 from tfdist.pipeline.microbatches import bounds, part_of
 from tfdist.pipeline.objective import Objective
+from tfdist.pipeline.parcel import StageFunction
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.results import counted, in_structure, total, update
-from tfdist.pipeline.stage_function import StageFunction
+from tfdist.pipeline.stale_schedule import Active
 from tfdist.pipeline.tasks import Tasks
-
-ByMicrobatch = dict[int, list[Any]]
-"""Of tensors, by identity, the value of each microbatch."""
 
 
 class StaleSteps:
@@ -62,10 +59,6 @@ class StaleSteps:
             schedule, self._last + 1, len(self._parts)
         ).stages
         self._links = Links(pipeline, lag)
-        self._batch: Any = None
-        self._logs: Any = None
-        # How many seeds each microbatch of a stage draws.
-        self._draws: dict[int, list[int]] = {}
         self._functions: dict[Any, StageFunction] = {}
 
     def step(self, active: Active, batch: Any = None) -> Any:
@@ -76,27 +69,33 @@ class StaleSteps:
             batch: The next batch, if stage 0 has one to compute.
         """
         links = self._links
-        first = [] if batch is None else self._needed_of(batch, 0)
+        first: Any = None if batch is None else self._needed_of(batch, 0)
         with _tf.keeping_losses(self._model):
             # Everything is taken before anything is put, which is for later steps.
             given = {
-                stage: links.given(stage) if stage else first
+                stage: links.batches[stage].take() if stage else first
                 for stage in active.forward
             }
-            arrived = {stage: links.arrived(stage) for stage in active.forward}
-            losses = links.losses() if self._last in active.forward else []
+            values = {
+                stage: {**inputs, **links.arrived(stage)}
+                for stage, (inputs, _) in given.items()
+            }
+            of_stages = links.losses.values() if self._last in active.forward else ()
+            losses = [each for link in of_stages for each in link.take()]
             came_back = {stage: links.came_back(stage) for stage in active.backward}
-            kept = {s: links.kept(s) for s in active.backward if s != self._last}
+            early = [stage for stage in active.backward if stage != self._last]
+            kept = {stage: links.kept[stage].take() for stage in early}
             links.send_on(active.sent_forward, active.sent_backward)
             for stage in range(1, self._last + 1) if batch is not None else ():
-                links.give(stage, self._needed_of(batch, stage))
+                links.batches[stage].put(self._needed_of(batch, stage))
             logs: Any = {}
             sums: dict[int, list[Any]] = {}
             for stage in active.forward:
                 if stage == self._last:
-                    logs, sums[stage] = self._end(given[stage], arrived[stage], losses)
+                    whole = given[stage][1]
+                    logs, sums[stage] = self._end(values[stage], whole, losses)
                 else:
-                    self._forward(stage, given[stage], arrived[stage])
+                    self._forward(stage, values[stage])
             for stage in kept:
                 sums[stage] = self._backward(stage, kept[stage], came_back[stage])
             for stage, gradients in sums.items():
@@ -113,39 +112,22 @@ class StaleSteps:
         did = update(self._model, self._pipeline, {stage: gradients})
         iterations.assign_add(behind - did)
 
-    def _needed_of(self, batch: Any, stage: int) -> list[Any]:
-        """Returns what a stage needs of a batch: of inputs, and of targets at the end."""
+    def _needed_of(self, batch: Any, stage: int) -> tuple[ByMicrobatch, Any]:
+        """Returns the inputs that a stage takes of a batch, and at the end all of it."""
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        inputs = dict(
-            zip(
-                self._pipeline.inputs,
-                _tf.flat_inputs(self._pipeline.functional, x),
-                strict=True,
-            )
-        )
-        parts = [
-            part_of(inputs[each], start, end)
+        flat = _tf.flat_inputs(self._pipeline.functional, x)
+        inputs = dict(zip(self._pipeline.inputs, flat, strict=True))
+        taken = {
+            each: [part_of(inputs[each], start, end) for start, end in self._parts]
             for each in self._links.inputs_of(stage)
-            for start, end in self._parts
-        ]
-        if stage < self._last:
-            return parts
-        self._batch = keras.tree.map_structure(lambda _: None, batch)
-        return parts + keras.tree.flatten(batch)
+        }
+        return taken, batch if stage == self._last else None
 
-    def _values(
-        self, stage: int, given: Sequence[Any], arrived: ByMicrobatch
-    ) -> list[Any]:
-        """Returns what a stage takes, one microbatch after the other."""
-        count = len(self._parts)
-        values = dict(arrived)
-        for at, each in enumerate(self._links.inputs_of(stage)):
-            values[each] = list(given[at * count : (at + 1) * count])
-        wanted = self._links.wanted[stage]
-        return [values[each][m] for m in range(count) for each in wanted]
-
-    def _tasks(self) -> Tasks:
-        return Tasks(self._pipeline, (), self._parts, True, recompute=True)
+    def _tasks(self, taken: ByMicrobatch, recompute: bool = True) -> Tasks:
+        tasks = Tasks(self._pipeline, (), self._parts, True, recompute)
+        for m in range(len(self._parts)):
+            tasks.arrive(m, _of_microbatch(taken, m))
+        return tasks
 
     def _once(self, name: str, stage: int, compute: Any) -> StageFunction:
         key = name, stage
@@ -159,103 +141,63 @@ class StaleSteps:
             if (task.kind == FORWARD) == is_forward:
                 yield task
 
-    def _forward(self, stage: int, given: Sequence[Any], arrived: ByMicrobatch) -> None:
-        gives = self._pipeline.stages[stage].gives
-        count = len(self._parts)
+    def _forward(self, stage: int, values: ByMicrobatch) -> None:
+        gives, every = self._pipeline.stages[stage].gives, range(len(self._parts))
 
-        def compute(values: list[Any]) -> list[Any]:
-            tasks = self._tasks()
-            _arrive(tasks, self._links.wanted[stage], values, count)
+        def compute(values: ByMicrobatch) -> Any:
+            tasks = self._tasks(values)
             for task in self._of_kind(stage, True):
                 tasks.forward(stage, task.microbatch)
-            draws = [tasks.draws(stage, m) for m in range(count)]
-            self._draws[stage] = [len(each) for each in draws]
-            results = [v for each in gives for v in _of_each(tasks, each, count)]
-            return [*results, *sum(draws, []), *tasks.added]
+            results = _by_id(gives, [tasks.values(m, gives) for m in every])
+            return results, [tasks.draws(stage, m) for m in every], tasks.added
 
-        values = self._values(stage, given, arrived)
-        found = self._once("forward", stage, compute)(values)
-        results, found = _split(found, len(gives) * count)
-        draws, losses = _split(found, sum(self._draws[stage]))
-        by_id = {e: results[i * count :][:count] for i, e in enumerate(gives)}
-        self._links.put(stage, by_id)
-        self._links.keep(stage, [*values, *draws])
-        self._links.put_losses(stage, losses)
+        results, draws, losses = self._once("forward", stage, compute)(values)
+        self._links.put(stage, results)
+        self._links.kept[stage].put((values, draws))
+        self._links.losses[stage].put(losses)
 
     def _backward(
-        self,
-        stage: int,
-        kept: Sequence[Any],
-        came_back: Sequence[tuple[list[int], list[Any]]],
+        self, stage: int, kept: Any, came_back: list[ByMicrobatch]
     ) -> list[Any]:
-        takes, count = self._links.wanted[stage], len(self._parts)
-        weights = len(self._pipeline.stages[stage].weights)
+        def compute(values: Any) -> Any:
+            (taken, draws), came_back = values
+            tasks, one = self._tasks({}), tf.ones(())
+            for m, drawn in enumerate(draws):
+                tasks.keep(stage, m, _of_microbatch(taken, m), drawn)
+                for each in came_back:
+                    found = _of_microbatch(each, m)
+                    tasks.add_gradients(m, list(found), list(found.values()))
+            tasks.start_from(stage, of_weights(self._pipeline.stages[stage], one)[1])
+            for task in self._of_kind(stage, False):
+                tasks.backward(stage, task.microbatch, one)
+            return self._gradients(tasks, stage)
 
-        def compute(values: list[Any]) -> list[Any]:
-            tasks = self._tasks()
-            taken, values = _split(values, len(takes) * count)
-            for m in range(count):
-                draws, values = _split(values, self._draws[stage][m])
-                tasks.keep(stage, m, taken[m * len(takes) :][: len(takes)], draws)
-            for ids, _ in came_back:
-                gradients, values = _split(values, len(ids) * count)
-                for m in range(count):
-                    part = gradients[m * len(ids) :][: len(ids)]
-                    tasks.add_gradients(m, ids, part)
-            return self._backward_tasks(tasks, stage)
+        sums, gradients = self._once("backward", stage, compute)((kept, came_back))
+        self._links.put_back(stage, gradients)
+        return list(sums)
 
-        values = [*kept, *(each for _, given in came_back for each in given)]
-        found = self._once("backward", stage, compute)(values)
-        return self._passed_back(stage, *_split(found, weights))
-
-    def _backward_tasks(self, tasks: Tasks, stage: int) -> list[Any]:
-        one = tf.ones(())
-        tasks.start_from(stage, of_weights(self._pipeline.stages[stage], one)[1])
-        for task in self._of_kind(stage, False):
-            tasks.backward(stage, task.microbatch, one)
-        return self._gradients(tasks, stage)
-
-    def _gradients(self, tasks: Tasks, stage: int) -> list[Any]:
+    def _gradients(self, tasks: Tasks, stage: int) -> tuple[list[Any], ByMicrobatch]:
         """Returns the gradients by the weights of a stage, and by what it takes."""
-        count = len(self._parts)
-        by_taken = [tasks.gradients(m, self._links.wanted[stage]) for m in range(count)]
-        return [*tasks.sums(stage), *sum(by_taken, [])]
-
-    def _passed_back(
-        self, stage: int, sums: list[Any], gradients: Sequence[Any]
-    ) -> list[Any]:
-        wanted = self._links.wanted[stage]
-        by_id = {e: list(gradients[i :: len(wanted)]) for i, e in enumerate(wanted)}
-        self._links.put_back(stage, by_id)
-        return sums
+        wanted, every = self._links.wanted[stage], range(len(self._parts))
+        by_taken = [tasks.gradients(m, wanted) for m in every]
+        return tasks.sums(stage), _by_id(wanted, by_taken)
 
     def _end(
-        self, given: Sequence[Any], arrived: ByMicrobatch, losses: Sequence[Any]
+        self, values: ByMicrobatch, batch: Any, losses: Sequence[Any]
     ) -> tuple[Any, list[Any]]:
         """Adds what the last stage does: a batch forward and backward, and its logs."""
-        stage, count = self._last, len(self._parts)
-        inputs, batch = _split(given, len(self._links.inputs_of(stage)) * count)
-        values = self._values(stage, inputs, arrived)
-        weights = len(self._pipeline.stages[stage].weights)
+        stage = self._last
 
-        def compute(values: list[Any]) -> list[Any]:
-            taken, values = _split(values, len(self._links.wanted[stage]) * count)
-            leaves, losses = _split(values, len(batch))
-            tasks = Tasks(self._pipeline, (), self._parts, True)
-            _arrive(tasks, self._links.wanted[stage], taken, count)
-            logs = self._train(tasks, self._in_structure(leaves), losses)
-            self._logs = sorted(logs)
-            return [*self._gradients(tasks, stage), *(logs[e] for e in self._logs)]
+        def compute(values: Any) -> Any:
+            taken, batch, losses = values
+            tasks = self._tasks(taken, recompute=False)
+            logs = self._train(tasks, batch, losses)
+            return logs, *self._gradients(tasks, stage)
 
-        found = self._once("end", stage, compute)([*values, *batch, *losses])
-        sums, found = _split(found, weights)
-        gradients, logs = _split(found, len(found) - len(self._logs))
-        return dict(zip(self._logs, logs, strict=True)), self._passed_back(
-            stage, sums, gradients
-        )
-
-    def _in_structure(self, leaves: Sequence[Any]) -> Any:
-        return keras.tree.pack_sequence_as(self._batch, list(leaves))
+        compute_once = self._once("end", stage, compute)
+        logs, sums, gradients = compute_once((values, batch, losses))
+        self._links.put_back(stage, gradients)
+        return logs, sums
 
     def _train(self, tasks: Tasks, batch: Any, losses: Iterable[Any]) -> Any:
         stage, one = self._last, tf.ones(())
@@ -287,17 +229,9 @@ class StaleSteps:
         return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
 
-def _arrive(
-    tasks: Tasks, ids: Sequence[int], values: Sequence[Any], count: int
-) -> None:
-    for m in range(count):
-        part = values[m * len(ids) : (m + 1) * len(ids)]
-        tasks.arrive(m, dict(zip(ids, part, strict=True)))
+def _of_microbatch(values: ByMicrobatch, microbatch: int) -> dict[int, Any]:
+    return {each: of_each[microbatch] for each, of_each in values.items()}
 
 
-def _of_each(tasks: Tasks, id: int, count: int) -> list[Any]:
-    return [tasks.values(m, [id])[0] for m in range(count)]
-
-
-def _split(values: Sequence[Any], at: int) -> tuple[list[Any], list[Any]]:
-    return list(values[:at]), list(values[at:])
+def _by_id(ids: Sequence[int], parts: Sequence[Sequence[Any]]) -> ByMicrobatch:
+    return {each: [part[at] for part in parts] for at, each in enumerate(ids)}

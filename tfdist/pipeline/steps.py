@@ -13,7 +13,6 @@ from tfdist.pipeline.devices import on
 from tfdist.pipeline.end import End, at_the_end
 from tfdist.pipeline.microbatches import bounds, joined, replicas_of
 from tfdist.pipeline.objective import Objective
-from tfdist.pipeline.order import in_order
 from tfdist.pipeline.pipeline import Pipeline
 from tfdist.pipeline.results import counted, in_structure, total, update
 from tfdist.pipeline.tasks import Tasks
@@ -137,7 +136,7 @@ class Steps:
             schedule = make_schedule(self._schedule, stages, own)
             order += [
                 (number, task.kind, of.index(replica) + task.microbatch)
-                for number, task in in_order(schedule)
+                for number, task in schedule.in_order()
             ]
         # The loss of the whole batch needs the outputs of all replicas.
         return order if by_part else sorted(order, key=lambda each: each[1] != FORWARD)

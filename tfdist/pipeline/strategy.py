@@ -1,19 +1,27 @@
 """`PipelineStrategy`: one model whose layers are on several devices or workers."""
 
-from collections.abc import Sequence
+import contextlib
+import os
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tf_config import contract
 from tfdist.checkpoint.options import CheckpointOptions
-from tfdist.cluster.membership import JoinsOnce
+from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager
+from tfdist.cluster.one_script import chief_of, connect_to_workers
 from tfdist.keras.distributed_data import DistributesForFit
+from tfdist.liveness.peers import naming_lost_peers
+from tfdist.liveness.watched_workers import WatchedWorkers
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline import arguments
-from tfdist.pipeline.devices import devices_here
+from tfdist.pipeline.devices import devices_here, devices_of_workers
 from tfdist.pipeline.driver import PipelineDriver
 from tfdist.pipeline.extended import PipelineExtended
-from tfdist.pipeline.workers import Workers, has_cluster
+
+_WHO = "PipelineStrategy"
 
 
 class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
@@ -106,8 +114,8 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.max_staleness = arguments.checked_staleness(max_staleness)
         self.replicas = arguments.checked_replicas(replicas, self.max_staleness)
         self.workers: Any = None
-        if devices is None and has_cluster():
-            self.workers = Workers(self, startup_timeout, peer_timeout)
+        if devices is None and os.environ.get(contract.TF_CONFIG):
+            self.workers = _Workers(self, startup_timeout, peer_timeout)
             available = self.workers.devices
         else:
             available = devices_here(devices)
@@ -131,3 +139,34 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     def parts_of(self, model: Any) -> dict[str, list[str]]:
         """Returns the devices of the parts of each layer that is split, by its name."""
         return self.fit_driver.pipeline(model).parts
+
+
+class _Workers:
+    """Connects to the workers, and watches them.
+
+    Args:
+        strategy: The strategy that this process joins the cluster for.
+        startup_timeout: How long to wait for the workers, in seconds.
+        peer_timeout: How long a worker may fail to respond afterwards, in seconds.
+
+    Attributes:
+        devices: The devices of the workers, in their order.
+    """
+
+    def __init__(
+        self, strategy: Any, startup_timeout: float, peer_timeout: float
+    ) -> None:
+        check_eager(_WHO)
+        config = chief_of(None, _WHO)
+        MEMBERSHIP.check_none()
+        addresses = connect_to_workers(config, startup_timeout, _WHO)
+        MEMBERSHIP.joined(strategy)
+        self.devices = devices_of_workers([each.device for each in addresses])
+        self._watched = WatchedWorkers(addresses, peer_timeout)
+        weakref.finalize(strategy, self._watched.stop).atexit = False
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """A call that needs the workers: if one is lost, it fails or the process exits."""
+        with naming_lost_peers(self._watched.lost), self._watched.call():
+            yield

@@ -10,9 +10,15 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.pipeline.added_losses import scaled_activities
-from tfdist.pipeline.copies import Copies, Originals, assign_changes, total_of
+from tfdist.pipeline.copies import (
+    Copies,
+    Originals,
+    add_up,
+    assign_changes,
+    dense,
+    total_of,
+)
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.gradients import add_up, dense
 from tfdist.pipeline.microbatches import carried, part_of
 from tfdist.pipeline.pipeline import Pipeline, Stage
 from tfdist.pipeline.recompute import (
@@ -118,13 +124,10 @@ class Tasks:
         return self._kept[number, microbatch].draws
 
     def keep(
-        self, number: int, microbatch: int, taken: Sequence[Any], draws: Draws
+        self, number: int, microbatch: int, taken: Mapping[int, Any], draws: Draws
     ) -> None:
         """Has a stage compute a forward task again that was computed elsewhere."""
-        takes = self._pipeline.stages[number].takes
-        self._kept[number, microbatch] = _Kept(
-            dict(zip(takes, taken, strict=True)), draws=list(draws)
-        )
+        self._kept[number, microbatch] = _Kept(dict(taken), draws=list(draws))
 
     def add_gradients(
         self, microbatch: int, ids: Sequence[int], gradients: Sequence[Any]

@@ -1,12 +1,13 @@
 """What happens in each step of a pipeline whose stages do not wait for each other. Pure.
 
-Batches flow through the stages as through a pipe: it fills, it is full, and it drains when
-no batch follows. While it fills and drains some stages have nothing to do.
+In a step no stage waits for another one, so there is no bubble: what crosses a cut in a step
+is used `lag` steps later. With a lag of 1 no stage waits for another's computation, with 2
+nor for a message. Batches flow through the stages as through a pipe: it fills, it is full,
+and it drains when no batch follows. While it fills and drains some stages have nothing to do.
 """
 
 from dataclasses import dataclass
 
-from tfdist.model_parallel.may_start import Stale
 from tfdist.model_parallel.schedule import BACKWARD, FORWARD
 
 
@@ -34,18 +35,17 @@ class Active:
         )
 
 
-def active(num_stages: int, rule: Stale, step: int, batches: int) -> Active:
+def active(num_stages: int, lag: int, step: int, batches: int) -> Active:
     """Returns what the stages do in a step.
 
     Args:
         num_stages: The number of stages.
-        rule: What a task waits for.
+        lag: How many steps later a result is used by another stage: 1 or 2.
         step: The step, counted from 0.
         batches: How many batches have come, one per step from step 0 on, this step's
             among them.
 
-    >>> from tfdist.model_parallel.may_start import Stale
-    >>> active(2, Stale(), 0, 1).forward, active(2, Stale(), 1, 2).forward
+    >>> active(2, 1, 0, 1).forward, active(2, 1, 1, 2).forward
     ((0,), (0, 1))
     """
 
@@ -53,13 +53,34 @@ def active(num_stages: int, rule: Stale, step: int, batches: int) -> Active:
         return tuple(
             stage
             for stage in range(num_stages)
-            if 0 <= rule.batch_of(num_stages, stage, kind, step - before) < batches
+            if 0 <= batch_of(num_stages, lag, stage, kind, step - before) < batches
         )
 
-    counts = rule.batch_of(num_stages, num_stages - 1, FORWARD, step) >= 0
-    if rule.lag == 1:
+    counts = batch_of(num_stages, lag, num_stages - 1, FORWARD, step) >= 0
+    if lag == 1:
         return Active(busy(FORWARD), busy(BACKWARD), counts=counts)
     # The ends of the pipe send nothing further.
     sent_forward = tuple(each for each in busy(FORWARD, 1) if each + 1 < num_stages)
     sent_backward = tuple(each for each in busy(BACKWARD, 1) if each > 0)
     return Active(busy(FORWARD), busy(BACKWARD), sent_forward, sent_backward, counts)
+
+
+def batch_of(num_stages: int, lag: int, stage: int, kind: str, step: int) -> int:
+    """Returns which batch the tasks of a stage are about in a step.
+
+    Stage k computes forward the batch that stage 0 had `lag * k` steps before, and the
+    gradient of a batch is back at stage k `lag * (K - 1 - k)` steps after the last stage
+    has computed it.
+
+    Args:
+        num_stages: The number of stages, K.
+        lag: How many steps later a result is used by another stage.
+        stage: The stage, k, counted from 0.
+        kind: `"forward"` or `"backward"`.
+        step: The step, counted from 0.
+
+    Returns:
+        The number of the batch, counted from 0; negative before the first one.
+    """
+    cuts = stage if kind == FORWARD else 2 * (num_stages - 1) - stage
+    return step - lag * cuts
