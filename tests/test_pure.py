@@ -110,7 +110,6 @@ PURE = {
     ],
     "placement": ["*"],
     "planning": [
-        "forecast",
         "arguments",
         "assignment",
         "command",
@@ -121,7 +120,6 @@ PURE = {
         "planned",
         "planner",
         "receipt",
-        "suggest",
         "view",
     ],
     "simulation": ["*"],

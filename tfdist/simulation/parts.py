@@ -29,9 +29,8 @@ class Parts:
         self.links_in: dict[Resource, float] = {}
         if math.isfinite(hosts.rate):
             self.chief_link = {Resource("the chief's link", hosts.rate): 1.0}
-        if math.isfinite(hosts.rate_of_ps):
             self.links_out, self.links_in = (
-                {Resource(f"the fullest ps's link, {way}", hosts.rate_of_ps): fullest}
+                {Resource(f"the fullest ps's link, {way}", hosts.rate): fullest}
                 for way in ("out", "in")
             )
         [self.chief_name] = [each.name for each in self.chief]

@@ -77,7 +77,7 @@ class StepCost:
         """Returns the seconds of such a step in which bytes move: the mean of a message."""
 
         def seconds(amount: float) -> float:
-            of_ps = amount * self.fullest_ps / hosts.rate_of_ps
+            of_ps = amount * self.fullest_ps / hosts.rate
             return max(hosts.seconds_to_move(amount), of_ps)
 
         apart = seconds(self.pulled) + seconds(self.pushed)
@@ -104,7 +104,6 @@ class Hosts:
         rate: Bytes per second of each task's link in each direction; infinite if the
             links do not matter.
         burst: How many bytes a worker's link passes at once after a pause.
-        ps_rate: The same of a ps's link; None for `rate`.
         share: The share of a common host's cores that the tasks can use in the long run,
             beside other programs. As long as they use less, they get all cores at once.
 
@@ -117,10 +116,9 @@ class Hosts:
     rate: float = math.inf
     burst: float = 0.0
     share: float = 1.0
-    ps_rate: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("cores", "rate", "rate_of_ps"):
+        for name in ("cores", "rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(
                     f"{name} must be positive; received {getattr(self, name)!r}"
@@ -129,11 +127,6 @@ class Hosts:
             raise ValueError(f"burst must be >= 0 bytes; received {self.burst!r}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be > 0 and <= 1; received {self.share!r}")
-
-    @property
-    def rate_of_ps(self) -> float:
-        """Bytes per second of a ps's link in each direction."""
-        return self.rate if self.ps_rate is None else self.ps_rate
 
     def ps_parallelism(self, fullest_ps: float) -> float:
         """Returns how many cores work for one step on the ps: one each, in parallel."""
