@@ -17,9 +17,8 @@ from tfdist.simulation.calibration import (
     hosts_of,
 )
 from tfdist.simulation.parameter_server import simulate
-from tfdist.simulation.parts import Parts
 from tfdist.simulation.prediction import Changes, predict
-from tfdist.simulation.step_cost import Hosts, StepCost
+from tfdist.simulation.step_cost import Hosts, Parts, StepCost
 
 # Each simulates thousands of steps.
 pytestmark = pytest.mark.slow
