@@ -81,13 +81,11 @@ PARTS = {
     ),
     "features": ("features/test_*",),
     "planning": (
-        "test_forecast",
         "test_measure_layers",
         "test_pipeline_*",
         "test_place_layers",
         "test_placement*",
         "test_plan*",
-        "test_suggest_*",
     ),
     "examples": (
         "test_attacks",

@@ -166,7 +166,6 @@ def test_the_public_names():
         "BoundedStaleness",
         "CheckpointDirError",
         "CheckpointMismatchError",
-        "ClusterSuggestion",
         "ConsistencySchedule",
         "Device",
         "DoesNotFitError",
@@ -245,7 +244,6 @@ def test_the_public_names():
         "serve_until_done",
         "session_config",
         "split_layers",
-        "suggest_cluster",
         "wait_until_ready",
         "whole_batch",
     }

@@ -105,7 +105,6 @@ PURE = {
     ],
     "placement": ["*"],
     "planning": [
-        "forecast",
         "arguments",
         "assignment",
         "command",
@@ -116,7 +115,6 @@ PURE = {
         "planned",
         "planner",
         "receipt",
-        "suggest",
         "view",
     ],
     "simulation": ["*"],

@@ -7,7 +7,8 @@ import pytest
 
 from tf_config.speedup import Epoch, Run, Speedup
 from tfdist import Asynchronous
-from tfdist.simulation import command, view
+from tfdist import simulate as command
+from tfdist.simulation import parameter_server, view
 from tfdist.simulation.calibration import (
     LINK_EFFICIENCY,
     SPREAD,
@@ -16,8 +17,8 @@ from tfdist.simulation.calibration import (
     hosts_of,
 )
 from tfdist.simulation.parameter_server import simulate
-from tfdist.simulation.prediction import predict
-from tfdist.simulation.step_cost import Hosts, StepCost
+from tfdist.simulation.prediction import Changes, predict
+from tfdist.simulation.step_cost import Hosts, Parts, StepCost
 
 # Each simulates thousands of steps.
 pytestmark = pytest.mark.slow
@@ -115,15 +116,46 @@ def test_what_an_order_of_messages_and_fewer_bits_would_give():
     cost = replace(ON_LINKS[0], steps_per_message=10, idle=0.0, worker_cpu=0.001)
     measured = made(cost, ON_LINKS[1], (1,))
     points = [
-        predict(measured, "asynchronous", steps=400, **options).points[0]
-        for options in ({}, {"segments": 2}, {"wire_dtype": "bfloat16"})
+        predict(measured, "asynchronous", changes, steps=400).points[0]
+        for changes in (Changes(), Changes(segments=2), Changes(half_of_the_bits=True))
     ]
     as_it_is, in_segments, narrow = (point.predicted for point in points)
     assert in_segments > 1.2 * as_it_is
     assert narrow > 1.5 * as_it_is
     assert [point.measured is None for point in points] == [False, True, True]
-    with pytest.raises(ValueError, match="'bfloat16' or None; received 'int8'"):
-        predict(measured, "asynchronous", wire_dtype="int8")
+
+
+def test_more_ps_and_faster_links_until_something_else_is_the_limit():
+    measured = made(*ON_LINKS, (1,))
+
+    def last(**changes):
+        changes = Changes(own_hosts=True, steps_per_epoch=0, **changes)
+        curve = predict(measured, "asynchronous", changes, up_to=32, steps=400)
+        return curve.num_ps, curve.points[-1]
+
+    # A ps passes 75% of the 1 MB that a step reads, or as much as the others, at 25 MB/s.
+    num_ps, as_measured = last()
+    assert num_ps == 2
+    assert as_measured.predicted == pytest.approx(25 / 0.75, rel=0.15)
+    num_ps, equal = last(num_ps=4)
+    assert num_ps == 4
+    assert equal.predicted == pytest.approx(25 / 0.25, rel=0.15)
+    assert "fullest ps's link" in equal.bound
+    _, fast = last(num_ps=4, rate=1e9)
+    # The chief takes 5 ms for a step.
+    assert fast.bound == "the chief's interpreter"
+
+
+def test_each_bound_has_something_that_helps():
+    hosts = (Hosts(4.0, share_one, 25e6) for share_one in (False, True))
+    resources = [each for one in hosts for each in Parts(ON_LINKS[0], one).resources]
+    bounds = {each.name for each in resources}
+    bounds |= {
+        getattr(parameter_server, each)
+        for each in ("STEPS", "POLICY", "EPOCH", "LINKS")
+    }
+    assert len(bounds) == 10
+    assert all(view.what_helps(bound) for bound in bounds)
 
 
 def test_the_costs_of_a_step_are_found_again():
@@ -144,8 +176,8 @@ def test_the_curve_beyond_what_was_measured():
     curve = predict(
         made(cost, hosts, (1, 2)),
         "asynchronous",
+        Changes(steps_per_epoch=0),
         up_to=100,
-        steps_per_epoch=0,
         steps=800,
     )
     sizes = [point.workers for point in curve.points]
@@ -160,17 +192,16 @@ def test_the_curve_beyond_what_was_measured():
 def test_workers_without_steps_left_do_not_help():
     cost, hosts = replace(ON_CORES[0], chief_cpu=0.0), ON_CORES[1]
     measured = made(cost, hosts, (1, 2))
-    few = predict(
-        measured,
-        "asynchronous",
-        up_to=64,
-        own_hosts=True,
-        steps_per_epoch=64,
-        steps=256,
-    ).points[-1]
-    many = predict(
-        measured, "asynchronous", up_to=64, own_hosts=True, steps_per_epoch=0, steps=256
-    ).points[-1]
+    few, many = (
+        predict(
+            measured,
+            "asynchronous",
+            Changes(own_hosts=True, steps_per_epoch=steps),
+            up_to=64,
+            steps=256,
+        ).points[-1]
+        for steps in (64, 0)
+    )
     assert few.bound == "the end of the epoch"
     assert few.predicted < 0.6 * many.predicted
 
@@ -182,9 +213,8 @@ def test_on_hosts_of_their_own_the_cores_are_no_bound():
         predict(
             measured,
             "asynchronous",
+            Changes(own_hosts=each, steps_per_epoch=0),
             up_to=32,
-            own_hosts=each,
-            steps_per_epoch=0,
             steps=400,
         )
         for each in (False, True)
@@ -197,7 +227,8 @@ def test_on_hosts_of_their_own_the_cores_are_no_bound():
 def test_a_policy_that_was_not_measured_is_predicted():
     cost, hosts = ON_CORES
     measured = made(cost, hosts)
-    points = predict(measured, "bounded:1", up_to=8, own_hosts=True, steps=200).points
+    own_hosts = Changes(own_hosts=True)
+    points = predict(measured, "bounded:1", own_hosts, up_to=8, steps=200).points
     assert all(point.measured is None for point in points)
     assert points[-1].bound == "the policy"
 
@@ -240,7 +271,21 @@ def test_the_command_marks_predictions(file, capsys, tmp_path):
     rows = [line for line in lines if line.startswith("│")]
     assert [" prediction " in row for row in rows[1:]] == [False] * 2 + [True]
     assert "1.00 MB pulled" in "\n".join(lines)
+    assert "asynchronous, 2 ps" in "\n".join(lines)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_has_a_table_for_each_policy_and_number_of_ps(file, capsys):
+    arguments = ["--num_ps=2,4", "--consistency=asynchronous,bounded:1"]
+    arguments += ["--own_hosts", "--cores=2", "--gbits=1", "--wire_dtype=bfloat16"]
+    assert command.main(["simulate", *arguments, "--steps=100", file]) == 0
+    told = capsys.readouterr().out
+    assert "50% of the bytes on the fullest ps" in told
+    assert "25% of the bytes on the fullest ps" in told
+    assert "0.50 MB pulled" in told
+    for policy in ("asynchronous", "bounded:1"):
+        assert f"{policy}, 2 ps" in told
+        assert f"{policy}, 4 ps" in told
 
 
 @pytest.mark.parametrize(
@@ -250,6 +295,10 @@ def test_the_command_marks_predictions(file, capsys, tmp_path):
         (["no such file"], "No such file"),
         ([__file__], "not a file of `python -m launch.speedup`"),
         (["--up_to=-1"], "up_to"),
+        (["--num_ps=2,x", __file__], "--num_ps is one number of ps or several"),
+        (["--num_ps=0", __file__], "received '0'"),
+        (["--gbits=0", __file__], "gbits"),
+        (["--wire_dtype=int8", __file__], "wire_dtype"),
     ],
 )
 def test_wrong_arguments(arguments, message, capsys):
@@ -266,7 +315,6 @@ def test_a_wrong_policy_or_picture_is_told(file, capsys):
 
 
 def test_a_table_without_measurements():
-    curve = predict(
-        made(*ON_CORES, sizes=(1,)), "asynchronous", own_hosts=True, steps=200
-    )
+    measured = made(*ON_CORES, sizes=(1,))
+    curve = predict(measured, "asynchronous", Changes(own_hosts=True), steps=200)
     assert "cores left" not in view.table(curve)

@@ -131,6 +131,20 @@ def test_a_step_that_mostly_moves_bytes_is_limited_by_the_links():
     assert (slow.bound, fast.bound) == (LINKS, STEPS)
 
 
+def test_steps_that_only_move_bytes_need_more_than_one_ps_for_three_workers():
+    """And one for 1.6 is enough, as docs/placement.md says."""
+
+    def waiting(num_ps):
+        cost = replace(
+            COST, worker_cpu=1e-6, pulled=1e6, pushed=1e6, fullest_ps=1 / num_ps
+        )
+        found = simulate(cost, Hosts(4.0, rate=1e7), 8, Asynchronous(), steps=1600)
+        return sum(found.lost[f"the fullest ps's link, {way}"] for way in ("in", "out"))
+
+    assert waiting(3) > 0.3
+    assert waiting(5) < 0.1
+
+
 def test_under_a_bound_the_others_are_not_simulated():
     found = [
         simulate(COST, Hosts(4.0), workers, BoundedStaleness(2), steps=200)

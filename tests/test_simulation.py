@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tfdist.simulation.event import Event, all_of
 from tfdist.simulation.fair_share import Demand, max_min_rates
-from tfdist.simulation.process import Process, sleep
+from tfdist.simulation.process import Process, Store, sleep
 from tfdist.simulation.resources import Resource, Resources
 from tfdist.simulation.simulator import Simulator
-from tfdist.simulation.store import Store
 
 amounts = st.floats(0.01, 100.0)
 activities = st.lists(

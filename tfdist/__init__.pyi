@@ -106,8 +106,6 @@ from tfdist.planning.planned import PlanMismatchError as PlanMismatchError
 from tfdist.planning.planned import Planned as Planned
 from tfdist.planning.planner import plan_variables as plan_variables
 from tfdist.planning.receipt import Receipt as Receipt
-from tfdist.planning.suggest import ClusterSuggestion as ClusterSuggestion
-from tfdist.planning.suggest import suggest_cluster as suggest_cluster
 from tfdist.splitting.model import split_layers as split_layers
 from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split

@@ -1,23 +1,170 @@
-"""The command `python -m tfdist.simulate`: training on clusters that you do not have.
-
-Given a function that builds a model, it forecasts steps per second, what limits them, and
-what a failed ps costs. Given a file of `launch.speedup`, it predicts the measured curve.
-"""
+"""The command `python -m tfdist.simulate`: training on clusters that you do not have."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from tf_config import flag_help
+from tf_config.speedup import Speedup
+from tfdist import _picture
+from tfdist.parameter_server.consistency.setting import policy_of
+from tfdist.simulation import view
+from tfdist.simulation.prediction import Changes, predict, sizes_of
+from tfdist.simulation.size import MOST_WORKERS, announce, size_of
+
+USAGE = """Predicts how training goes on other clusters, from a measured file.
+
+    python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py
+    python -m tfdist.simulate --up_to=1000 --plot=curve.png speedup.json
+    python -m tfdist.simulate --num_ps=2,4,8 --own_hosts --gbits=10 speedup.json
+
+The runs with 1 worker tell what a step takes; a simulation tells the rest.
+"""
+_GIGABIT = 125e6  # bytes
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command for a model or a file; returns the exit status."""
-    ours = argv[: argv.index("--")] if "--" in argv else argv
-    names = [each for each in ours[1:] if not each.startswith("-")]
-    if names and names[0].endswith(".json"):
-        from tfdist.simulation.command import main as predict
+def main(argv: Sequence[str]) -> int:
+    """Predicts, prints the tables, and returns the exit status.
 
-        return predict(argv)
-    from tfdist.planning.forecast_command import main as forecast
+    Args:
+        argv: The command's name and its arguments.
+    """
+    options = _flags()
+    try:
+        names = options(list(argv))[1:]
+        if options.help:
+            print(f"{USAGE}\n{flag_help.describe(options)}")
+            return 0
+        if len(names) != 1:
+            raise ValueError(f"name one file of launch.speedup; received {names}")
+        if options.plot:
+            _picture.check_path(options.plot)
+        changes = _changes(options)
+        measured = Speedup.from_json(Path(names[0]).read_text())
+        policies = options.consistency or measured.policies
+        announce(
+            size_of(policy_of(policy), workers, options.steps)
+            for policy in policies
+            for workers in sizes_of(measured.sizes, options.up_to)
+            for _ in changes
+        )
+        curves = [
+            predict(measured, policy, each, up_to=options.up_to, steps=options.steps)
+            for policy in policies
+            for each in changes
+        ]
+        for curve in curves:
+            print(view.table(curve))
+        if options.plot:
+            view.plot(measured, curves, options.plot)
+    except (flags.Error, ValueError, OSError, ImportError) as error:
+        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    return 0
 
-    return forecast(argv)
+
+def _changes(options: flags.FlagValues) -> list[Changes]:
+    """Returns one for each number of ps."""
+    numbers = options.num_ps
+    if not all(each.isdecimal() and int(each) for each in numbers):
+        raise ValueError(
+            "--num_ps is one number of ps or several, for example 2,4,8; received "
+            f"{','.join(numbers)!r}"
+        )
+    return [
+        Changes(
+            num_ps=num_ps,
+            own_hosts=options.own_hosts,
+            cores=options.cores,
+            rate=None if options.gbits is None else options.gbits * _GIGABIT,
+            steps_per_epoch=options.steps_per_epoch,
+            segments=options.segments,
+            half_of_the_bits=options.wire_dtype is not None,
+        )
+        for num_ps in (map(int, numbers) if numbers else [None])
+    ]
+
+
+def _flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_integer(
+        "up_to",
+        0,
+        "The largest number of workers.",
+        lower_bound=0,
+        upper_bound=MOST_WORKERS,
+        flag_values=values,
+    )
+    flags.DEFINE_list(
+        "num_ps",
+        [],
+        "The numbers of ps, a curve for each, with the bytes evenly on them, as a plan "
+        "places them. By default as measured.",
+        flag_values=values,
+    )
+    flags.DEFINE_list(
+        "consistency",
+        [],
+        "The policies; by default those that were measured.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "own_hosts",
+        False,
+        "Give each task a host of its own, in place of one for all.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "cores",
+        None,
+        "The cores of each host, without other programs. By default as measured.",
+        lower_bound=0.01,
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "gbits",
+        None,
+        "The rate of each task's link, in Gbit/s. By default as measured.",
+        lower_bound=1e-6,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "steps_per_epoch",
+        None,
+        "The steps of an epoch, at whose end workers wait for each other; 0 for an "
+        "endless one. By default as measured.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "segments",
+        1,
+        "In how many parts a worker's gradients go out one after the other: as many as ps, "
+        "if steps were measured before large weights were split over these.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "wire_dtype",
+        None,
+        ["bfloat16"],
+        "Have weights and gradients travel in half of the bits that were measured.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "steps",
+        0,
+        "How many steps to simulate at each size; 0 for 8 per worker, and 2,000 or more.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "plot", None, "Draw the curves to this PNG file.", flag_values=values
+    )
+    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
+    return values
 
 
 if __name__ == "__main__":

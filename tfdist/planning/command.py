@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
@@ -14,13 +15,7 @@ from tfdist.planning.arguments import (
     check_arguments,
 )
 from tfdist.planning.plan import BALANCES
-from tfdist.planning.script import (
-    UsageError,
-    check_directory,
-    load_function,
-    lookups_of,
-    split_arguments,
-)
+from tfdist.planning.script import load_function
 
 USAGE = """Plans which ps holds each variable of a model. Needs no cluster.
 
@@ -39,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     Args:
         argv: The command's name and its arguments.
     """
-    ours, theirs = split_arguments(argv[1:])
+    ours, theirs = _split(argv[1:])
     options = _flags()
     try:
         names = options([argv[0], *ours])[1:]
@@ -47,15 +42,15 @@ def main(argv: Sequence[str]) -> int:
             print(f"{USAGE}\n{flag_help.describe(options)}")
             return 0
         if len(names) != 1:
-            raise UsageError(f"name one function, as MODULE:FUNCTION; received {names}")
+            raise ValueError(f"name one function, as MODULE:FUNCTION; received {names}")
         if options.num_ps is None:
-            raise UsageError("give the number of ps, for example --num_ps=4")
+            raise ValueError("give the number of ps, for example --num_ps=4")
         check_arguments(options.num_ps, options.balance, options.target)
         for path in filter(None, (options.json, options.plot)):
-            check_directory(path)
+            _check_directory(path)
         if options.plot:
             _picture.check_path(options.plot)
-        lookups = lookups_of(options.lookups)
+        lookups = _lookups_of(options.lookups)
         build_model = load_function(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:
         print(f"{error}\n\n{USAGE}", file=sys.stderr)
@@ -82,6 +77,33 @@ def main(argv: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits arguments into ours and, after `--`, the script's."""
+    if "--" not in arguments:
+        return list(arguments), []
+    at = list(arguments).index("--")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+def _lookups_of(pairs: Sequence[str]) -> dict[str, int]:
+    """Returns the rows that a step looks up, by pattern, from `--lookups`."""
+    lookups = {}
+    for pair in pairs:
+        pattern, _, rows = pair.rpartition("=")
+        if not pattern or not rows.isdecimal():
+            raise ValueError(
+                f"--lookups is PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
+            )
+        lookups[pattern] = int(rows)
+    return lookups
+
+
+def _check_directory(path: str) -> None:
+    directory = Path(path).absolute().parent
+    if not directory.is_dir():
+        raise ValueError(f"there is no directory {directory} to write {path} to")
 
 
 def _flags() -> flags.FlagValues:

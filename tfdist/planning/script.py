@@ -12,46 +12,6 @@ from typing import Any
 from absl import flags
 
 
-class UsageError(ValueError):
-    """The command line is incomplete, malformed, or names something missing."""
-
-
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits arguments into ours and, after `--`, the script's."""
-    if "--" not in arguments:
-        return list(arguments), []
-    at = list(arguments).index("--")
-    return list(arguments[:at]), list(arguments[at + 1 :])
-
-
-def lookups_of(pairs: Sequence[str]) -> dict[str, int]:
-    """Returns the rows that a step looks up, by pattern, from `--lookups`.
-
-    Raises:
-        UsageError: If one is malformed.
-    """
-    lookups = {}
-    for pair in pairs:
-        pattern, _, rows = pair.rpartition("=")
-        if not pattern or not rows.isdecimal():
-            raise UsageError(
-                f"--lookups is PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
-            )
-        lookups[pattern] = int(rows)
-    return lookups
-
-
-def check_directory(path: str) -> None:
-    """Checks that a file can be written.
-
-    Raises:
-        UsageError: If its directory does not exist.
-    """
-    directory = Path(path).absolute().parent
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory} to write {path} to")
-
-
 def load_function(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
     """Imports a script, and returns one of its functions.
 
@@ -60,11 +20,11 @@ def load_function(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
         arguments: What the script finds in `sys.argv`.
 
     Raises:
-        UsageError: If there is no such script or function.
+        ValueError: If there is no such script or function.
     """
     where, _, function = name.rpartition(":")
     if not where or not function.isidentifier():
-        raise UsageError(
+        raise ValueError(
             f"name a function as MODULE:FUNCTION or SCRIPT.py:FUNCTION; received "
             f"{name!r}"
         )
@@ -74,9 +34,9 @@ def load_function(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
     try:
         build_model: Callable[[], Any] = getattr(module, function)
     except AttributeError:
-        raise UsageError(f"{where} has no function {function!r}") from None
+        raise ValueError(f"{where} has no function {function!r}") from None
     if not callable(build_model):
-        raise UsageError(f"{name} is not a function; it is {build_model!r}")
+        raise ValueError(f"{name} is not a function; it is {build_model!r}")
     return build_model
 
 
@@ -99,7 +59,7 @@ def _flags_of_the_script_parsed() -> Iterator[None]:
 
 def _script(path: str) -> Any:
     if not Path(path).is_file():
-        raise UsageError(f"there is no file {path}")
+        raise ValueError(f"there is no file {path}")
     # As Python does for a script, so that it can import modules beside it.
     sys.path.insert(0, str(Path(path).absolute().parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -121,4 +81,4 @@ def _module(name: str) -> Any:
         # its traceback.
         if error.name is not None and not name.startswith(error.name):
             raise
-        raise UsageError(f"there is no module {name}") from error
+        raise ValueError(f"there is no module {name}") from error

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 from tfdist.parameter_server.consistency.policy import Consistency, for_workers
 from tfdist.simulation.event import Event
 from tfdist.simulation.gate import Gate
-from tfdist.simulation.parts import CORES, Parts
-from tfdist.simulation.process import Process, Steps, sleep
+from tfdist.simulation.process import Process, Steps, Store, sleep
 from tfdist.simulation.resources import Resource, Resources
 from tfdist.simulation.simulator import Simulator
 from tfdist.simulation.size import size_of
-from tfdist.simulation.step_cost import Hosts, StepCost
-from tfdist.simulation.store import Store
+from tfdist.simulation.step_cost import CORES, Hosts, Parts, StepCost
 
 # As in `tfdist.parameter_server.fit.in_flight`.
 MESSAGES_PER_WORKER = 4

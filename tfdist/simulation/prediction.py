@@ -5,9 +5,71 @@ from dataclasses import dataclass, replace
 
 from tf_config.speedup import Speedup
 from tfdist.parameter_server.consistency.setting import policy_of
-from tfdist.simulation.calibration import cost_of, epoch_steps, hosts_of, median
+from tfdist.simulation.calibration import (
+    LINK_EFFICIENCY,
+    cost_of,
+    epoch_steps,
+    hosts_of,
+    median,
+)
 from tfdist.simulation.parameter_server import simulate
-from tfdist.simulation.step_cost import StepCost
+from tfdist.simulation.step_cost import Hosts, StepCost
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the job to predict differs from the one that was measured.
+
+    Attributes:
+        num_ps: The number of ps, with the bytes evenly on them, as a plan places them;
+            None for those that were measured, as they were.
+        own_hosts: Whether each task has a host of its own, in place of one machine for all.
+        cores: The cores of each host, without other programs; None as measured.
+        rate: Bytes per second of each task's link in each direction; None as measured.
+        steps_per_epoch: The steps of an epoch, at whose end the workers wait for each
+            other; None as measured, 0 for an endless epoch.
+        segments: In how many parts a worker's gradients go out one after the other, as
+            with large weights in shards over so many ps.
+        half_of_the_bits: Whether weights and gradients travel in half of the bits that
+            they had when they were measured.
+    """
+
+    num_ps: int | None = None
+    own_hosts: bool = False
+    cores: float | None = None
+    rate: float | None = None
+    steps_per_epoch: int | None = None
+    segments: int = 1
+    half_of_the_bits: bool = False
+
+    def cost(self, measured: StepCost) -> StepCost:
+        """Returns what a step takes."""
+        share = 0.5 if self.half_of_the_bits else 1.0
+        return replace(
+            measured,
+            segments=self.segments,
+            pulled=share * measured.pulled,
+            pushed=share * measured.pushed,
+            fullest_ps=1 / self.num_ps if self.num_ps else measured.fullest_ps,
+        )
+
+    def hosts(self, measured: Hosts) -> Hosts:
+        """Returns where the tasks run."""
+        hosts = measured
+        if self.own_hosts or self.cores is not None:
+            hosts = replace(
+                hosts,
+                share_one=not self.own_hosts,
+                cores=self.cores or hosts.cores,
+                share=1.0,
+            )
+        if self.rate is not None:
+            # Only a link that is shaped, as measured ones are, has a burst.
+            hosts = replace(hosts, rate=LINK_EFFICIENCY * self.rate, burst=0.0)
+        return hosts
+
+
+AS_MEASURED = Changes()
 
 
 @dataclass(frozen=True)
@@ -19,8 +81,7 @@ class Point:
         predicted: Steps per second in the simulation.
         bound: What limits them there.
         measured: The median of the measured steps per second; None if this number of
-            workers was not measured.
-        runs: How many runs that is the median of.
+            workers was not measured, or the job differs.
         cores: The cores that the tasks could use in the long run.
     """
 
@@ -28,7 +89,6 @@ class Point:
     predicted: float
     bound: str
     measured: float | None = None
-    runs: int = 0
     cores: float = 0.0
 
     @property
@@ -43,11 +103,13 @@ class Curve:
 
     Attributes:
         policy: The policy as text.
+        num_ps: The number of ps.
         cost: The cost of a step, from the runs with one worker.
         points: The points, by increasing number of workers.
     """
 
     policy: str
+    num_ps: int
     cost: StepCost
     points: tuple[Point, ...]
 
@@ -55,13 +117,9 @@ class Curve:
 def predict(
     measured: Speedup,
     policy: str,
+    changes: Changes = AS_MEASURED,
     *,
     up_to: int = 0,
-    own_hosts: bool = False,
-    cores: float | None = None,
-    steps_per_epoch: int | None = None,
-    segments: int = 1,
-    wire_dtype: str | None = None,
     steps: int = 0,
     seed: int = 0,
 ) -> Curve:
@@ -70,17 +128,8 @@ def predict(
     Args:
         measured: What `launch.speedup` wrote.
         policy: The policy as text. It need not have been measured.
+        changes: How the job differs. If it does, no point has a measured counterpart.
         up_to: The largest number of workers; by default the largest that was measured.
-        own_hosts: Whether each task has a host of its own, in place of one machine for
-            all. As with the next two, the points have no measured counterpart then.
-        cores: The cores of each host, without other programs; by default as measured.
-        steps_per_epoch: The steps of an epoch, at whose end the workers wait for each
-            other; by default as measured. 0 for an endless epoch.
-        segments: In how many parts a worker's gradients go out one after the other, as
-            with large weights in shards over so many ps. As with the next one, the points
-            have no measured counterpart if it is given.
-        wire_dtype: "bfloat16" if weights and gradients travelled in half of the bits that
-            they had when they were measured.
         steps: How many steps to simulate at each size; see `simulate`.
         seed: Of the simulation.
 
@@ -88,21 +137,15 @@ def predict(
         CalibrationError: If the file does not tell what a step takes.
         ValueError: If the policy is malformed.
     """
-    cost = _sent(cost_of(measured, policy), segments, wire_dtype)
+    cost = changes.cost(cost_of(measured, policy))
     everything = [run for run in measured.runs if run.epochs]
-    one_for_all = hosts_of(measured, everything)
-    length = epoch_steps(everything) if steps_per_epoch is None else steps_per_epoch
+    length = changes.steps_per_epoch
+    if length is None:
+        length = epoch_steps(everything)
     points = []
     for workers in sizes_of(measured.sizes, up_to):
         runs = measured.of(policy, workers)
-        hosts = hosts_of(measured, runs) if runs else one_for_all
-        if own_hosts or cores is not None:
-            hosts = replace(
-                hosts,
-                share_one=not own_hosts,
-                cores=cores or hosts.cores,
-                share=1.0,
-            )
+        hosts = changes.hosts(hosts_of(measured, runs or everything))
         outcome = simulate(
             cost,
             hosts,
@@ -112,8 +155,7 @@ def predict(
             epoch_steps=length,
             seed=seed,
         )
-        is_comparable = bool(runs) and not own_hosts and cores is None
-        is_comparable &= steps_per_epoch is None and segments == 1 and not wire_dtype
+        is_comparable = runs and changes == AS_MEASURED
         points.append(
             Point(
                 workers=workers,
@@ -124,23 +166,10 @@ def predict(
                     if is_comparable
                     else None
                 ),
-                runs=len(runs),
                 cores=hosts.cores * hosts.share,
             )
         )
-    return Curve(policy, cost, tuple(points))
-
-
-def _sent(cost: StepCost, segments: int, wire_dtype: str | None) -> StepCost:
-    if wire_dtype not in (None, "bfloat16"):
-        raise ValueError(f"wire_dtype is 'bfloat16' or None; received {wire_dtype!r}")
-    share = 1.0 if wire_dtype is None else 0.5
-    return replace(
-        cost,
-        segments=segments,
-        pulled=share * cost.pulled,
-        pushed=share * cost.pushed,
-    )
+    return Curve(policy, changes.num_ps or measured.num_ps, cost, tuple(points))
 
 
 def sizes_of(measured: Sequence[int], up_to: int) -> list[int]:

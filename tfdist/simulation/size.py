@@ -50,7 +50,10 @@ def size_of(policy: Consistency, workers: int, steps: int = 0) -> Size:
     Raises:
         ValueError: If a number is out of range, or the policy needs more workers.
     """
-    check_workers(workers)
+    if not 1 <= workers <= MOST_WORKERS:
+        raise ValueError(
+            f"a simulation has from 1 to {MOST_WORKERS:,} workers; received {workers!r}"
+        )
     resolved = for_workers(policy, workers)
     bound = getattr(resolved, "max_staleness", workers)
     workers = int(min(workers, max(_MOST_BOUNDED, 4 * bound)))
@@ -62,18 +65,6 @@ def size_of(policy: Consistency, workers: int, steps: int = 0) -> Size:
     steps = steps or max(_STEPS_PER_WORKER * workers, _FEWEST_STEPS)
     each = _PER_STEP + (0 if is_free(resolved) else _PER_STEP_AND_WORKER * workers)
     return Size(workers, steps, round(each * steps, 1))
-
-
-def check_workers(workers: int) -> None:
-    """Checks a number of workers.
-
-    Raises:
-        ValueError: If so many cannot be simulated.
-    """
-    if not 1 <= workers <= MOST_WORKERS:
-        raise ValueError(
-            f"a simulation has from 1 to {MOST_WORKERS:,} workers; received {workers!r}"
-        )
 
 
 def announce(sizes: Iterable[Size]) -> None:

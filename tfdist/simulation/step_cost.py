@@ -3,6 +3,11 @@
 import math
 from dataclasses import dataclass, fields
 
+from tfdist.simulation.resources import Resource
+
+CORES = "the cores"
+"""The resource of all tasks on one host."""
+
 
 @dataclass(frozen=True)
 class StepCost:
@@ -77,7 +82,7 @@ class StepCost:
         """Returns the seconds of such a step in which bytes move: the mean of a message."""
 
         def seconds(amount: float) -> float:
-            of_ps = amount * self.fullest_ps / hosts.rate_of_ps
+            of_ps = amount * self.fullest_ps / hosts.rate
             return max(hosts.seconds_to_move(amount), of_ps)
 
         apart = seconds(self.pulled) + seconds(self.pushed)
@@ -104,7 +109,6 @@ class Hosts:
         rate: Bytes per second of each task's link in each direction; infinite if the
             links do not matter.
         burst: How many bytes a worker's link passes at once after a pause.
-        ps_rate: The same of a ps's link; None for `rate`.
         share: The share of a common host's cores that the tasks can use in the long run,
             beside other programs. As long as they use less, they get all cores at once.
 
@@ -117,10 +121,9 @@ class Hosts:
     rate: float = math.inf
     burst: float = 0.0
     share: float = 1.0
-    ps_rate: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("cores", "rate", "rate_of_ps"):
+        for name in ("cores", "rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(
                     f"{name} must be positive; received {getattr(self, name)!r}"
@@ -130,11 +133,6 @@ class Hosts:
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be > 0 and <= 1; received {self.share!r}")
 
-    @property
-    def rate_of_ps(self) -> float:
-        """Bytes per second of a ps's link in each direction."""
-        return self.rate if self.ps_rate is None else self.ps_rate
-
     def ps_parallelism(self, fullest_ps: float) -> float:
         """Returns how many cores work for one step on the ps: one each, in parallel."""
         return min(1 / fullest_ps, self.cores) if self.share_one else 1 / fullest_ps
@@ -142,3 +140,32 @@ class Hosts:
     def seconds_to_move(self, amount: float) -> float:
         """Returns the seconds in which a worker's own link passes some bytes."""
         return max(amount - self.burst, 0.0) / self.rate
+
+
+class Parts:
+    """The resources of the tasks, and how much of each a unit of work takes."""
+
+    def __init__(self, cost: StepCost, hosts: Hosts) -> None:
+        fullest, one = cost.fullest_ps, {}
+        if hosts.share_one:
+            one = {Resource(CORES, hosts.cores): 1.0}
+            self.chief = self.ps = self.worker = one
+        else:
+            self.chief = {Resource("the chief's interpreter", 1.0): 1.0}
+            self.ps = {Resource("the cores of the fullest ps", hosts.cores): fullest}
+            # A worker computes one step at a time, so its cores are only a limit.
+            self.worker = {}
+        self.ps_parallelism = hosts.ps_parallelism(fullest)
+        self.worker_cores = min(cost.parallelism, hosts.cores)
+        self.chief_link: dict[Resource, float] = {}
+        self.links_out: dict[Resource, float] = {}
+        self.links_in: dict[Resource, float] = {}
+        if math.isfinite(hosts.rate):
+            self.chief_link = {Resource("the chief's link", hosts.rate): 1.0}
+            self.links_out, self.links_in = (
+                {Resource(f"the fullest ps's link, {way}", hosts.rate): fullest}
+                for way in ("out", "in")
+            )
+        [self.chief_name] = [each.name for each in self.chief]
+        used = (self.chief, self.ps, self.chief_link, self.links_out, self.links_in)
+        self.resources = list(dict.fromkeys(each for uses in used for each in uses))

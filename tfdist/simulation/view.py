@@ -12,28 +12,53 @@ from tf_config.speedup import Speedup
 from tfdist import _picture
 from tfdist.simulation.prediction import Curve
 
+# By a part of a bound's name.
+_WHAT_HELPS = {
+    "ps's link": "more ps, faster links, or fewer bytes",
+    "of the fullest ps": "more ps",
+    "chief's interpreter": "more work in each step: larger batches",
+    "chief's link": "data that the workers read themselves",
+    "the cores": "more cores, or hosts of their own",
+    "the policy": "a looser bound, or backup workers",
+    "end of the epoch": "longer epochs",
+    "steps themselves": "more workers",
+    "the links": "more workers, faster links, or fewer bytes",
+}
+
 
 def table(curve: Curve) -> str:
     """Returns the points of a curve as a table, and the costs behind it."""
-    found = rich.table.Table(box=rich.box.ROUNDED, title=curve.policy)
+    found = rich.table.Table(box=rich.box.ROUNDED, title=title_of(curve))
     for heading in ("workers", "measured steps/s", "predicted", "error", "speedup"):
         found.add_column(heading, justify="right")
-    found.add_column("bound")
+    for heading in ("bound", "what helps"):
+        found.add_column(heading)
     first = curve.points[0]
     for point in curve.points:
         error = point.error
         found.add_row(
-            str(point.workers),
+            f"{point.workers:,}",
             "" if point.measured is None else f"{point.measured:.1f}",
             f"{point.predicted:.1f}",
             "prediction" if error is None else f"{error:+.0%}",
             f"{point.predicted / first.predicted * first.workers:.2f}",
             point.bound,
+            what_helps(point.bound),
         )
     text = io.StringIO()
     # Rich shrinks a table to the width of its console.
     rich.console.Console(file=text, width=200).print(found)
     return text.getvalue() + _costs(curve)
+
+
+def title_of(curve: Curve) -> str:
+    """Returns what a table or a picture calls the curve."""
+    return f"{curve.policy}, {curve.num_ps} ps"
+
+
+def what_helps(bound: str) -> str:
+    """Returns what raises the steps per second if something limits them."""
+    return next(helps for part, helps in _WHAT_HELPS.items() if part in bound)
 
 
 def _costs(curve: Curve) -> str:
@@ -59,10 +84,8 @@ def plot(
     """Draws measured points, with lines and open marks for predictions.
 
     Raises:
-        ValueError: If the file's name does not end with `.png`.
         ImportError: If matplotlib is not installed.
     """
-    _picture.check_path(path)
     figure = _picture.new_figure(7, 4.5)
     axes = figure.subplots()
     for curve in curves:
@@ -73,19 +96,20 @@ def plot(
             "--",
             marker="o",
             markerfacecolor="none",
-            label=f"{curve.policy}: predicted",
+            label=f"{title_of(curve)}: predicted",
         )
         runs = [
             (run.workers, run.steps_per_second)
             for run in measured.runs
-            if run.consistency == curve.policy and run.epochs
+            if (run.consistency, measured.num_ps) == (curve.policy, curve.num_ps)
+            and run.epochs
         ]
         if runs:
             axes.plot(
                 *zip(*runs, strict=True),
                 "o",
                 color=line.get_color(),
-                label=f"{curve.policy}: measured",
+                label=f"{title_of(curve)}: measured",
             )
     axes.set_xscale("log", base=2)
     sizes = sorted({point.workers for curve in curves for point in curve.points})
