@@ -1,6 +1,6 @@
 """Counts how often each example is seen: without faults, and under 20 schedules of faults.
 
-    python benchmarks/exactly_once.py --seeds=20 --json=benchmarks/measured/exactly_once.json
+    python benchmarks/exactly_once.py --seeds=20 --json=exactly_once.json
 
 The examples are their own numbers, and four workers read them by leases. Under a seed, one
 worker is killed, one is stopped, one more comes, and the chief is killed and resumes, each at

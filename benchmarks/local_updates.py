@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import consensus
 from absl import app, flags
 
 from launch import local
@@ -69,7 +68,6 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("epochs", 20, "Of each training, of 50 steps each.")
     flags.DEFINE_string("rate", "200mbit", "Of each link.")
-    flags.DEFINE_bool("consensus", True, "Also measure how gossip reaches consensus.")
     flags.DEFINE_string("json", None, "The file of the runs.")
 
 
@@ -134,14 +132,6 @@ def said(found: Measured, log_dir: str) -> str:
     return "\n".join([*found.reasons, *logs])
 
 
-def mixed_on_workers(hosts: ShapedHosts, topology: str) -> list[float]:
-    """Returns the distance from consensus after each mix of four real workers."""
-    with tempfile.TemporaryDirectory() as directory:
-        options = [f"--apart={directory}", "--epochs=20", "--local_steps=1"]
-        measure(hosts, [*options, f"--mixing={topology}"])
-        return consensus.distances_of_files(directory, WORKERS)
-
-
 def fresh(about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the file holds, or holds at first.
 
@@ -150,7 +140,7 @@ def fresh(about: Mapping[str, Any]) -> dict[str, Any]:
     """
     path = Path(FLAGS.json) if FLAGS.json else None
     if path is None or not path.exists():
-        return {**about, "runs": [], "consensus": {}}
+        return {**about, "runs": []}
     found = json.loads(path.read_text())
     differs = [name for name in about if found[name] != about[name]]
     if differs:
@@ -179,15 +169,6 @@ def main(argv: Sequence[str]) -> None:
             last = found["epochs"][-1]["accuracy"]
             megabytes = max(found["received"]) / 1e6
             print(f"{config}, seed {seed}: {last:.3f}, {megabytes:.2f} MB", flush=True)
-            keep(done)
-        if FLAGS.consensus:
-            done["consensus"] = {
-                "simulated": consensus.simulated(),
-                "real": {
-                    topology: mixed_on_workers(hosts, topology)
-                    for topology in consensus.REAL
-                },
-            }
             keep(done)
 
 

@@ -16,8 +16,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import consensus
-
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured" / "local_updates.json"
 PAGE = ROOT / "docs" / "local-updates.md"
@@ -163,24 +161,6 @@ def targets(done: Mapping[str, Any]) -> str:
     )
 
 
-def consensus_table(found: Mapping[str, Any]) -> str:
-    """Returns the factors by which the distance from consensus shrinks per mix."""
-    rows = [
-        "| graph | participants | predicted: second eigenvalue | fitted |",
-        "| --- | --- | --- | --- |",
-    ]
-    rows += [
-        f"| {each['topology']} | {each['participants']}, simulated | "
-        f"{each['predicted']:.4f} | {each['fitted']:.4f} |"
-        for each in found["simulated"]
-    ]
-    for name, distances in found["real"].items():
-        predicted = getattr(consensus.mixing, name)(4).second_eigenvalue
-        fitted = consensus.fitted_factor_of_workers(distances)
-        rows.append(f"| {name} | 4 workers | {predicted:.4f} | {fitted:.4f} |")
-    return "\n".join(rows) + "\n"
-
-
 def section(done: Mapping[str, Any]) -> str:
     """Returns the tables and their conditions."""
     loads = [run["load"] for run in done["runs"]]
@@ -193,10 +173,7 @@ def section(done: Mapping[str, Any]) -> str:
         "it is that of worker 0's model. Bytes were read at the interfaces, from the "
         "job's start to its end. Seconds are without validation. The "
         f"workers shared {done['cores']} cores with each other and with other work (a "
-        f"load of {min(loads):.0f} to {max(loads):.0f}), so seconds are ratios at best.\n\n"
-        "Gossip alone, without training: the factor by which a mix brings models nearer to "
-        "their mean.\n\n"
-        f"{consensus_table(done['consensus'])}"
+        f"load of {min(loads):.0f} to {max(loads):.0f}), so seconds are ratios at best.\n"
     )
 
 

@@ -60,7 +60,6 @@ PACKAGES = {
     "paddle": ["paddlepaddle", "numpy"],
     "torch": ["torch", "numpy"],
     "ray": ["ray", "torch", "numpy"],
-    "spark": ["pyspark", "numpy"],
 }
 
 
