@@ -10,7 +10,6 @@ that the file has already are not made again, so more seeds can be added later. 
 root and iproute2.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import turns
 from absl import app, flags
 
 from launch import local
@@ -138,16 +138,13 @@ def fresh(about: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If the file was measured under other conditions.
     """
-    path = Path(FLAGS.json) if FLAGS.json else None
-    if path is None or not path.exists():
-        return {**about, "runs": []}
-    found = json.loads(path.read_text())
-    differs = [name for name in about if found[name] != about[name]]
-    if differs:
-        raise ValueError(
-            f"{path} was measured with another {differs[0]}: {found[differs[0]]}, not "
-            f"{about[differs[0]]}. Choose another file"
-        )
+    found = turns.kept(FLAGS.json) or {**about, "runs": []}
+    for name, value in about.items():
+        if found[name] != value:
+            raise ValueError(
+                f"{FLAGS.json} was measured with another {name}: {found[name]}, not "
+                f"{value}. Choose another file"
+            )
     return found
 
 
@@ -169,13 +166,7 @@ def main(argv: Sequence[str]) -> None:
             last = found["epochs"][-1]["accuracy"]
             megabytes = max(found["received"]) / 1e6
             print(f"{config}, seed {seed}: {last:.3f}, {megabytes:.2f} MB", flush=True)
-            keep(done)
-
-
-def keep(done: Mapping[str, Any]) -> None:
-    """Writes the file."""
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(done, indent=1) + "\n")
+            turns.keep(FLAGS.json, done)
 
 
 if __name__ == "__main__":
