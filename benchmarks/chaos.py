@@ -30,7 +30,7 @@ TRAINING = Path(__file__).with_name("chaos_training.py")
 EPOCHS, STEPS, PACE = 4, 50, 0.03
 INTERVAL = 1.0  # seconds between checkpoints
 # A kill is what there is most to learn from.
-KINDS = (faults.KILL, *faults.KINDS)
+KINDS = (faults.KILL, *faults.FAULT_KINDS)
 DEADLINE = 300.0  # seconds
 # Beyond one interval: until a checkpoint that is begun is written.
 SLACK = 2.0  # seconds

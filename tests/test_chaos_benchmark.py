@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.fault import faults
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -52,3 +54,8 @@ def test_the_section_counts_what_was_lost_and_what_did_not_hold(report):
 
 def test_the_docs_have_what_was_measured(report):
     assert report.main(["--check"]) == 0
+
+
+def test_every_kind_of_fault_is_drawn_and_a_kill_twice_as_often():
+    chaos = importlib.import_module("chaos")
+    assert sorted(chaos.KINDS) == sorted([*faults.FAULT_KINDS, faults.KILL])
