@@ -19,27 +19,23 @@ the same hosts:
 The part `reduce` times one all-reduce per call, like a training step that only reduces,
 and several chained ones in one graph, which excludes the cost of starting a graph. The
 part `overlap` times steps of a model whose backward pass takes as long as the exchange of
-its gradients (see all_reduce_backward.py).
+its gradients (see all_reduce_bench.py).
 """
 
 import dataclasses
-import importlib.metadata
 import itertools
-import json
-import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from all_reduce_tasks import TaskError, Tasks, host_names, tasks
+from all_reduce_tasks import Clusters, clusters, host_names
+from namespace_cluster import TaskError
 from netns import Network, NetworkError, network
+from turns import command, environment, keep
 
 PARTS = ("reduce", "overlap")
 UNSHAPED = "none"
-_OUTPUTS = "--json"
 
 
 def define_flags() -> None:
@@ -159,7 +155,7 @@ class Measurement:
     bytes: float
 
 
-def timed(started: Tasks, row: Row, calls: int, **case: Any) -> tuple[float, float]:
+def timed(started: Clusters, row: Row, calls: int, **case: Any) -> tuple[float, float]:
     """Returns the seconds of one round, and its bytes on the busiest link."""
     before = started.bytes()
     answer = started.ask(
@@ -180,7 +176,7 @@ def timed(started: Tasks, row: Row, calls: int, **case: Any) -> tuple[float, flo
 
 
 def reductions(
-    started: Tasks, hosts: Network, num_hosts: int, values: flags.FlagValues
+    started: Clusters, hosts: Network, num_hosts: int, values: flags.FlagValues
 ) -> Iterator[Measurement]:
     """Measures the part `reduce`: for each rate and size, all rows in turns."""
     for size in (int(float(each)) for each in values.sizes):
@@ -211,7 +207,7 @@ def reductions(
 
 
 def overlaps(
-    started: Tasks, hosts: Network, values: flags.FlagValues
+    started: Clusters, hosts: Network, values: flags.FlagValues
 ) -> Iterator[Measurement]:
     """Measures the part `overlap`, all rows in turns."""
     model = {"layers": values.layers, "layer_bytes": int(values.layer_bytes)}
@@ -244,7 +240,7 @@ def calls_of(size: int) -> int:
     return max(1, min(20, 4_000_000 // size))
 
 
-def forget(started: Tasks) -> None:
+def forget(started: Clusters) -> None:
     for each in ("chief", "members"):
         started.ask(each, do="forget")
 
@@ -258,24 +254,13 @@ def measurements(
     for num_hosts in sorted(wanted | overlap):
         with (
             network(host_names(num_hosts)) as hosts,
-            tasks(hosts, num_hosts) as started,
+            clusters(hosts, num_hosts) as started,
         ):
-            about["bucket_bytes"] = started.bucket_bytes
+            about |= started.ask("chief", do="defaults")
             if num_hosts in overlap:
                 yield from overlaps(started, hosts, values)
             if num_hosts in wanted:
                 yield from reductions(started, hosts, num_hosts, values)
-
-
-def environment() -> dict[str, Any]:
-    """Returns what the numbers depend on."""
-    flags_of_it = [each for each in sys.argv[1:] if not each.startswith(_OUTPUTS)]
-    return {
-        "python": platform.python_version(),
-        "tensorflow": importlib.metadata.version("tensorflow"),
-        "cores": os.cpu_count(),
-        "command": " ".join(["python benchmarks/all_reduce.py", *flags_of_it]),
-    }
 
 
 def main(argv: Sequence[str]) -> int:
@@ -288,7 +273,7 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
     values = flags.FLAGS
     done: dict[str, Any] = {
-        "environment": environment(),
+        "environment": {**environment("tensorflow"), "command": command()},
         "overlap": {
             "layers": values.layers,
             "layer_bytes": int(values.layer_bytes),
@@ -308,8 +293,7 @@ def main(argv: Sequence[str]) -> int:
     except (NetworkError, TaskError) as error:
         print(f"all_reduce: {error}", file=sys.stderr)
         return 2
-    if values.json:
-        Path(values.json).write_text(json.dumps(done) + "\n")
+    keep(values.json, done, indent=None)
     return 0
 
 

@@ -11,13 +11,12 @@ network that the flags describe, and the diagrams are drawn from the schedules.
 plot stores a digest of its curves, by which `--check` recognizes an outdated one.
 """
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pages
 from absl import app, flags
 
 from tfdist.all_reduce.choice import choose, seconds
@@ -26,10 +25,10 @@ from tfdist.all_reduce.network import CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, Transfer
 from tfdist.all_reduce.segments import segments_of
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "algorithms.md"
-PLOT = ROOT / "docs" / "all_reduce_algorithms.png"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
+PLOT = pages.DOCS / "all_reduce_algorithms.png"
 NETWORK = Network(
     latency=1e-3,
     bandwidth=25e6,
@@ -85,12 +84,12 @@ def counts_table() -> str:
         for name, cost in COSTS.items()
     ]
     bounds = [f"{float(lower_bound(n)):.3f}" for n in TABLE_DEVICES]
-    return _markdown([heads, *rows, ["the least possible", *bounds]])
+    return pages.table(heads, [*rows, ["the least possible", *bounds]])
 
 
 def seconds_table(network: Network) -> str:
     """Returns the predicted time of each algorithm; the fastest in bold."""
-    rows = [["size", "devices", *(f"`{name}`" for name in COSTS), "ring's segments"]]
+    rows = []
     for label, size in TABLE_SIZES.items():
         for n in TABLE_DEVICES:
             fastest = choose(size, n, network)
@@ -99,9 +98,10 @@ def seconds_table(network: Network) -> str:
                 f"**{_duration(time)}**" if name == fastest else _duration(time)
                 for name, time in times.items()
             ]
-            segments = str(segments_of(size / n, network.bandwidth))
-            rows.append([label, str(n), *cells, segments])
-    return _markdown(rows)
+            segments = segments_of(size / n, network.bandwidth)
+            rows.append([label, n, *cells, segments])
+    heads = ["size", "devices", *(f"`{name}`" for name in COSTS), "ring's segments"]
+    return pages.table(heads, rows)
 
 
 def describe(network: Network) -> str:
@@ -129,16 +129,6 @@ def sections(network: Network) -> dict[str, str]:
     }
 
 
-def page(text: str, network: Network) -> str:
-    """Returns the page's text with the sections between its marks."""
-    for name, section in sections(network).items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, rest = text.split(begin, 1)
-        _, after = rest.split(end, 1)
-        text = f"{before}{begin}\n{section}{end}{after}"
-    return text
-
-
 def load_curves() -> Curves:
     """The load of the busiest interface, in sizes of the tensor, for 2, 3... devices."""
     devices = range(2, PLOT_MOST_DEVICES + 1)
@@ -160,31 +150,35 @@ def time_curves(network: Network) -> Curves:
     }
 
 
-def digest(network: Network) -> str:
-    """Returns a digest of everything that the plot shows."""
-    curves = [load_curves(), time_curves(network)]
+def plot(network: Network) -> pages.Plot:
+    """Returns the plot of both curves."""
     rounded = [
-        {name: [f"{y:.9g}" for y in ys] for name, ys in each.items()} for each in curves
+        {name: [f"{y:.9g}" for y in ys] for name, ys in each.items()}
+        for each in (load_curves(), time_curves(network))
     ]
-    shown = json.dumps([describe(network), rounded])
-    return f"curves: {hashlib.sha256(shown.encode()).hexdigest()}"
+    return pages.Plot(PLOT, [describe(network), rounded], draw)
 
 
-def plot(network: Network, path: Path) -> None:
+def draw(shown: tuple[str, tuple[Curves, Curves]]) -> "Figure":
+    """Returns the figure of what `plot` shows."""
     from matplotlib.figure import Figure
 
+    described, of_both = shown
+    load_of, time_of = (
+        {name: list(map(float, ys)) for name, ys in each.items()} for each in of_both
+    )
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     loads, times = figure.subplots(1, 2)
-    figure.suptitle(f"A model, not a measurement: {describe(network)}", fontsize=9)
+    figure.suptitle(f"A model, not a measurement: {described}", fontsize=9)
     # Some curves lie on each other: each is thinner than the one below it.
     widths = dict(zip(COSTS, (5, 2, 2, 3, 1.2), strict=True))
-    for name, ys in load_curves().items():
+    for name, ys in load_of.items():
         loads.plot(range(2, len(ys) + 2), ys, linewidth=widths[name], label=name)
     loads.set_yscale("log", base=2)
     loads.yaxis.set_major_formatter("{x:g}")
     loads.set_xlabel("devices")
     loads.set_title("Bytes of the busiest interface / size of the tensor", fontsize=10)
-    for name, ys in time_curves(network).items():
+    for name, ys in time_of.items():
         times.plot(PLOT_SIZES, ys, linewidth=widths[name], label=name)
     times.set_xscale("log")
     times.set_yscale("log")
@@ -193,28 +187,11 @@ def plot(network: Network, path: Path) -> None:
     for axes in (loads, times):
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    about = {"Description": digest(network), "Software": None}
-    figure.savefig(path, dpi=110, metadata=about)
-
-
-def differences(network: Network) -> list[str]:
-    """Returns the names of the outdated files."""
-    text = PAGE.read_text()
-    right = {
-        PAGE.name: text == page(text, network),
-        PLOT.name: digest(network).encode() in PLOT.read_bytes(),
-    }
-    return [name for name, is_right in right.items() if not is_right]
+    return figure
 
 
 def _duration(time: float) -> str:
     return f"{time:.3g} s" if time >= 1 else f"{time * 1e3:.3g} ms"
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    heads, *cells = rows
-    lines = [heads, ["---"] * len(heads), *cells]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main(options: flags.FlagValues) -> int:
@@ -229,15 +206,9 @@ def main(options: flags.FlagValues) -> int:
     except CostError as error:
         print(error, file=sys.stderr)
         return 1
-    if options.check:
-        differing = differences(network)
-        for name in differing:
-            print(f"{name} is not what --markdown makes", file=sys.stderr)
-        return int(bool(differing))
-    if options.markdown:
-        PAGE.write_text(page(PAGE.read_text(), network))
-        plot(network, PLOT)
-        return 0
+    if options.markdown or options.check:
+        page, shown = pages.DOCS / "algorithms.md", sections(network)
+        return pages.publish(page, shown, options.check, plot(network))
     for section in sections(network).values():
         print(section)
     return 0

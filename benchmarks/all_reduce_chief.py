@@ -1,18 +1,17 @@
 """The chief of all_reduce.py: all-reduces inside one graph, over TensorFlow servers.
 
-It reads requests from its standard input, one line of JSON each, and answers each with a
-line. Chunks travel from worker to worker; the chief starts the graph and waits for it.
+Chunks travel from worker to worker; the chief starts the graph and waits for it.
 """
 
 import dataclasses
 import json
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import all_reduce_bench
 import tensorflow as tf
-from all_reduce_backward import Waiter, gradients
+from all_reduce_bench import Waiter, gradients
+from answering import serve
 
 import tf_config
 import tfdist
@@ -51,7 +50,7 @@ def per_replica_type() -> type:
     return type(value)
 
 
-class Bench:
+class Bench(all_reduce_bench.Bench):
     """Functions that reduce, over the workers of a cluster.
 
     Args:
@@ -60,10 +59,9 @@ class Bench:
     """
 
     def __init__(self, devices: Sequence[str], per_replica: type) -> None:
+        super().__init__()
         self._devices = devices
         self._per_replica = per_replica
-        self._variables: dict[tuple[int, int], list[list[tf.Variable]]] = {}
-        self._functions: dict[str, Callable[[], tf.Tensor]] = {}
         self._network: tfdist.Network | None = None
 
     def measure(self) -> dict[str, float]:
@@ -76,30 +74,9 @@ class Bench:
         }
         return dataclasses.asdict(self._network)
 
-    def forget(self) -> None:
-        """Frees the memory of the cases."""
-        self._variables.clear()
-        self._functions.clear()
-
-    def run(self, calls: int, **case: Any) -> dict[str, float]:
-        """Calls the function of a case, which is traced and called once if it is new.
-
-        Args:
-            calls: The number of timed calls.
-            **case: The arguments of `_rounds` or `_step`.
-
-        Returns:
-            The seconds of a call; 0 if there is none.
-        """
-        key = json.dumps(case, sort_keys=True)
-        if key not in self._functions:
-            build = self._step if "layers" in case else self._rounds
-            self._functions[key] = tf.function(build(**case))
-            self._functions[key]().numpy()
-        start = time.perf_counter()
-        for _ in range(calls):
-            self._functions[key]().numpy()
-        return {"seconds": (time.perf_counter() - start) / max(1, calls)}
+    def defaults(self) -> dict[str, int]:
+        """Returns the size of our buckets where none is given."""
+        return {"bucket_bytes": BUCKET_BYTES}
 
     def _rounds(
         self, ops: str, options: dict[str, Any], size: int, rounds: int
@@ -188,10 +165,8 @@ class Bench:
             return tf.add_n(done)
 
 
-def main() -> None:
-    """Answers requests until the input ends."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr
+def make_bench() -> Bench:
+    """Connects to the workers."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 2,
@@ -212,13 +187,8 @@ def main() -> None:
     devices = [
         f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(len(servers))
     ]
-    bench = Bench(devices, per_replica)
-    print(json.dumps({"bucket_bytes": BUCKET_BYTES}), file=answers, flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer = getattr(bench, request.pop("do"))(**request)
-        print(json.dumps(answer or {}), file=answers, flush=True)
+    return Bench(devices, per_replica)
 
 
 if __name__ == "__main__":
-    main()
+    serve(make_bench)

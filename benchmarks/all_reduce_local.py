@@ -11,7 +11,6 @@ round, so that other load affects all of them alike; the table shows medians.
 
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -19,14 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pages
+import turns
 from absl import app, flags
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "all_reduce_local.json"
-PAGE = ROOT / "docs" / "algorithms.md"
 NUM_DEVICES = (4, 8)
 NUM_TENSORS = (1, 60)
 SIZES = {
@@ -132,8 +128,7 @@ def measure(case: Case, seconds: float) -> Row:
     }
 
     def ratio(ours: str, theirs: str) -> float:
-        rounds = zip(taken[ours], taken[theirs], strict=True)
-        return round(statistics.median(mine / its for mine, its in rounds), 3)
+        return round(turns.Spread.of_ratios(taken[ours], taken[theirs]).median, 3)
 
     best = min(THEIRS, key=medians.__getitem__)
     return Row(
@@ -166,18 +161,8 @@ def measure_all(seconds: float) -> dict:
                 )
                 rows.append(json.loads(done.stdout.splitlines()[-1]))
                 print(rows[-1], flush=True)
-    return {"rows": rows, "environment": environment()}
-
-
-def environment() -> dict:
-    from importlib.metadata import version
-
-    return {
-        "python": platform.python_version(),
-        "tensorflow": version("tensorflow"),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[2], 1),
-    }
+    about = {**turns.environment("tensorflow"), "load": round(os.getloadavg()[2], 1)}
+    return {"rows": rows, "environment": about}
 
 
 def rows_of(measured: dict) -> list[Row]:
@@ -219,11 +204,6 @@ def section(measured: dict) -> str:
     )
 
 
-def page(text: str, measured: dict) -> str:
-    """Returns the page's text with the numbers between its marks."""
-    return pages.filled(text, {"local": section(measured)})
-
-
 def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page, and returns the exit status."""
     options = flags.FLAGS
@@ -232,21 +212,18 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(asdict(row)))
         return 0
     if options.markdown or options.check:
-        wanted = page(PAGE.read_text(), json.loads(MEASURED.read_text()))
-        return pages.write_or_check(PAGE, wanted, options.check, argv[0])
+        sections = {"local": section(pages.measured("all_reduce_local"))}
+        return pages.publish(pages.DOCS / "algorithms.md", sections, options.check)
     measured = measure_all(options.seconds)
     print(section(measured))
-    if options.json:
-        Path(options.json).write_text(json.dumps(measured, indent=1) + "\n")
+    turns.keep(options.json, measured)
     return 0
 
 
 def define_flags() -> None:
     flags.DEFINE_float("seconds", 15, "How long each case is measured.", lower_bound=0)
-    flags.DEFINE_string("json", None, "Keep what was measured in this file.")
-    flags.DEFINE_bool("markdown", False, "Write docs/algorithms.md.")
-    flags.DEFINE_bool("check", False, "Check docs/algorithms.md.")
     flags.DEFINE_string("case", None, "Measure this one case, JSON, and print it.")
+    pages.define_flags()
 
 
 if __name__ == "__main__":

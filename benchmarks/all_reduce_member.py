@@ -1,55 +1,29 @@
 """A member of all_reduce.py: TensorFlow's collectives, with one program per host.
 
-All members read the same requests from standard input at the same time, one line of JSON
-each, and answer each with a line.
+All members read the same requests at the same time.
 """
 
-import json
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
+import all_reduce_bench
 import tensorflow as tf
-from all_reduce_backward import Waiter, gradients
+from all_reduce_bench import Waiter, gradients
+from answering import serve
 
 SUM = tf.distribute.ReduceOp.SUM
 
 
-class Bench:
+class Bench(all_reduce_bench.Bench):
     """Functions that reduce over the replicas of a strategy, one per host."""
 
     def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy) -> None:
+        super().__init__()
         self._strategy = strategy
-        self._variables: dict[tuple[int, int], list[tf.Variable]] = {}
-        self._functions: dict[str, Callable[[], tf.Tensor]] = {}
-        self._meet = tf.function(self._rounds("RING", {}, size=4, rounds=1))
+        self._least = tf.function(self._rounds("RING", {}, size=4, rounds=1))
 
-    def forget(self) -> None:
-        """Frees the memory of what was reduced."""
-        self._variables.clear()
-        self._functions.clear()
-
-    def run(self, calls: int, **case: Any) -> dict[str, float]:
-        """Calls the function of a case, which is traced and called once if it is new.
-
-        Args:
-            calls: The number of timed calls, once all members are ready.
-            **case: The arguments of `_rounds` or `_step`.
-
-        Returns:
-            The seconds of a call; 0 if there is none.
-        """
-        key = json.dumps(case, sort_keys=True)
-        if key not in self._functions:
-            build = self._step if "layers" in case else self._rounds
-            self._functions[key] = tf.function(build(**case))
-            self._functions[key]().numpy()
-        self._meet().numpy()
-        start = time.perf_counter()
-        for _ in range(calls):
-            self._functions[key]().numpy()
-        return {"seconds": (time.perf_counter() - start) / max(1, calls)}
+    def _meet(self) -> None:
+        self._least().numpy()
 
     def _rounds(
         self, ops: str, options: dict[str, Any], size: int, rounds: int
@@ -116,21 +90,5 @@ def _kept(values: list[tf.Tensor], variables: list[tf.Variable]) -> tf.Tensor:
         return tf.identity(tf.ones([]))
 
 
-def main() -> None:
-    """Answers requests until there is none."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    bench = Bench(tf.distribute.MultiWorkerMirroredStrategy())
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if request.pop("do") == "forget":
-            bench.forget()
-            answer: dict[str, float] = {}
-        else:
-            answer = bench.run(**request)
-        print(json.dumps(answer), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda: Bench(tf.distribute.MultiWorkerMirroredStrategy()))

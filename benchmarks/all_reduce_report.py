@@ -6,13 +6,11 @@
 No number there is typed by hand. The plot stores a digest of the data it shows.
 """
 
-import hashlib
-import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pages
 from all_reduce_results import Overlap, Results
 from all_reduce_targets import (
     UNSHAPED,
@@ -22,14 +20,10 @@ from all_reduce_targets import (
     targets,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = [
-    ROOT / "benchmarks" / "measured" / f"all_reduce{part}.json"
-    for part in ("", "_unshaped", "_overlap")
-]
-PAGE = ROOT / "docs" / "algorithms.md"
-PLOT = ROOT / "docs" / "all_reduce_hosts.png"
-BEGIN, END = "<!-- all-reduce-hosts:begin -->", "<!-- all-reduce-hosts:end -->"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RUNS = ("all_reduce", "all_reduce_unshaped", "all_reduce_overlap")
 
 LABELS = {
     "choice": "`AllReduce()`",
@@ -86,20 +80,21 @@ def markdown(done: dict[str, Any]) -> str:
 
 
 def _targets_table(found: Iterable[Target]) -> str:
-    rows = [["ratio", "target", "worst measured", "where", ""]]
+    rows = []
     for each in found:
         bound = f"{'at least' if each.least else 'at most'} {each.bound:g}"
         digits = 3 if each.bound in (1.01, 0.56) else 2
         verdict = "reached" if each.reached else "**missed**"
         measured = f"{each.worst:.{digits}f}"
         rows.append([each.what, bound, measured, each.where, verdict])
-    return _table(rows)
+    return pages.table(["ratio", "target", "worst measured", "where", ""], rows)
 
 
 def _seconds_tables(results: Results) -> str:
     tables = []
+    heads = ["hosts", "size", *LABELS.values(), "`AllReduce()` / best of TF"]
     for rate in results.rates:
-        rows = [["hosts", "size", *LABELS.values(), "`AllReduce()` / best of TF"]]
+        rows = []
         for hosts in results.hosts:
             for size in results.sizes:
                 point = {"hosts": hosts, "rate": rate, "size": size}
@@ -107,14 +102,14 @@ def _seconds_tables(results: Results) -> str:
                 ratio = results.ratio("choice", best, **point) if best else None
                 cells = [_seconds_cell(results, row=row, **point) for row in LABELS]
                 last = f"{ratio:.2f}" if ratio else ""
-                rows.append([str(hosts), size_name(size), *cells, last])
+                rows.append([hosts, size_name(size), *cells, last])
         if rate == UNSHAPED:
             about = "Links that are not shaped:"
         else:
             about = (
                 f"Links of {rate} (in brackets: relative to the least possible time):"
             )
-        tables.append(f"{about}\n\n{_table(rows)}")
+        tables.append(f"{about}\n\n{pages.table(heads, rows)}")
     return "\n".join(tables)
 
 
@@ -129,7 +124,7 @@ def _seconds_cell(results: Results, **point: Any) -> str:
 
 def _graph_table(results: Results) -> str:
     rounds = results.most_rounds
-    rows = [["rate", "hosts", "size", *LABELS.values()]]
+    rows = []
     for rate in results.rates:
         for hosts in results.hosts:
             for size in results.sizes:
@@ -138,10 +133,10 @@ def _graph_table(results: Results) -> str:
                     continue
                 cells = [_round_cell(results, row=row, **point) for row in LABELS]
                 speed = "not shaped" if rate == UNSHAPED else rate
-                rows.append([speed, str(hosts), size_name(size), *cells])
+                rows.append([speed, hosts, size_name(size), *cells])
     return (
         f"Without the cost of a call: time per round of a graph with {rounds} chained "
-        "all-reduces.\n\n" + _table(rows)
+        f"all-reduces.\n\n{pages.table(['rate', 'hosts', 'size', *LABELS.values()], rows)}"
     )
 
 
@@ -150,30 +145,25 @@ def _round_cell(results: Results, **point: Any) -> str:
 
 
 def _bytes_table(results: Results) -> str:
-    rows = [["hosts", "size", *LABELS.values()]]
+    heads, rows = ["hosts", "size", *LABELS.values()], []
     rate = results.rates[0]
     for hosts in results.hosts:
         for size in results.sizes:
-            points = {
-                row: {"hosts": hosts, "rate": rate, "size": size, "row": row}
-                for row in LABELS
-            }
+            points = [{**at(hosts, rate, size), "row": row} for row in LABELS]
             cells = [
-                f"{results.bytes_over_limit(**point):.3f}"
-                if results.has(**point)
-                else ""
-                for point in points.values()
+                f"{results.bytes_over_limit(**each):.3f}" if results.has(**each) else ""
+                for each in points
             ]
-            rows.append([str(hosts), size_name(size), *cells])
+            rows.append([hosts, size_name(size), *cells])
     return (
         "Bytes in the busier direction of the busiest interface, relative to the least "
-        f"possible (2(n - 1)/n sizes), at {rate}:\n\n{_table(rows)}"
+        f"possible (2(n - 1)/n sizes), at {rate}:\n\n{pages.table(heads, rows)}"
     )
 
 
 def _overlap_table(overlap: Overlap) -> str:
     model = overlap.model
-    rows = [["", "per step", "exchange alone"]]
+    heads, rows = ["", "per step", "exchange alone"], []
     for row in overlap.rows:
         exchange = overlap.exchange(row)
         alone = duration(exchange) if exchange else ""
@@ -183,7 +173,7 @@ def _overlap_table(overlap: Overlap) -> str:
         f"{size_name(model['layer_bytes'])}, whose backward pass takes "
         f"{model['compute']:g} s, on {overlap.hosts} hosts with links of "
         f"{overlap.rate}. Our default bucket here has "
-        f"{size_name(overlap.bucket_bytes)}.\n\n{_table(rows)}"
+        f"{size_name(overlap.bucket_bytes)}.\n\n{pages.table(heads, rows)}"
     )
 
 
@@ -207,15 +197,10 @@ def at(hosts: int, rate: str, size: int) -> dict[str, Any]:
     return {"hosts": hosts, "rate": rate, "size": size}
 
 
-def digest(done: dict[str, Any]) -> str:
-    """Returns a digest of everything that the plot shows."""
-    return "shown: " + hashlib.sha256(json.dumps(shown(done)).encode()).hexdigest()
-
-
-def plot(done: dict[str, Any], path: Path) -> None:
+def draw(what: dict[str, Any]) -> "Figure":
+    """Returns the figure of what `shown` returned."""
     from matplotlib.figure import Figure
 
-    what = shown(done)
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     times, steps = figure.subplots(1, 2)
     for label, points in what["curves"].items():
@@ -235,25 +220,7 @@ def plot(done: dict[str, Any], path: Path) -> None:
     steps.bar_label(drawn, fmt="%.2f", fontsize=8)
     steps.tick_params(axis="y", labelsize=8)
     steps.set_title("Seconds of a step: does the exchange overlap?", fontsize=10)
-    about = {"Description": digest(done), "Software": None}
-    figure.savefig(path, dpi=110, metadata=about)
-
-
-def page(text: str, done: dict[str, Any]) -> str:
-    """Returns the page's text with the tables between its marks."""
-    before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    return f"{before}{BEGIN}\n\n{markdown(done)}\n{END}{after}"
-
-
-def differences(done: dict[str, Any]) -> list[str]:
-    """Returns the names of the outdated files."""
-    text = PAGE.read_text()
-    right = {
-        PAGE.name: text == page(text, done),
-        PLOT.name: digest(done).encode() in PLOT.read_bytes(),
-    }
-    return [name for name, is_right in right.items() if not is_right]
+    return figure
 
 
 def duration(seconds: float) -> str:
@@ -261,23 +228,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    heads, *cells = rows
-    lines = [heads, ["---"] * len(heads), *cells]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def main(argv: Sequence[str]) -> int:
     """Writes the page and the plot, or checks them; returns the exit status."""
-    done = combined([json.loads(path.read_text()) for path in MEASURED])
-    if "--check" in argv:
-        differing = differences(done)
-        for name in differing:
-            print(f"{name} is not what was measured", file=sys.stderr)
-        return int(bool(differing))
-    PAGE.write_text(page(PAGE.read_text(), done))
-    plot(done, PLOT)
-    return 0
+    done = combined([pages.measured(name) for name in RUNS])
+    return pages.publish(
+        pages.DOCS / "algorithms.md",
+        {"all-reduce-hosts": f"\n{markdown(done)}\n"},
+        "--check" in argv,
+        pages.Plot(pages.DOCS / "all_reduce_hosts.png", shown(done), draw),
+    )
 
 
 if __name__ == "__main__":

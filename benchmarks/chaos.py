@@ -9,7 +9,6 @@ contains are not repeated, so an interrupted benchmark resumes.
 """
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from absl import app, flags
-from chaos_report import Run, environment
+from chaos_report import Run
+from turns import environment, keep, kept
 
 import launch
 from launch import chaos
@@ -30,7 +30,7 @@ TRAINING = Path(__file__).with_name("chaos_training.py")
 EPOCHS, STEPS, PACE = 4, 50, 0.03
 INTERVAL = 1.0  # seconds between checkpoints
 # A kill is what there is most to learn from.
-KINDS = (faults.KILL, *faults.KINDS)
+KINDS = (faults.KILL, *faults.FAULT_KINDS)
 DEADLINE = 300.0  # seconds
 # Beyond one interval: until a checkpoint that is begun is written.
 SLACK = 2.0  # seconds
@@ -142,17 +142,15 @@ def _readable(directory: str) -> Invariant:
 def main(argv: list[str]) -> None:
     """Runs the missing schedules."""
     values = flags.FLAGS
-    path = Path(values.json)
-    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    runs = kept(values.json).get("runs", [])
     have = {run["seed"] for run in runs}
     for seed in range(values.first_seed, values.first_seed + values.schedules):
         if seed in have:
             continue
         run = measure(seed, values.faults)
         runs.append(dataclasses.asdict(run))
-        path.write_text(
-            json.dumps({"environment": environment(), "runs": runs}, indent=1) + "\n"
-        )
+        about = environment("tensorflow", "keras")
+        keep(values.json, {"environment": about, "runs": runs})
         struck = ", ".join(
             f"{each['kind']} {each['task']} {each['recovery'] or float('nan'):.1f} s"
             for each in run.recovered

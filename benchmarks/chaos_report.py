@@ -6,21 +6,14 @@
 No number there is typed by hand.
 """
 
-import importlib.metadata
-import json
-import os
 import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "chaos.json"
-DOCUMENT = ROOT / "docs" / "recovery.md"
-BEGIN, END = "<!-- chaos:begin -->", "<!-- chaos:end -->"
+import pages
 
 
 @dataclass(frozen=True)
@@ -79,15 +72,13 @@ def recovery_table(runs: Sequence[Run]) -> str:
             unseen[name_of(fault)] += 1
         else:
             seconds[name_of(fault)].append(fault["recovery"])
-    rows = [
-        ["fault", "count", "median, s", "maximum, s", "job ended first"],
-        ["---"] * 5,
-    ]
+    rows = []
     for name in sorted({*seconds, *unseen}):
         some = seconds[name]
         times = [f"{statistics.median(some):.1f}", f"{max(some):.1f}"] if some else "--"
-        rows.append([name, str(len(some) + unseen[name]), *times, str(unseen[name])])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        rows.append([name, len(some) + unseen[name], *times, unseen[name]])
+    heads = ["fault", "count", "median, s", "maximum, s", "job ended first"]
+    return pages.table(heads, rows)
 
 
 def section(measured: dict[str, Any]) -> str:
@@ -125,30 +116,11 @@ def section(measured: dict[str, Any]) -> str:
     )
 
 
-def environment() -> dict[str, Any]:
-    """Returns the versions and the number of cores."""
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {**versions, "cores": os.cpu_count()}
-
-
-_PACKAGES = ("tensorflow", "keras")
-
-
-def updated(text: str, measured: dict[str, Any]) -> str:
-    """Returns a document with the section between its marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{section(measured)}{END}{after}"
-
-
 def main(arguments: Sequence[str]) -> int:
     """Writes or checks the document, and returns the exit status."""
-    text = DOCUMENT.read_text()
-    new = updated(text, json.loads(MEASURED.read_text()))
-    if "--check" in arguments:
-        return int(new != text)
-    DOCUMENT.write_text(new)
-    return 0
+    sections = {"chaos": section(pages.measured("chaos"))}
+    page = pages.DOCS / "recovery.md"
+    return pages.publish(page, sections, "--check" in arguments)
 
 
 if __name__ == "__main__":

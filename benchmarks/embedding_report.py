@@ -6,17 +6,13 @@
 No number there is typed by hand.
 """
 
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "embedding_traffic.json"
-DOCUMENT = ROOT / "docs" / "embeddings.md"
-BEGIN, END = "<!-- embedding-traffic:begin -->", "<!-- embedding-traffic:end -->"
+import pages
+from turns import Spread
 
 Row = dict[str, Any]
 Point = tuple[int, int, int, float]
@@ -93,7 +89,7 @@ def _bytes_table(rows: list[Row]) -> str:
         f"Bytes per training step at the interfaces of {about['num_ps']} ps, in and out: "
         f"batch {about['batch_size']}, {about['ids_per_row']} ids per example, uniform from "
         f"{about['num_rows']:,} rows.\n\n"
-        + _table(
+        + pages.table(
             [
                 "dim",
                 "`embedding_lookup_sparse`, MB",
@@ -116,19 +112,18 @@ def _speed_table(rows: list[Row], rate: str) -> str:
             ]
             for route, each in routes.items()
         }
-        pairs = zip(speeds["chosen"], speeds["stock"], strict=True)
         lines.append(
             [
                 f"{point[1]}",
-                *(_spread(speeds[r], ",.0f") for r in ("stock", "plain", "chosen")),
-                _spread([ours / theirs for ours, theirs in pairs], ".1f"),
+                *(f"{Spread.of(speeds[r]):,.0f}" for r in ("stock", "plain", "chosen")),
+                f"{Spread.of_ratios(speeds['chosen'], speeds['stock']):.1f}",
             ]
         )
     repeats = 1 + max(row["repeat"] for row in rows)
     return (
         f"Examples per second on the same batches, with every link shaped to {rate}: medians "
         f"(minimum to maximum) of {repeats} paired repeats.\n\n"
-        + _table(
+        + pages.table(
             ["dim", "`embedding_lookup_sparse`", "plain", "chosen", "times faster"],
             lines,
         )
@@ -162,7 +157,7 @@ def _grid_table(rows: list[Row]) -> str:
         f"{sum(each <= 0 for each in above)} of these, the tensors were no larger, and "
         "the difference is TCP overhead."
         "\n\n<details><summary>Every point</summary>\n\n"
-        + _table(
+        + pages.table(
             [
                 "ps",
                 "ids per example",
@@ -235,35 +230,16 @@ def _mega(value: float) -> str:
     return f"{value / 1e6:,.3f}"
 
 
-def _spread(values: Sequence[float], form: str) -> str:
-    median, least, most = statistics.median(values), min(values), max(values)
-    return f"{median:{form}} ({least:{form}} to {most:{form}})"
-
-
 def _ends(values: Sequence[float]) -> str:
     return f"{values[0]:g} to {values[-1]:g}"
 
 
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
 def main(argv: Sequence[str]) -> int:
-    """Writes the document, or checks it.
-
-    Returns:
-        The exit status: 1 if the document is outdated.
-    """
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    tables = markdown(json.loads(MEASURED.read_text()))
-    written = f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
-    if "--check" in argv:
-        return int(text != written)
-    DOCUMENT.write_text(written)
-    return 0
+    """Writes the document, or checks it; returns the exit status."""
+    tables = markdown(pages.measured("embedding_traffic"))
+    page = pages.DOCS / "embeddings.md"
+    sections = {"embedding-traffic": f"\n{tables}\n"}
+    return pages.publish(page, sections, "--check" in argv)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The network traffic of sparse lookups, with and without aggregation on the ps.
 
-    sudo .venv/bin/python benchmarks/embedding_traffic.py --json=embedding.json \
-        --markdown=embedding.md
+    sudo .venv/bin/python benchmarks/embedding_traffic.py --json=embedding.json
 
 Each ps, the worker and the chief is a process in its own network namespace. The interfaces
 of the ps count the bytes, in and out, of whole training steps (forward, backward, and an
@@ -18,11 +17,7 @@ measured), `model` (the whole grid, by the cost model that the points verify) an
 """
 
 import dataclasses
-import importlib.metadata
 import itertools
-import json
-import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,11 +26,11 @@ from typing import Any
 from absl import app, flags
 from embedding_report import markdown, summary
 from lookup_workload import ROUTES, Workload
-from namespace_cluster import ChiefError, Cluster, cluster, host_names
+from namespace_cluster import Cluster, TaskError, cluster, host_names
 from netns import NetworkError, network
+from turns import command, environment, keep
 
 PARTS = ("bytes", "grid", "model", "speed")
-_OUTPUTS = ("--json", "--markdown")
 HERE = Path(__file__).resolve().parent
 CHIEF = HERE / "lookup_chief.py"
 
@@ -53,7 +48,6 @@ def define_flags() -> None:
     flags.DEFINE_list("grid_zipf", ["0", "1", "1.5"], "Exponents of `grid`.")
     flags.DEFINE_list("grid_ps", ["1", "4", "8"], "Numbers of ps of `grid`.")
     flags.DEFINE_string("json", None, "Write every measurement to this file.")
-    flags.DEFINE_string("markdown", None, "Write tables to this file.")
     flags.register_validator(
         "parts",
         lambda values: values and set(values) <= set(PARTS),
@@ -189,22 +183,6 @@ def measurements(values: flags.FlagValues) -> Iterator[Measurement]:
                         hosts.shape(None)
 
 
-def environment() -> dict[str, Any]:
-    """Returns what the numbers depend on."""
-    return {
-        "python": platform.python_version(),
-        "tensorflow": importlib.metadata.version("tensorflow"),
-        "cores": os.cpu_count(),
-        "command": _command(sys.argv),
-    }
-
-
-def _command(argv: Sequence[str]) -> str:
-    """What was measured: where it was written says nothing of that."""
-    flags_of_it = [each for each in argv[1:] if not each.startswith(_OUTPUTS)]
-    return " ".join(["python", f"benchmarks/{Path(argv[0]).name}", *flags_of_it])
-
-
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark.
 
@@ -214,8 +192,8 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
     values = flags.FLAGS
-    done: dict[str, Any] = {"environment": environment(), "rate": values.rate}
-    done["measured"] = []
+    about = {**environment("tensorflow"), "command": command()}
+    done = {"environment": about, "rate": values.rate, "measured": []}
     try:
         for measured in measurements(values):
             done["measured"].append(dataclasses.asdict(measured))
@@ -228,18 +206,14 @@ def main(argv: Sequence[str]) -> int:
                 f"{measured.seconds / measured.steps:.3f} s",
                 flush=True,
             )
-    except (NetworkError, ChiefError) as error:
+    except (NetworkError, TaskError) as error:
         print(f"embedding_traffic: {error}", file=sys.stderr)
         return 2
     if "model" in values.parts:
         points = sweep(values.num_rows, values.batch_size, steps=1)
         done["model"] = summary(points, ROUTES)
-    for path, text in (
-        (values.json, json.dumps(done)),
-        (values.markdown, markdown(done)),
-    ):
-        if path:
-            Path(path).write_text(text + "\n")
+    keep(values.json, done, indent=None)
+    print(markdown(done))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Counts how often each example is seen: without faults, and under 20 schedules of faults.
 
-    python benchmarks/exactly_once.py --seeds=20 --json=benchmarks/measured/exactly_once.json
+    python benchmarks/exactly_once.py --seeds=20 --json=exactly_once.json
 
 The examples are their own numbers, and four workers read them by leases. Under a seed, one
 worker is killed, one is stopped, one more comes, and the chief is killed and resumes, each at
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
-from chaos_report import environment
+from turns import environment, keep, kept
 
 import launch
 from launch import chaos
@@ -192,8 +192,7 @@ def main(argv: list[str]) -> None:
     values = flags.FLAGS
     names = [field.name for field in dataclasses.fields(Workload)]
     workload = Workload(**{name: values[name].value for name in names})
-    path = Path(values.json)
-    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    runs = kept(values.json).get("runs", [])
     have = {run["seed"] for run in runs}
     first = values.first_seed
     for seed in (None, *range(first, first + values.seeds)):
@@ -201,9 +200,8 @@ def main(argv: list[str]) -> None:
             continue
         run = measure(seed, workload)
         runs.append(run)
-        path.write_text(
-            json.dumps({"environment": environment(), "runs": runs}, indent=1) + "\n"
-        )
+        about = environment("tensorflow", "keras")
+        keep(values.json, {"environment": about, "runs": runs})
         missed, again = count(run["times"], workload.epochs)
         struck = ", ".join(f"{each['kind']} {each['task']}" for each in run["faults"])
         print(

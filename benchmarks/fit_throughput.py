@@ -9,17 +9,12 @@ that other load affects all of them alike: the ratios compare consecutive turns.
 """
 
 import dataclasses
-import importlib.metadata
-import json
 import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import results
-import rich
-import rich.console
+import turns
 from absl import app, flags
 from driver import CONTENDERS, Contender, running
 from workload import MODELS, Workload
@@ -66,8 +61,7 @@ def measure(
     for contender in contenders:
         contender.warm_up(workload)
     for index in range(workload.repeats):
-        first = index % len(contenders)
-        for contender in [*contenders[first:], *contenders[:first]]:
+        for contender in turns.in_turn(contenders, index):
             yield _measure_one(contender, contenders, workload, index)
 
 
@@ -99,17 +93,6 @@ def _measure_one(
     )
 
 
-def environment() -> dict[str, Any]:
-    """Returns what the numbers depend on besides the flags."""
-    packages = ("tensorflow", "keras", "tf_keras")
-    return {
-        "python": platform.python_version(),
-        **{package: importlib.metadata.version(package) for package in packages},
-        "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[0], 1),
-    }
-
-
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark.
 
@@ -125,38 +108,30 @@ def main(argv: Sequence[str]) -> int:
         for model in values.models
         for each in values.steps_per_execution
     ]
-    about = environment()
+    about = turns.environment("tensorflow", "keras", "tf_keras")
+    about["load_average"] = round(os.getloadavg()[0], 1)
     repeats: list[results.Repeat] = []
     with running(values.contenders, values.num_ps, values.num_workers) as contenders:
         for workload in workloads:
             for repeat in measure(contenders, workload):
                 repeats.append(repeat)
-                rich.print(
+                print(
                     f"{repeat.workload} repeat {repeat.index} {repeat.contender}: "
                     f"{repeat.steps_per_second:.1f} steps/s, "
-                    f"{repeat.cpu_ms():.1f} CPU ms a step"
+                    f"{repeat.cpu_ms():.1f} CPU ms a step",
+                    flush=True,
                 )
         memory = sum(contender.memory() for contender in contenders)
         about["memory_gib"] = round(memory / 2**30, 1)
     about["load_average_after"] = round(os.getloadavg()[0], 1)
-    report(repeats, about)
-    if values.json:
-        with open(values.json, "w") as file:
-            rows = [dataclasses.asdict(repeat) for repeat in repeats]
-            json.dump({"environment": about, "repeats": rows}, file, indent=1)
+    done = {"environment": about, "repeats": [dataclasses.asdict(r) for r in repeats]}
+    turns.keep(values.json, done)
+    print(results.section(done))
+    idle = max(repeat.idle_cpu / repeat.seconds for repeat in repeats)
+    print(f"The waiting contenders used {idle:.1%} of one core at most.", about)
     if values.plot:
         results.plot(repeats, values.plot)
     return 0 if all(repeat.ran_on_workers for repeat in repeats) else 1
-
-
-def report(repeats: Sequence[results.Repeat], about: dict[str, Any]) -> None:
-    """Prints the tables and the environment."""
-    console = rich.console.Console(width=110)
-    console.print(results.measured_table(repeats))
-    console.print(results.ratio_table(repeats))
-    idle = max(repeat.idle_cpu / repeat.seconds for repeat in repeats)
-    console.print(f"The waiting contenders used {idle:.1%} of one core at most.")
-    console.print(json.dumps(about))
 
 
 if __name__ == "__main__":

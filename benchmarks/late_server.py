@@ -1,6 +1,6 @@
-"""A server that comes late: once its job has reported a step, or once a file is there.
+"""A server that comes late: once its job has reported a step.
 
-    python benchmarks/late_server.py STEP_OR_FILE
+    python benchmarks/late_server.py STEP
 
 It takes the place of `python -m tfdist.server` in a job of `launch.chaos`.
 """
@@ -16,19 +16,17 @@ from tfdist import server
 PAUSE = 0.1  # seconds
 
 
-def main(awaited: str) -> int:
+def main(step: int) -> int:
     """Waits, and serves until it is killed."""
-    while not is_time(awaited):
+    while not is_reported(step):
         time.sleep(PAUSE)
     return server.main()
 
 
-def is_time(awaited: str) -> bool:
-    """Whether the step was reported, or the file is there."""
-    if not awaited.isdecimal():
-        return os.path.exists(awaited)
-    return progress.read(os.environ[contract.PROGRESS]).furthest >= int(awaited)
+def is_reported(step: int) -> bool:
+    """Whether the job has come this far."""
+    return progress.read(os.environ[contract.PROGRESS]).furthest >= step
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))

@@ -10,7 +10,6 @@ that the file has already are not made again, so more seeds can be added later. 
 root and iproute2.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import consensus
+import turns
 from absl import app, flags
 
 from launch import local
@@ -69,7 +68,6 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("epochs", 20, "Of each training, of 50 steps each.")
     flags.DEFINE_string("rate", "200mbit", "Of each link.")
-    flags.DEFINE_bool("consensus", True, "Also measure how gossip reaches consensus.")
     flags.DEFINE_string("json", None, "The file of the runs.")
 
 
@@ -134,30 +132,19 @@ def said(found: Measured, log_dir: str) -> str:
     return "\n".join([*found.reasons, *logs])
 
 
-def mixed_on_workers(hosts: ShapedHosts, topology: str) -> list[float]:
-    """Returns the distance from consensus after each mix of four real workers."""
-    with tempfile.TemporaryDirectory() as directory:
-        options = [f"--apart={directory}", "--epochs=20", "--local_steps=1"]
-        measure(hosts, [*options, f"--mixing={topology}"])
-        return consensus.distances_of_files(directory, WORKERS)
-
-
 def fresh(about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the file holds, or holds at first.
 
     Raises:
         ValueError: If the file was measured under other conditions.
     """
-    path = Path(FLAGS.json) if FLAGS.json else None
-    if path is None or not path.exists():
-        return {**about, "runs": [], "consensus": {}}
-    found = json.loads(path.read_text())
-    differs = [name for name in about if found[name] != about[name]]
-    if differs:
-        raise ValueError(
-            f"{path} was measured with another {differs[0]}: {found[differs[0]]}, not "
-            f"{about[differs[0]]}. Choose another file"
-        )
+    found = turns.kept(FLAGS.json) or {**about, "runs": []}
+    for name, value in about.items():
+        if found[name] != value:
+            raise ValueError(
+                f"{FLAGS.json} was measured with another {name}: {found[name]}, not "
+                f"{value}. Choose another file"
+            )
     return found
 
 
@@ -179,22 +166,7 @@ def main(argv: Sequence[str]) -> None:
             last = found["epochs"][-1]["accuracy"]
             megabytes = max(found["received"]) / 1e6
             print(f"{config}, seed {seed}: {last:.3f}, {megabytes:.2f} MB", flush=True)
-            keep(done)
-        if FLAGS.consensus:
-            done["consensus"] = {
-                "simulated": consensus.simulated(),
-                "real": {
-                    topology: mixed_on_workers(hosts, topology)
-                    for topology in consensus.REAL
-                },
-            }
-            keep(done)
-
-
-def keep(done: Mapping[str, Any]) -> None:
-    """Writes the file."""
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(done, indent=1) + "\n")
+            turns.keep(FLAGS.json, done)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """The program of local_updates.py: a CNN on the images of examples/local_sgd.py.
 
-It adds to the example's flags what a measurement needs: synchronous training, validation
-only where models have just been mixed, and workers that begin apart and do not train. The
-CNN has more weights than the example's, and takes a tenth of its computation: four
+It adds to the example's flags what a measurement needs: synchronous training, and
+validation only where models have just been mixed. The CNN has more weights than the example's, and takes a tenth of its computation: four
 workers share the cores of one machine, but each has a link of its own.
 """
 
@@ -10,56 +9,18 @@ import sys
 from pathlib import Path
 
 import keras
-import numpy as np
 from absl import app, flags
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import local_sgd  # noqa: E402
 
-import tf_config  # noqa: E402
 import tfdist  # noqa: E402
 
 STEPS_PER_EPOCH = 50  # 4,000 images, 80 at a time
 
 FLAGS = flags.FLAGS
 flags.DEFINE_bool("synchronous", False, "Exchange gradients in each step instead.")
-flags.DEFINE_string(
-    "apart",
-    None,
-    "Begin with different models, do not train, and write each worker's model after "
-    "each mix into this directory.",
-)
-
-
-class StayApart(keras.callbacks.Callback):
-    """Sets this worker's model to a random one, and keeps it after each mix.
-
-    Args:
-        seed: Of the random model.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._seed = seed
-        self.models: list[np.ndarray] = []
-
-    def on_train_batch_begin(self, batch, logs=None) -> None:
-        """Begins apart: before this, all have the chief's model."""
-        if self.models:
-            return
-        random = np.random.default_rng(self._seed)
-        values = [random.normal(size=each.shape) for each in self.model.weights]
-        self.model.set_weights(values)
-        self._keep()
-
-    def on_train_batch_end(self, batch, logs=None) -> None:
-        """Keeps the model that the mix has left."""
-        self._keep()
-
-    def _keep(self) -> None:
-        weights = [np.ravel(each) for each in self.model.get_weights()]
-        self.models.append(np.concatenate(weights))
 
 
 def make_strategy():
@@ -85,15 +46,13 @@ def build_model() -> keras.Model:
 
 def make_optimizer() -> keras.optimizers.Optimizer:
     """Returns AdamW with a rate that falls to 0, as DiLoCo's authors take it."""
-    if FLAGS.apart:
-        return keras.optimizers.SGD(0.0)
     steps = FLAGS.epochs * STEPS_PER_EPOCH
     rate = keras.optimizers.schedules.CosineDecay(FLAGS.learning_rate, steps)
     return keras.optimizers.AdamW(rate)
 
 
 def main(argv: list[str]) -> None:
-    """Trains, or only mixes."""
+    """Trains."""
     del argv
     strategy = make_strategy()
     keras.utils.set_random_seed(FLAGS.seed)
@@ -105,9 +64,6 @@ def main(argv: list[str]) -> None:
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
-    if FLAGS.apart:
-        mix_only(model, x, y, tf_config.TFConfig.from_environment().task.index)
-        return
     every = 1 if FLAGS.synchronous else max(1, FLAGS.local_steps // STEPS_PER_EPOCH)
     model.fit(
         x,
@@ -119,14 +75,6 @@ def main(argv: list[str]) -> None:
         validation_freq=every,
         verbose=0,
     )
-
-
-def mix_only(model: keras.Model, x: np.ndarray, y: np.ndarray, index: int) -> None:
-    """Mixes models that begin apart, `--epochs` times, and writes them."""
-    kept = StayApart(seed=index)
-    rows = slice(FLAGS.epochs * FLAGS.batch_size)
-    model.fit(x[rows], y[rows], FLAGS.batch_size, verbose=0, callbacks=[kept])
-    np.save(Path(FLAGS.apart, f"{index}.npy"), np.stack(kept.models))
 
 
 if __name__ == "__main__":

@@ -6,23 +6,19 @@
 No number there is typed by hand. The plot stores a digest of the data that it shows.
 """
 
-import hashlib
-import json
 import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import consensus
+import pages
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "local_updates.json"
-PAGE = ROOT / "docs" / "local-updates.md"
-PLOT = ROOT / "docs" / "local_updates.png"
-BEGIN, END = "<!-- local-updates:begin -->", "<!-- local-updates:end -->"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PLOT = pages.DOCS / "local_updates.png"
 
 TARGET, FEWER_BYTES, SEEDS = 0.95, 50.0, 5
 SYNCHRONOUS, DILOCO = "synchronous", "diloco_100"
@@ -113,11 +109,7 @@ def fewer_bytes(done: Mapping[str, Any], config: str) -> float:
 
 def table(done: Mapping[str, Any]) -> str:
     """Returns a row per configuration."""
-    rows = [
-        "| | runs | accuracy | MB received by a worker | times fewer | seconds | "
-        f"seconds to {TARGET:g} |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for config in measured(done):
         runs = of(done, config)
         to_target = [seconds_to_target(run) for run in runs]
@@ -126,13 +118,18 @@ def table(done: Mapping[str, Any]) -> str:
         if 0 < len(reached) < len(runs):
             cell += f" ({len(reached)} of {len(runs)} runs)"
         rows.append(
-            f"| {LABELS[config]} | {len(runs)} | "
-            f"{statistics.mean(map(last_accuracy, runs)):.4f} | "
-            f"{statistics.median(map(megabytes, runs)):.2f} | "
-            f"{fewer_bytes(done, config):.1f} | "
-            f"{statistics.median(map(seconds, runs)):.0f} | {cell} |"
+            [
+                LABELS[config],
+                len(runs),
+                f"{statistics.mean(map(last_accuracy, runs)):.4f}",
+                f"{statistics.median(map(megabytes, runs)):.2f}",
+                f"{fewer_bytes(done, config):.1f}",
+                f"{statistics.median(map(seconds, runs)):.0f}",
+                cell,
+            ]
         )
-    return "\n".join(rows) + "\n"
+    heads = ["", "runs", "accuracy", "MB received by a worker", "times fewer"]
+    return pages.table([*heads, "seconds", f"seconds to {TARGET:g}"], rows)
 
 
 def targets(done: Mapping[str, Any]) -> str:
@@ -152,33 +149,17 @@ def targets(done: Mapping[str, Any]) -> str:
     # One that never gets there takes for ever: to leave it out would flatter the rest.
     ratios = [(one or math.inf) / other for one, other in times if other]
     faster = statistics.median(ratios) if ratios else math.nan
-    return (
-        "| DiLoCo, H=100, against synchronous | measured | aim | |\n"
-        "| --- | --- | --- | --- |\n"
-        f"| difference of accuracies, 95% interval | {shown} | not below 0 | {verdict} |\n"
-        f"| times fewer bytes | {ratio:.1f} | ≥ {FEWER_BYTES:g} | "
-        f"{'reached' if ratio >= FEWER_BYTES else 'missed'} |\n"
-        f"| seconds to {TARGET:g}, ratio within a seed | "
-        f"{faster:.2f} | < 1 | {'reached' if faster < 1 else 'missed'} |\n"
+    fewer = "reached" if ratio >= FEWER_BYTES else "missed"
+    sooner = "reached" if faster < 1 else "missed"
+    within = f"seconds to {TARGET:g}, ratio within a seed"
+    return pages.table(
+        ["DiLoCo, H=100, against synchronous", "measured", "aim", ""],
+        [
+            ["difference of accuracies, 95% interval", shown, "not below 0", verdict],
+            ["times fewer bytes", f"{ratio:.1f}", f"≥ {FEWER_BYTES:g}", fewer],
+            [within, f"{faster:.2f}", "< 1", sooner],
+        ],
     )
-
-
-def consensus_table(found: Mapping[str, Any]) -> str:
-    """Returns the factors by which the distance from consensus shrinks per mix."""
-    rows = [
-        "| graph | participants | predicted: second eigenvalue | fitted |",
-        "| --- | --- | --- | --- |",
-    ]
-    rows += [
-        f"| {each['topology']} | {each['participants']}, simulated | "
-        f"{each['predicted']:.4f} | {each['fitted']:.4f} |"
-        for each in found["simulated"]
-    ]
-    for name, distances in found["real"].items():
-        predicted = getattr(consensus.mixing, name)(4).second_eigenvalue
-        fitted = consensus.fitted_factor_of_workers(distances)
-        rows.append(f"| {name} | 4 workers | {predicted:.4f} | {fitted:.4f} |")
-    return "\n".join(rows) + "\n"
 
 
 def section(done: Mapping[str, Any]) -> str:
@@ -193,10 +174,7 @@ def section(done: Mapping[str, Any]) -> str:
         "it is that of worker 0's model. Bytes were read at the interfaces, from the "
         "job's start to its end. Seconds are without validation. The "
         f"workers shared {done['cores']} cores with each other and with other work (a "
-        f"load of {min(loads):.0f} to {max(loads):.0f}), so seconds are ratios at best.\n\n"
-        "Gossip alone, without training: the factor by which a mix brings models nearer to "
-        "their mean.\n\n"
-        f"{consensus_table(done['consensus'])}"
+        f"load of {min(loads):.0f} to {max(loads):.0f}), so seconds are ratios at best.\n"
     )
 
 
@@ -213,18 +191,13 @@ def curves(done: Mapping[str, Any]) -> dict[str, list[tuple[float, float, float]
     return found
 
 
-def digest(done: Mapping[str, Any]) -> str:
-    """Returns a digest of everything that the plot shows."""
-    return "shown: " + hashlib.sha256(json.dumps(curves(done)).encode()).hexdigest()
-
-
-def plot(done: Mapping[str, Any], path: Path) -> None:
-    """Draws accuracy against bytes and against seconds."""
+def draw(shown: Mapping[str, Any]) -> "Figure":
+    """Returns a figure of `curves`: accuracy against bytes and against seconds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for label, points in curves(done).items():
+    for label, points in shown.items():
         for panel, column in zip(panels, (0, 1), strict=True):
             across = [point[column] for point in points]
             panel.plot(across, [p[2] for p in points], marker=".", label=label)
@@ -235,27 +208,18 @@ def plot(done: Mapping[str, Any], path: Path) -> None:
     panels[0].set_ylabel("accuracy on 1,000 test images")
     panels[0].set_ylim(bottom=0.8)
     panels[1].legend(fontsize=7)
-    about = {"Description": digest(done), "Software": None}
-    figure.savefig(path, format="png", dpi=110, metadata=about)
-
-
-def page(text: str, done: Mapping[str, Any]) -> str:
-    """Returns the page with the section between its marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{section(done)}{END}{after}"
+    return figure
 
 
 def main(arguments: Sequence[str]) -> int:
     """Writes or checks the page and the plot, and returns the exit status."""
-    done = json.loads(MEASURED.read_text())
-    text = PAGE.read_text()
-    if "--check" in arguments:
-        is_drawn = digest(done).encode() in PLOT.read_bytes()
-        return int(page(text, done) != text or not is_drawn)
-    plot(done, PLOT)
-    PAGE.write_text(page(text, done))
-    return 0
+    done = pages.measured("local_updates")
+    return pages.publish(
+        pages.DOCS / "local-updates.md",
+        {"local-updates": section(done)},
+        "--check" in arguments,
+        pages.Plot(PLOT, curves(done), draw),
+    )
 
 
 if __name__ == "__main__":

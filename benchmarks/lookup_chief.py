@@ -1,17 +1,15 @@
 """The chief of embedding_traffic.py, which runs on its own host.
 
-It reads requests from its standard input, one line of JSON each, and answers each with a
-line. `prepare` creates the table and runs the first steps; `run` runs steps.
+`prepare` creates the table and runs the first steps; `run` runs steps.
 """
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from answering import serve
 from lookup_workload import Workload
 
 import tfdist
@@ -48,15 +46,15 @@ class Bench:
         with strategy.scope():
             self._counter = LookupBytesCounter()
 
-    def prepare(self, workload: Workload, route: str, steps: int) -> None:
+    def prepare(self, workload: dict[str, Any], route: str, steps: int) -> None:
         """Creates what `run` needs, and runs each batch once."""
-        self._make_table(workload)
+        self._make_table(Workload(**workload))
         # TensorFlow cannot trace a function again that uses a worker's own variable.
-        key = (route, workload.ids_per_row)
+        key = (route, workload["ids_per_row"])
         if key not in self._steps:
             self._steps[key] = tf.function(self._step_of(route))
         self._step = self._steps[key]
-        batches = workload.batches(steps)
+        batches = Workload(**workload).batches(steps)
         data = self._strategy.coordinator.create_per_worker_dataset(
             lambda: tf.data.Dataset.from_tensor_slices(batches).repeat()
         )
@@ -67,7 +65,7 @@ class Bench:
         """Runs steps on the worker, over the next batches.
 
         Returns:
-            The seconds, the bytes by the lookup's counter, and the loss.
+            The seconds, and the bytes by the lookup's counter.
         """
         coordinator = self._strategy.coordinator
         before = self._counter.total()
@@ -76,10 +74,10 @@ class Bench:
             loss = coordinator.schedule(self._step, args=(self._iterator,))
         coordinator.join()
         seconds = time.perf_counter() - start
+        assert np.isfinite(loss.fetch())
         return {
             "seconds": seconds,
             "counted": self._counter.total().moved - before.moved,
-            "loss": float(loss.fetch()),
         }
 
     def _make_table(self, workload: Workload) -> None:
@@ -130,25 +128,11 @@ class Bench:
         return step
 
 
-def main() -> None:
-    """Answers requests until there is none."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr
+def make_bench() -> Bench:
+    """Connects to the cluster."""
     placement = OneOnEach()
-    bench = Bench(tfdist.ParameterServerStrategy(placement=placement), placement)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        steps = request["steps"]
-        if request["do"] == "prepare":
-            workload = Workload(**request["workload"])
-            bench.prepare(workload, request["route"], steps)
-            answer: dict[str, float] = {}
-        else:
-            answer = bench.run(steps)
-            assert np.isfinite(answer["loss"])
-        print(json.dumps(answer), file=answers, flush=True)
+    return Bench(tfdist.ParameterServerStrategy(placement=placement), placement)
 
 
 if __name__ == "__main__":
-    main()
+    serve(make_bench)

@@ -22,6 +22,7 @@ from typing import Any
 
 import model_parallel_program as program
 import pages
+import turns
 from absl import app, flags
 from local_updates import said
 
@@ -31,9 +32,6 @@ from launch.measure.shaped import shaped_hosts
 from launch.plan import Program
 from tfdist.model_parallel import cost
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/model-parallel.md"
-MEASURED = ROOT / "benchmarks/measured/model_parallel.json"
 PROGRAM = Path(program.__file__)
 CLUSTER = ("--num_ps=0", "--num_workers=2", "--program=coordinator")
 MEMORY = {
@@ -47,14 +45,6 @@ ACCURACY_SIZE = ["--repeats=2", "--epochs=6"]
 BUBBLE_SIZE = ["--rows=256", "--width=1024"]
 PARTS = ("bubble", "speed", "sleep", "memory", "bytes", "accuracy")
 FLAGS = flags.FLAGS
-
-
-def define_measuring_flags() -> None:
-    """Defines the command-line flags."""
-    flags.DEFINE_string("json", None, "Where results are kept.")
-    flags.DEFINE_bool("markdown", False, "Write docs/model-parallel.md.")
-    flags.DEFINE_bool("check", False, "Check docs/model-parallel.md.")
-    flags.DEFINE_multi_enum("measure", list(PARTS), list(PARTS), "Which parts.")
 
 
 def on_workers(options: Sequence[str]) -> Any:
@@ -209,11 +199,9 @@ def sections(measured: Mapping[str, Any]) -> dict[str, str]:
 def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page."""
     if FLAGS.markdown or FLAGS.check:
-        measured = json.loads(MEASURED.read_text())
-        wanted = pages.filled(PAGE.read_text(), sections(measured))
-        return pages.write_or_check(PAGE, wanted, FLAGS.check, argv[0])
-    path = Path(FLAGS.json) if FLAGS.json else None
-    found = json.loads(path.read_text()) if path and path.exists() else {}
+        shown = sections(pages.measured("model_parallel"))
+        return pages.publish(pages.DOCS / "model-parallel.md", shown, FLAGS.check)
+    found = turns.kept(FLAGS.json)
     for part in FLAGS.measure:
         if part == "memory":
             found[part] = {
@@ -229,11 +217,11 @@ def main(argv: Sequence[str]) -> int:
             found[part] = in_one_process(part)
         found.setdefault("load", {})[part] = os.getloadavg()[0]
         print(part, json.dumps(found[part]), flush=True)
-        if path:
-            path.write_text(json.dumps(found, indent=1) + "\n")
+        turns.keep(FLAGS.json, found)
     return 0
 
 
 if __name__ == "__main__":
-    define_measuring_flags()
+    pages.define_flags()
+    flags.DEFINE_multi_enum("measure", list(PARTS), list(PARTS), "Which parts.")
     app.run(main)

@@ -1,4 +1,4 @@
-"""A cluster whose tasks have a network namespace each, driven over the chief's input."""
+"""Tasks on hosts of their own, network namespaces, driven over their standard input."""
 
 import contextlib
 import json
@@ -16,74 +16,86 @@ from netns import Network
 import tf_config
 
 PORT = 2222
-DEADLINE = 600.0  # seconds, for any answer of the chief
+DEADLINE = 600.0  # seconds, for any answer
 
 
-class ChiefError(RuntimeError):
-    """The chief exited, or does not answer."""
+class TaskError(RuntimeError):
+    """A task exited, or does not answer."""
 
 
-class Cluster:
-    """A cluster of ps, workers and a chief, each on its own host.
+class Task:
+    """A process that answers each line of JSON with a line of JSON, as answering.py does.
 
     Args:
-        hosts: Hosts with the names of `host_names`.
-        num_ps: The number of ps.
-        log_dir: Where the tasks write.
-        program: Of the chief: it says when it is connected, and answers each request, a
-            line of JSON, with a line.
-        num_workers: The number of workers.
+        process: With pipes for its input and output.
+        log: What it writes besides.
     """
 
-    def __init__(
-        self,
-        hosts: Network,
-        num_ps: int,
-        log_dir: Path,
-        program: Path,
-        num_workers: int = 1,
-    ) -> None:
-        self._hosts = hosts
-        self._program = program
-        _, *names = host_names(num_ps, num_workers)
-        self._workers, self._ps = names[:num_workers], names[num_workers:]
-        self._log_dir = log_dir
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self.process, self._log = process, log
+
+    def send(self, **request: Any) -> None:
+        """Sends a request."""
+        with contextlib.suppress(BrokenPipeError):  # `answer` says why.
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for the answer.
+
+        Raises:
+            TaskError: If there is none within `DEADLINE`.
+        """
+        assert self.process.stdout
+        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE)
+        if line := self.process.stdout.readline() if ready else "":
+            return dict(json.loads(line))
+        why = "has ended" if ready else f"did not answer within {DEADLINE:g} s"
+        log = self._log.read_text()[-2000:]
+        raise TaskError(f"{self._log.stem} {why}:\n{log}")
+
+
+class Tasks:
+    """Tasks on the hosts of a network, which end together.
+
+    Args:
+        hosts: The hosts.
+        log_dir: Where the tasks write.
+    """
+
+    def __init__(self, hosts: Network, log_dir: Path) -> None:
+        self._hosts, self._log_dir = hosts, log_dir
         self._processes: list[subprocess.Popen[str]] = []
-        self._cluster = tf_config.Cluster(
-            chief=self._addresses(["chief"]),
-            worker=self._addresses(self._workers),
-            ps=self._addresses(self._ps),
-        )
 
-    def start(self) -> None:
-        """Starts every task, and waits until the chief is connected to the others.
+    def addresses(self, names: Sequence[str], port: int = PORT) -> tuple[str, ...]:
+        """Returns the addresses of a port on some hosts."""
+        return tuple(f"{self._hosts.address(name)}:{port}" for name in names)
 
-        Raises:
-            ChiefError: If it does not.
-        """
-        for index, name in enumerate(self._ps):
-            self._start(name, "ps", index, ["-m", "tfdist.server"])
-        for index, name in enumerate(self._workers):
-            self._start(name, "worker", index, ["-m", "tfdist.server"])
-        self._chief = self._start("chief", "chief", 0, [str(self._program)])
-        self._answer()
+    def start(
+        self, host: str, config: tf_config.TFConfig, program: Path | None = None
+    ) -> Task:
+        """Starts a program on a host, or a server of tfdist."""
+        argv = [str(program)] if program else ["-m", "tfdist.server"]
+        log = self._log_dir / f"{host}-{program.stem if program else 'server'}.log"
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                self._hosts.command(host, [sys.executable, *argv]),
+                env={**quiet, **os.environ, "TF_CONFIG": config.to_json()},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if program else file,
+                stderr=file,
+                text=True,
+            )
+        self._processes.append(process)
+        return Task(process, log)
 
-    def ask(self, **request: Any) -> dict[str, float]:
-        """Sends the chief a request, and returns its answer.
-
-        Raises:
-            ChiefError: If there is none.
-        """
-        assert self._chief.stdin
-        print(json.dumps(request), file=self._chief.stdin, flush=True)
-        return self._answer()
-
-    def bytes(self) -> tuple[int, int]:
-        """Returns the bytes in and out of all ps, and of all workers, so far."""
-        return (
-            sum(sum(self._hosts.bytes(name)) for name in self._ps),
-            sum(sum(self._hosts.bytes(name)) for name in self._workers),
-        )
+    def start_servers(
+        self, names: Sequence[str], cluster: tf_config.Cluster, job: str
+    ) -> None:
+        """Starts the servers of a job, each on its host."""
+        for index, name in enumerate(names):
+            task = tf_config.Task(job, index)
+            self.start(name, tf_config.TFConfig(cluster, task))
 
     def close(self) -> None:
         """Ends every process."""
@@ -92,55 +104,68 @@ class Cluster:
         for process in self._processes:
             process.wait()
 
-    def _addresses(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(f"{self._hosts.address(name)}:{PORT}" for name in names)
 
-    def _start(
-        self, name: str, job: str, index: int, program: Sequence[str]
-    ) -> "subprocess.Popen[str]":
-        task = tf_config.TFConfig(self._cluster, tf_config.Task(job, index))
-        env = {
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            "CUDA_VISIBLE_DEVICES": "-1",
-            **os.environ,
-            "TF_CONFIG": task.to_json(),
-        }
-        with (self._log_dir / f"{name}.log").open("w") as log:
-            process = subprocess.Popen(
-                self._hosts.command(name, [sys.executable, *program]),
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if job == "chief" else log,
-                stderr=log,
-                text=True,
-            )
-        self._processes.append(process)
-        return process
-
-    def _answer(self) -> dict[str, float]:
-        assert self._chief.stdout
-        ready, _, _ = select.select([self._chief.stdout], [], [], DEADLINE)
-        line = self._chief.stdout.readline() if ready else ""
-        if line:
-            return json.loads(line)
-        log = (self._log_dir / "chief.log").read_text()[-2000:]
-        why = "has ended" if ready else f"did not answer within {DEADLINE:g} s"
-        raise ChiefError(f"the chief {why}:\n{log}")
+@contextlib.contextmanager
+def tasks(hosts: Network) -> Iterator[Tasks]:
+    """Starts no task yet, and ends all of them on exit."""
+    with (
+        tempfile.TemporaryDirectory() as log_dir,
+        contextlib.closing(Tasks(hosts, Path(log_dir))) as started,
+    ):
+        yield started
 
 
-def host_names(num_ps: int, num_workers: int = 1) -> list[str]:
-    """The hosts of a cluster: the chief, the workers and the ps."""
-    workers = [f"worker{index}" for index in range(num_workers)]
-    return ["chief", *workers, *(f"ps{index}" for index in range(num_ps))]
+class Cluster:
+    """A chief, a worker and ps, each on its own host.
+
+    Args:
+        hosts: Hosts with the names of `host_names`.
+        started: Starts them.
+        num_ps: The number of ps.
+        program: Of the chief, which answers requests.
+
+    Raises:
+        TaskError: If the chief does not start.
+    """
+
+    def __init__(
+        self, hosts: Network, started: Tasks, num_ps: int, program: Path
+    ) -> None:
+        chief, worker, *ps = host_names(num_ps)
+        self._hosts, self._ps, self._worker = hosts, ps, worker
+        cluster = tf_config.Cluster(
+            chief=started.addresses([chief]),
+            worker=started.addresses([worker]),
+            ps=started.addresses(ps),
+        )
+        started.start_servers(ps, cluster, "ps")
+        started.start_servers([worker], cluster, "worker")
+        task = tf_config.TFConfig(cluster, tf_config.Task("chief", 0))
+        self._chief = started.start(chief, task, program)
+        self._chief.answer()
+
+    def ask(self, **request: Any) -> dict[str, float]:
+        """Sends the chief a request, and returns its answer.
+
+        Raises:
+            TaskError: If there is none.
+        """
+        self._chief.send(**request)
+        return self._chief.answer()
+
+    def bytes(self) -> tuple[int, int]:
+        """Returns the bytes in and out of all ps, and of the worker, so far."""
+        ps = sum(sum(self._hosts.bytes(name)) for name in self._ps)
+        return ps, sum(self._hosts.bytes(self._worker))
+
+
+def host_names(num_ps: int) -> list[str]:
+    """The hosts of a cluster: the chief, the worker and the ps."""
+    return ["chief", "worker0", *(f"ps{index}" for index in range(num_ps))]
 
 
 @contextlib.contextmanager
-def cluster(
-    hosts: Network, num_ps: int, program: Path, num_workers: int = 1
-) -> Iterator[Cluster]:
+def cluster(hosts: Network, num_ps: int, program: Path) -> Iterator[Cluster]:
     """Starts a cluster, and stops it on exit."""
-    with tempfile.TemporaryDirectory() as log_dir, contextlib.ExitStack() as stack:
-        started = Cluster(hosts, num_ps, Path(log_dir), program, num_workers)
-        stack.callback(started.close)
-        started.start()
-        yield started
+    with tasks(hosts) as started:
+        yield Cluster(hosts, started, num_ps, program)

@@ -1,7 +1,64 @@
-"""What benchmarks write into pages of docs/: sections between marks, and tables."""
+"""What benchmarks write into pages of docs/: sections between marks, tables and plots."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+MEASURED = ROOT / "benchmarks" / "measured"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of a page, which stores a digest of its data: an outdated one is found.
+
+    Attributes:
+        path: The PNG file.
+        shown: Everything that it shows, as JSON.
+        draw: Returns the figure of `shown`.
+    """
+
+    path: Path
+    shown: Any
+    draw: Callable[[Any], "Figure"]
+
+    @property
+    def digest(self) -> str:
+        """That of its data."""
+        return hashlib.sha256(json.dumps(self.shown).encode()).hexdigest()
+
+    def is_current(self) -> bool:
+        """Whether the file shows this data."""
+        return self.digest.encode() in self.path.read_bytes()
+
+    def write(self) -> None:
+        """Draws the file."""
+        # Without the version of matplotlib, the same data gives the same bytes.
+        about = {"Description": f"shown: {self.digest}", "Software": None}
+        figure = self.draw(self.shown)
+        figure.savefig(self.path, format="png", dpi=110, metadata=about)
+
+
+def define_flags() -> None:
+    """Defines the flags of a benchmark that writes its page itself."""
+    flags.DEFINE_string("json", None, "Write what is measured to this file.")
+    flags.DEFINE_bool("markdown", False, "Write what was recorded into the page.")
+    flags.DEFINE_bool("check", False, "Check that the page has what was recorded.")
+
+
+def measured(name: str) -> Any:
+    """Returns what the benchmark of this name has recorded."""
+    return json.loads((MEASURED / f"{name}.json").read_text())
 
 
 def filled(text: str, sections: Mapping[str, str]) -> str:
@@ -14,18 +71,30 @@ def filled(text: str, sections: Mapping[str, str]) -> str:
     return text
 
 
-def table(heads: Sequence[object], cells: Sequence[Sequence[object]]) -> str:
+def table(heads: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """Returns a Markdown table."""
-    rows = [heads, ["---"] * len(heads), *cells]
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def write_or_check(page: Path, wanted: str, is_check: bool, command: str) -> int:
-    """Writes a page, or checks that it is as wanted; returns the exit status."""
+def publish(
+    page: Path, sections: Mapping[str, str], is_check: bool, plot: Plot | None = None
+) -> int:
+    """Writes a page and its plot, or checks them.
+
+    Returns:
+        The exit status: 1 if a check has found an outdated file, which it names.
+    """
+    text = page.read_text()
+    wanted = filled(text, sections)
     if not is_check:
         page.write_text(wanted)
+        if plot:
+            plot.write()
         return 0
-    is_wanted = page.read_text() == wanted
-    if not is_wanted:
-        print(f"{page.name} is not what {command} --markdown makes: run it")
-    return int(not is_wanted)
+    outdated = [page] if text != wanted else []
+    if plot and not plot.is_current():
+        outdated.append(plot.path)
+    for path in outdated:
+        print(f"{path.name} is outdated", file=sys.stderr)
+    return int(bool(outdated))

@@ -28,8 +28,6 @@ from typing import Any
 
 import peers_report
 import peers_systems
-import rich
-import rich.console
 from absl import app, flags
 from netns import NetworkError
 from peer_programs.data import initial_weights, write_images
@@ -37,6 +35,7 @@ from peers_cluster import PeerError
 from peers_measure import Plan, measure
 from peers_results import Measured, joined, merged
 from peers_workloads import WORKLOADS, limit
+from turns import keep
 
 DEFAULT = "mxnet,paddle,tfdist-x1,tfdist-x10,tfdist-x100"
 # A multiple of every number of steps per call, and of Paddle's steps per file.
@@ -60,7 +59,6 @@ PACKAGES = {
     "paddle": ["paddlepaddle", "numpy"],
     "torch": ["torch", "numpy"],
     "ray": ["ray", "torch", "numpy"],
-    "spark": ["pyspark", "numpy"],
 }
 
 
@@ -202,9 +200,9 @@ def main(argv: Sequence[str]) -> int:
             found.append(measured)
             if path:
                 _record(Path(path), found)
-    console = rich.console.Console(width=150)
     for measured in found:
-        console.print(peers_report.table(measured))
+        if measured.rounds:
+            print(measured.workload, peers_report.table(measured), sep="\n\n")
     return 0
 
 
@@ -265,9 +263,8 @@ def _command(workload: str, num_ps: int, num_workers: int, names: list[str]) -> 
 
 def _record(path: Path, found: Sequence[Measured]) -> None:
     """Writes what was found, beside what the file has on other workloads."""
-    before = peers_report.read(path) if path.exists() else []
-    rows = [each.to_dict() for each in merged(before, found)]
-    path.write_text(json.dumps({"workloads": rows}, indent=1) + "\n")
+    rows = [each.to_dict() for each in merged(peers_report.read(path), found)]
+    keep(str(path), {"workloads": rows})
 
 
 def _end_in_order() -> None:

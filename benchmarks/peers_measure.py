@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import peers_systems
-import rich
 from peers_cluster import Contender, Links, Loopback
 from peers_results import Learnt, Measured, Round, Updates
+from turns import in_turn
 
 # One for each network of this process, of which a few exist at a time.
 _LETTERS = itertools.cycle(string.ascii_lowercase)
@@ -67,8 +67,7 @@ def measure(
             ready.append((contender, warm_up(contender, plan) if plan.rounds else 0))
             contender.stop()
         for index in range(plan.rounds):
-            first = index % len(ready)
-            for contender, steps in [*ready[first:], *ready[:first]]:
+            for contender, steps in in_turn(ready, index):
                 result.rounds.append(turn(contender, steps, plan, index))
         for contender, _ in ready:
             contender.go_on()
@@ -103,7 +102,7 @@ def learn(contender: Contender, plan: Plan, index: int) -> Learnt:
     steps = plan.rounded(plan.learn_steps)
     contender.train(steps)
     found = contender.evaluate()
-    rich.print(
+    print(
         f"{plan.workload}: {contender.name} has loss {found['loss']:.4f} and accuracy "
         f"{found['accuracy']:.3f} after {steps} steps, and loss "
         f"{found['training_loss']:.4f} on what it was trained on"
@@ -139,7 +138,7 @@ def turn(contender: Contender, steps: int, plan: Plan, index: int) -> Round:
     contender.stop()
     used = {task: after[task] - cpu.get(task, 0.0) for task in after}
     result = Round(plan.workload, contender.name, index, steps, seconds, used, sent)
-    rich.print(
+    print(
         f"{plan.workload}, round {index}: {contender.name} did "
         f"{result.steps_per_second:.0f} steps/s with {result.cpu_ms():.2f} CPU ms and "
         f"{result.kilobytes:.0f} kB a step"

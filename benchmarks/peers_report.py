@@ -4,55 +4,46 @@ python benchmarks/peers_report.py           # into docs/peers.md and docs/peers.
 python benchmarks/peers_report.py --check   # exits with status 1 if the page differs
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import readme
-import rich.box
-import rich.table
-from peers_results import JOBS, Measured, Spread, cpu, rate, unique
+import pages
+from peers_results import Measured, cpu, rate
 from peers_targets import targets
+from results import JOBS
+from turns import Spread, kept, unique
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORDED = ROOT / "benchmarks" / "measured" / "peers.json"
-PAGE = ROOT / "docs" / "peers.md"
-PLOT = ROOT / "docs" / "peers.png"
+RECORDED = pages.MEASURED / "peers.json"
+PLOT = pages.DOCS / "peers.png"
 BASE = "mxnet"
 
 
 def read(path: Path) -> list[Measured]:
-    """Returns what peers.py has written to a file."""
-    rows = json.loads(path.read_text())["workloads"]
+    """Returns what peers.py has written to a file; nothing if there is none."""
+    rows = kept(str(path)).get("workloads", [])
     return [Measured.from_dict(row) for row in rows]
 
 
-def cells(measured: Measured) -> list[list[str]]:
-    """Returns a heading, and a row for each contender that took turns."""
+def table(measured: Measured) -> str:
+    """Returns a row for each contender that took turns."""
     names = unique(each.contender for each in measured.rounds)
     base = BASE if BASE in names else names[0]
-    rows = [
-        [
-            "system",
-            "steps/s",
-            "CPU ms per step",
-            f"{' / '.join(JOBS)}",
-            "kB per step",
-            "loss",
-            "training loss",
-            "updates lost",
-            f"rate / {base}",
-            f"CPU / {base}",
-        ]
+    heads = ["system", "steps/s", "CPU ms per step", " / ".join(JOBS), "kB per step"]
+    heads += [
+        "loss",
+        "training loss",
+        "updates lost",
+        f"rate / {base}",
+        f"CPU / {base}",
     ]
     # What the links allow, where that was the question.
     limit = measured.environment.get("limit")
     if limit:
-        rows[0].append(f"of the {limit:.1f} steps/s of the links")
+        heads.append(f"of the {limit:.1f} steps/s of the links")
+    rows: list[list[object]] = []
     for name in (each for each in measured.contenders if each in names):
         lost = measured.lost(name)
-        ratio = measured.ratio(name, base, rate)
         used = measured.ratio(name, base, cpu)
         rows.append(
             [
@@ -63,14 +54,14 @@ def cells(measured: Measured) -> list[list[str]]:
                 f"{measured.spread(name, lambda r: r.kilobytes).median:,.0f}",
                 _known(measured.loss(name)),
                 _known(measured.training_loss(name)),
-                "not counted" if lost is None else str(lost),
-                str(ratio),
+                "not counted" if lost is None else lost,
+                measured.ratio(name, base, rate),
                 f"{used.median:.2f}",
             ]
         )
         if limit:
             rows[-1].append(f"{measured.spread(name, rate).median / limit:.2f}")
-    return rows
+    return pages.table(heads, rows)
 
 
 def _known(loss: float | None) -> str:
@@ -84,19 +75,6 @@ def _cpu_by_job(measured: Measured, name: str) -> list[float]:
     ]
 
 
-def table(measured: Measured) -> rich.table.Table:
-    """Returns the table of one workload, for a terminal."""
-    made = rich.table.Table(box=rich.box.ROUNDED, title=measured.workload)
-    if not measured.rounds:
-        return made
-    heads, *rows = cells(measured)
-    for head in heads:
-        made.add_column(head)
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
 def page(every: Sequence[Measured]) -> str:
     """Returns the generated part of docs/peers.md."""
     if not every:
@@ -106,33 +84,31 @@ def page(every: Sequence[Measured]) -> str:
         learnt = measured.learnt[0].steps
         turns = [each.contender for each in measured.rounds]
         rounds = min(turns.count(name) for name in set(turns))
-        rows = readme.markdown(cells(measured))
         commands = "\n".join(measured.environment["commands"])
         parts.append(
             f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the loss is that "
-            f"after {learnt:,} steps.\n\n{rows}\n<!-- not run: measures for minutes -->"
+            f"after {learnt:,} steps.\n\n{table(measured)}\n<!-- not run: measures for minutes -->"
             f"\n```sh\n{commands}\n```\n"
         )
     alt = "Steps per second of each contender: median, minimum and maximum"
     parts.append(f"![{alt}]({PLOT.name})\n")
-    parts.append(f"### Targets\n\n{readme.markdown(targets(every))}")
-    parts.append(f"### Versions\n\n{readme.markdown(_versions(every))}")
+    parts.append(f"### Targets\n\n{targets(every)}")
+    parts.append(f"### Versions\n\n{_versions(every)}")
     return "\n".join(parts)
 
 
-def _versions(every: Sequence[Measured]) -> list[list[str]]:
+def _versions(every: Sequence[Measured]) -> str:
     """Returns a row for each environment, and one for the machine."""
-    rows, seen = [["environment", "versions"]], set()
+    rows: dict[str, str] = {}
     for measured in every:
-        about = measured.environment
-        for name, found in about.items():
-            if isinstance(found, dict) and name not in seen:
-                seen.add(name)
+        for name, found in measured.environment.items():
+            if isinstance(found, dict):
                 versions = ", ".join(f"{each} {what}" for each, what in found.items())
-                rows.append([name, versions])
+                rows.setdefault(name, versions)
     about = every[-1].environment
     machine = f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
-    return [*rows, ["machine", f"{machine}, Python {about['python']}"]]
+    rows["machine"] = f"{machine}, Python {about['python']}"
+    return pages.table(["environment", "versions"], list(rows.items()))
 
 
 def plot(every: Sequence[Measured], path: Path) -> None:
@@ -145,10 +121,7 @@ def plot(every: Sequence[Measured], path: Path) -> None:
     for axes, measured in zip(panels, every, strict=True):
         names = _names(measured)
         spreads = [measured.spread(name, rate) for name in names]
-        errors = [
-            [each.median - each.least for each in spreads],
-            [each.greatest - each.median for each in spreads],
-        ]
+        errors = list(zip(*(each.errors for each in spreads), strict=True))
         colors = ["C0" if name.startswith("tfdist") else "0.6" for name in names]
         medians = [each.median for each in spreads]
         axes.barh(names, medians, color=colors, xerr=errors, capsize=2)
@@ -165,18 +138,11 @@ def _names(measured: Measured) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Writes or checks the page, and returns the exit status."""
-    recorded = read(RECORDED) if RECORDED.exists() else []
-    every = [measured for measured in recorded if measured.rounds]
-    text = PAGE.read_text()
-    if text == (wanted := readme.updated(text, page(every))):
-        return 0
-    if "--check" in argv:
-        print(f"docs/peers.md is outdated: run python {argv[0]}")
-        return 1
-    PAGE.write_text(wanted)
-    if every:
+    every = [measured for measured in read(RECORDED) if measured.rounds]
+    is_check = "--check" in argv
+    if every and not is_check:
         plot(every, PLOT)
-    return 0
+    return pages.publish(pages.DOCS / "peers.md", {"numbers": page(every)}, is_check)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from results import JOBS, Spread, unique
-
-__all__ = [
-    "JOBS",
-    "Learnt",
-    "Measured",
-    "Round",
-    "Spread",
-    "Updates",
-    "cpu",
-    "merged",
-    "rate",
-    "unique",
-]
+from turns import Spread, unique
 
 
 @dataclass(frozen=True)
@@ -155,7 +142,9 @@ class Measured:
                 f"{contender} and {other} took no turns with each other in "
                 f"{self.workload}: name both in one --contenders"
             )
-        return Spread.of(mine[index] / theirs[index] for index in both)
+        return Spread.of_ratios(
+            *([of[index] for index in both] for of in (mine, theirs))
+        )
 
     def loss(self, contender: str) -> float | None:
         """Returns the median of the losses of a contender."""

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from peers_results import Measured, Spread, cpu, rate
+import pages
+from peers_results import Measured, cpu, rate
+from turns import Spread
 
 MAIN = "mlp-sgd, 2 ps and 2 workers"
 
@@ -78,9 +80,9 @@ LARGE = "mlp-sgd, 4 ps and 8 workers"
 GROWTH = (("tfdist-x1", "mxnet"), ("tfdist-x10", "mxnet"))
 
 
-def targets(every: Sequence[Measured]) -> list[list[str]]:
-    """Returns a heading, and a row for each target that was measured."""
-    rows = [["workload", "what", "median (min to max)", "target", ""]]
+def targets(every: Sequence[Measured]) -> str:
+    """Returns a row for each target that was measured."""
+    rows = []
     by_workload = {measured.workload: measured for measured in every}
     for target in TARGETS:
         measured = by_workload.get(target.workload)
@@ -97,7 +99,8 @@ def targets(every: Sequence[Measured]) -> list[list[str]]:
                 _verdict(target.reached(ratio.median)),
             ]
         )
-    return [*rows, *_chiefs(by_workload), *_loss(by_workload), *_growth(by_workload)]
+    rows += [*_chiefs(by_workload), *_loss(by_workload), *_growth(by_workload)]
+    return pages.table(["workload", "what", "median (min to max)", "target", ""], rows)
 
 
 def _chiefs(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:

@@ -11,17 +11,15 @@ every assignment; and a graph of 10,000 nodes.
 """
 
 import itertools
-import json
-import platform
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pages
+import turns
 from absl import app, flags
 
 from tfdist import Device, LayerEdge, LayerGraph, LayerNode, Links, place_layers
@@ -31,9 +29,6 @@ from tfdist.model_parallel.search import EFFORT
 from tfdist.model_parallel.step import simulate
 from tfdist.model_parallel.work import Work
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "place.json"
-PAGE = ROOT / "docs" / "model-parallel.md"
 NUM_DEVICES = (2, 4, 8)
 # 10 Gbit/s.
 LINKS = Links(bandwidth=1.25e9, latency=50e-6)
@@ -235,7 +230,6 @@ def measure() -> dict:
     # Imported late: only this needs Keras, and `--check` should be quick.
     import keras
     import place_models
-    import tensorflow as tf
 
     models, rows = [], []
     for name, (build, batch_size) in place_models.MODELS.items():
@@ -255,9 +249,7 @@ def measure() -> dict:
         "small": [asdict(small(seed)) for seed in SEEDS],
         "scale": asdict(scale()),
         "environment": {
-            "python": platform.python_version(),
-            "keras": keras.__version__,
-            "tensorflow": tf.__version__,
+            **turns.environment("keras", "tensorflow"),
             "bandwidth": LINKS.bandwidth,
             "latency": LINKS.latency,
         },
@@ -391,35 +383,23 @@ def sections(measured: dict) -> dict[str, str]:
     }
 
 
-def page(text: str, measured: dict) -> str:
-    """Returns the page's text with the numbers between its marks."""
-    return pages.filled(text, sections(measured))
-
-
 def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page, and returns the exit status."""
     options = flags.FLAGS
     if options.markdown or options.check:
-        wanted = page(PAGE.read_text(), json.loads(MEASURED.read_text()))
-        return pages.write_or_check(PAGE, wanted, options.check, argv[0])
+        shown = sections(pages.measured("place"))
+        return pages.publish(pages.DOCS / "model-parallel.md", shown, options.check)
     if options.plot:
         plot(options.plot)
         return 0
     found = measure()
     for section in sections(found).values():
         print(section)
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
+    turns.keep(options.json, found)
     return 0
 
 
-def define_flags() -> None:
-    flags.DEFINE_string("json", None, "Write the results to this file.")
-    flags.DEFINE_string("plot", None, "Draw a timeline to this file.")
-    flags.DEFINE_bool("markdown", False, "Write docs/model-parallel.md.")
-    flags.DEFINE_bool("check", False, "Check docs/model-parallel.md.")
-
-
 if __name__ == "__main__":
-    define_flags()
+    flags.DEFINE_string("plot", None, "Draw a timeline to this file.")
+    pages.define_flags()
     app.run(lambda argv: sys.exit(main(argv)))

@@ -9,16 +9,14 @@ model is allocated and no cluster is started. `--markdown` writes the results of
 between the marks of the page, so no number there is typed by hand.
 """
 
-import json
-import platform
 import random
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pages
+import turns
 from absl import app, flags
 
 from tfdist.placement.greedy import GreedyLoadBalancing
@@ -28,9 +26,6 @@ from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.plan import BALANCES, Weight
 from tfdist.planning.planner import TARGET, plan_variables
 
-ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "benchmarks" / "measured" / "placement_balance.json"
-PAGE = ROOT / "docs" / "placement.md"
 NUM_PS = (2, 4, 8, 16)
 MILLION = 1_000_000
 SCALE_NUM_PS = 1_000
@@ -125,9 +120,7 @@ def scale(count: int = MILLION, num_ps: int = SCALE_NUM_PS) -> Scale:
 
 def measure() -> dict:
     # Imported late: only this needs Keras, and `--check` should be quick.
-    import keras
     import model_zoo
-    import tensorflow as tf
 
     from tfdist.planning.sizes import weights_of
 
@@ -147,11 +140,7 @@ def measure() -> dict:
         "rows": [asdict(row) for row in rows],
         "weighed": [asdict(each) for each in weighed],
         "scale": asdict(scale()),
-        "environment": {
-            "python": platform.python_version(),
-            "keras": keras.__version__,
-            "tensorflow": tf.__version__,
-        },
+        "environment": turns.environment("keras", "tensorflow"),
     }
 
 
@@ -225,31 +214,19 @@ def sections(measured: dict) -> dict[str, str]:
     }
 
 
-def page(text: str, measured: dict) -> str:
-    """Returns the page's text with the numbers between its marks."""
-    return pages.filled(text, sections(measured))
-
-
 def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page, and returns the exit status."""
     options = flags.FLAGS
     if options.markdown or options.check:
-        wanted = page(PAGE.read_text(), json.loads(MEASURED.read_text()))
-        return pages.write_or_check(PAGE, wanted, options.check, argv[0])
+        shown = sections(pages.measured("placement_balance"))
+        return pages.publish(pages.DOCS / "placement.md", shown, options.check)
     measured = measure()
     for section in sections(measured).values():
         print(section)
-    if options.json:
-        Path(options.json).write_text(json.dumps(measured, indent=1) + "\n")
+    turns.keep(options.json, measured)
     return 0
 
 
-def define_flags() -> None:
-    flags.DEFINE_string("json", None, "Write the results to this file.")
-    flags.DEFINE_bool("markdown", False, "Write docs/placement.md.")
-    flags.DEFINE_bool("check", False, "Check docs/placement.md.")
-
-
 if __name__ == "__main__":
-    define_flags()
+    pages.define_flags()
     app.run(lambda argv: sys.exit(main(argv)))

@@ -13,13 +13,14 @@ import contextlib
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from turns import Spread
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = ("worker:1", "ps:1", "chief:0")
@@ -73,23 +74,12 @@ def seconds_after(role: str, fork_server: str) -> float:
 
 
 @contextlib.contextmanager
-def running(
-    command: Sequence[str], directory: str, tree: Path = ROOT
-) -> Iterator[Iterator[str]]:
-    """Runs a job of the launcher, and ends it at once after the block.
-
-    Args:
-        command: The command.
-        directory: Where it runs.
-        tree: Where its packages are.
-
-    Yields:
-        What the launcher and its tasks say.
-    """
+def running(command: Sequence[str], directory: str) -> Iterator[Iterator[str]]:
+    """Runs a job of the launcher, yields what it says, and ends it after the block."""
     with subprocess.Popen(
         command,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(tree), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -105,12 +95,6 @@ def running(
             job.wait(TIMEOUT)
 
 
-def spread(seconds: Iterable[float]) -> str:
-    """Returns the median, the minimum and the maximum, in words."""
-    taken = sorted(seconds)
-    return f"{statistics.median(taken):.1f} ({taken[0]:.1f} to {taken[-1]:.1f})"
-
-
 def main() -> None:
     """Prints a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,8 +107,9 @@ def main() -> None:
             (seconds_after(role, "auto"), seconds_after(role, "off"))
             for _ in range(repeats)
         ]
-        forked, spawned = (spread(each) for each in zip(*pairs, strict=True))
-        ratio = statistics.median(auto / off for auto, off in pairs)
+        of_both = list(zip(*pairs, strict=True))
+        forked, spawned = (f"{Spread.of(each):.1f}" for each in of_both)
+        ratio = Spread.of_ratios(*of_both).median
         name = role.partition(":")[0]
         print(f"| {name} | {forked} | {spawned} | {ratio:.2f} |", flush=True)
     print(f"load of the machine: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores")

@@ -1,15 +1,17 @@
-"""Statistics and tables of fit_throughput.py: pure functions of a list of repeats."""
+"""Statistics of fit_throughput.py and its page: pure functions of a list of repeats."""
 
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import rich.box
-import rich.table
+import pages
+from turns import Spread, unique
 
 JOBS = ("chief", "ps", "worker")
 # A step on the chief leaves the workers idle; each does its share otherwise.
 MIN_WORKER_SHARE = 0.05
+# `fit` reads the same tf.data on the workers as the others do; `fit_arrays` does more.
+RATIOS = (("fit", "tf_keras"), ("fit_arrays", "tf_keras"), ("fit", "loop"))
 
 
 @dataclass(frozen=True)
@@ -62,24 +64,6 @@ class Repeat:
         return [used for task, used in self.cpu.items() if task.startswith(job)]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The median, minimum and maximum of some numbers."""
-
-    median: float
-    least: float
-    greatest: float
-
-    @classmethod
-    def of(cls, numbers: Iterable[float]) -> "Spread":
-        """Returns the spread of at least one number."""
-        numbers = list(numbers)
-        return cls(statistics.median(numbers), min(numbers), max(numbers))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.least:.2f} to {self.greatest:.2f})"
-
-
 def of(repeats: Sequence[Repeat], workload: str, contender: str) -> list[Repeat]:
     """Returns the repeats of one contender on one workload, by index."""
     chosen = [r for r in repeats if (r.workload, r.contender) == (workload, contender)]
@@ -92,87 +76,57 @@ def paired(
     contenders: tuple[str, str],
     value: Callable[[Repeat], float],
 ) -> Spread:
-    """Compares two contenders repeat by repeat, so that other load cancels out.
-
-    Returns:
-        The spread of the first contender's value over the second's.
-    """
-    pairs = zip(*(of(repeats, workload, each) for each in contenders), strict=True)
-    return Spread.of(value(first) / value(second) for first, second in pairs)
+    """Returns the spread of the first contender's value over the second's."""
+    ours, theirs = (map(value, of(repeats, workload, each)) for each in contenders)
+    return Spread.of_ratios(ours, theirs)
 
 
-def target(workload: str, contender: str, other: str) -> float | None:
-    """The target for the ratio of steps per second, if there is one."""
-    model, steps_per_execution = workload.split(" x")
-    if not contender.startswith("fit"):
-        return None
-    if other == "tf_keras":
-        return {"mlp": 1.2, "cnn": 1.0}[model]
-    return 0.9 if other == "loop" and int(steps_per_execution) == 10 else None
+def rates(repeats: Sequence[Repeat], workload: str, *pair: str) -> Spread:
+    """Returns the ratios of the steps per second of two contenders."""
+    return paired(repeats, workload, pair, lambda r: r.steps_per_second)
 
 
-def measured_table(repeats: Sequence[Repeat]) -> rich.table.Table:
-    """Returns a table of the medians of every contender on every workload."""
-    table = rich.table.Table(box=rich.box.ROUNDED, title="Medians")
-    table.add_column("workload")
-    table.add_column("contender")
-    for heading in ("steps/s", "CPU ms/step", *JOBS, "lost steps", "on the workers"):
-        table.add_column(heading, justify="right")
+def lost_steps(repeats: Sequence[Repeat], name: str) -> str:
+    """Says how many of a contender's steps its optimizer did not count."""
+    chosen = [each for each in repeats if each.contender == name]
+    steps = sum(each.steps for each in chosen)
+    return f"{sum(each.lost for each in chosen)} of {steps}"
+
+
+def table(repeats: Sequence[Repeat]) -> str:
+    """Returns the ratios for each workload, of the contenders that took turns."""
+    names = {repeat.contender for repeat in repeats}
+    pairs = [pair for pair in RATIOS if set(pair) <= names]
+    rows = []
     for workload in unique(repeat.workload for repeat in repeats):
-        for contender in unique(repeat.contender for repeat in repeats):
-            chosen = of(repeats, workload, contender)
-            rate = Spread.of(repeat.steps_per_second for repeat in chosen).median
-            cpu = [
-                Spread.of(repeat.cpu_ms(job) for repeat in chosen).median
-                for job in ("", *JOBS)
-            ]
-            lost, steps = (sum(r.lost for r in chosen), sum(r.steps for r in chosen))
-            everywhere = all(repeat.ran_on_workers for repeat in chosen)
-            table.add_row(
-                workload,
-                contender,
-                f"{rate:.1f}",
-                *(f"{each:.1f}" for each in cpu),
-                f"{lost} of {steps}",
-                "yes" if everywhere else "NO",
-            )
-        table.add_section()
-    return table
+        of_pairs = [rates(repeats, workload, *pair) for pair in pairs]
+        cpu = [
+            paired(repeats, workload, each, lambda r: r.cpu_ms()) for each in pairs[:1]
+        ]
+        rows.append([workload, *of_pairs, *cpu])
+    heads = [f"`{ours}` / `{other}`" for ours, other in pairs]
+    cpu_heads = [f"CPU per step, {each}" for each in heads[:1]]
+    return pages.table(["model, steps per call", *heads, *cpu_heads], rows)
 
 
-def ratio_table(repeats: Sequence[Repeat]) -> rich.table.Table:
-    """Returns a table of paired ratios of our contenders to the others."""
-    table = rich.table.Table(
-        box=rich.box.ROUNDED, title="Paired ratios: median (least to greatest)"
+def section(done: dict[str, Any]) -> str:
+    """Returns the section of docs/throughput.md."""
+    repeats = [Repeat(**each) for each in done["repeats"]]
+    about = done["environment"]
+    count = 1 + max(repeat.index for repeat in repeats)
+    names = unique(repeat.contender for repeat in repeats)
+    rate = Spread.of(r.steps_per_second for r in repeats if r.contender == names[0])
+    lost = ", ".join(f"`{name}` {lost_steps(repeats, name)}" for name in names)
+    return (
+        "Ratios of steps per second, as the median (minimum to maximum) of "
+        f"{count} paired repeats of {repeats[0].steps} steps. `{names[0]}` ran "
+        f"{rate.least:.0f} to {rate.greatest:.0f} steps per second.\n\n"
+        f"{table(repeats)}\n"
+        f"Steps that the optimizer did not count: {lost}.\n\n"
+        "Measured by `python benchmarks/fit_throughput.py` with TensorFlow "
+        f"{about['tensorflow']}, Keras {about['keras']} and tf_keras "
+        f"{about['tf_keras']}.\n"
     )
-    for heading in ("workload", "ratio", "steps/s", "target", "", "CPU per step"):
-        table.add_column(heading)
-    contenders = unique(repeat.contender for repeat in repeats)
-    for workload in unique(repeat.workload for repeat in repeats):
-        for ours, other in ratios_of_interest(contenders):
-            pair = (ours, other)
-            rate = paired(repeats, workload, pair, lambda r: r.steps_per_second)
-            cpu = paired(repeats, workload, pair, lambda r: r.cpu_ms())
-            least = target(workload, ours, other)
-            verdict = "" if least is None else _verdict(rate.median, least)
-            aim = "" if least is None else f">= {least}"
-            table.add_row(
-                workload, f"{ours} / {other}", str(rate), aim, verdict, str(cpu)
-            )
-        table.add_section()
-    return table
-
-
-def ratios_of_interest(contenders: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the pairs to compare: each of ours with each of the others."""
-    ours = [name for name in contenders if name.startswith("fit")]
-    others = [name for name in contenders if not name.startswith("fit")]
-    return [(one, other) for one in ours for other in others]
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """Returns the names in order of their first appearance, each once."""
-    return list(dict.fromkeys(names))
 
 
 def plot(repeats: Sequence[Repeat], path: str) -> None:
@@ -186,30 +140,19 @@ def plot(repeats: Sequence[Repeat], path: str) -> None:
     width = 0.8 / len(contenders)
     for i, contender in enumerate(contenders):
         spreads = [
-            Spread.of(
-                repeat.steps_per_second for repeat in of(repeats, workload, contender)
-            )
+            Spread.of(r.steps_per_second for r in of(repeats, workload, contender))
             for workload in workloads
         ]
+        left = (i - (len(contenders) - 1) / 2) * width
         axes.bar(
-            [
-                j + (i - (len(contenders) - 1) / 2) * width
-                for j in range(len(workloads))
-            ],
+            [at + left for at in range(len(workloads))],
             [spread.median for spread in spreads],
             width,
             label=contender,
-            yerr=[
-                [spread.median - spread.least for spread in spreads],
-                [spread.greatest - spread.median for spread in spreads],
-            ],
+            yerr=list(zip(*(spread.errors for spread in spreads), strict=True)),
             capsize=3,
         )
     axes.set_xticks(range(len(workloads)), workloads)
     axes.set_ylabel("steps/s, median and spread")
     axes.legend()
     figure.savefig(path, dpi=150)
-
-
-def _verdict(ratio: float, least: float) -> str:
-    return "[green]reached[/green]" if ratio >= least else "[red]missed[/red]"

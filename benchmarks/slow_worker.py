@@ -38,7 +38,7 @@ def held_up(condition: Condition) -> Iterator[None]:
     if not condition.stops:
         yield
         return
-    pid = process_of(0)
+    pid = worker_0()
     command = [sys.executable, __file__, *map(str, (pid, *condition[1:]))]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as holding:
         yield
@@ -46,23 +46,14 @@ def held_up(condition: Condition) -> Iterator[None]:
         raise SystemExit(f"worker 0, process {pid}, has ended while it was held up")
 
 
-def process_of(worker: int) -> int:
-    """Returns the process of a worker of this machine."""
-    return processes("worker")[worker]
-
-
-def processes(job: str) -> list[int]:
-    """Returns the processes of a job, which are servers of this machine."""
-    by_port = {
-        each.laddr.port: each.pid
-        for each in psutil.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN
-    }
-    addresses = json.loads(os.environ["TF_CONFIG"])["cluster"][job]
-    found = [by_port.get(int(each.rpartition(":")[2])) for each in addresses]
-    if None in found:
-        raise SystemExit(f"not all of {addresses} are processes of this machine")
-    return found
+def worker_0() -> int:
+    """Returns its process, which must be one of this machine."""
+    address = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
+    port = int(address.rpartition(":")[2])
+    for each in psutil.net_connections("tcp"):
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+            return each.pid
+    raise SystemExit(f"worker 0, at {address}, is no process of this machine")
 
 
 def hold_up(pid: int, runs: float, stops: float) -> None:

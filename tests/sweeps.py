@@ -15,7 +15,6 @@ IN_PART = {
         "arrays",
     ),
     "test_examples.py::test_mirrored_says_that_cpu_devices_stand_in": (),
-    "test_federated_benchmark.py::test_a_run_learns": (),
     "test_federated_mnist.py::test_the_command_of_the_page_learns": (),
     "test_peers_benchmark.py::test_contenders_that_need_no_environment_take_turns": (),
     "test_recommender_cluster.py::test_the_error_is_that_of_a_single_process": (),

@@ -1,10 +1,11 @@
-"""What the benchmarks of faults and slow workers compute from measurements."""
+"""What the benchmark of faults computes from measurements."""
 
 import importlib
-import json
 from pathlib import Path
 
 import pytest
+
+from launch.fault import faults
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,11 +18,6 @@ def benchmarks(monkeypatch):
 @pytest.fixture
 def report():
     return importlib.import_module("chaos_report")
-
-
-@pytest.fixture
-def stragglers():
-    return importlib.import_module("stragglers")
 
 
 def run(report, **values):
@@ -56,29 +52,10 @@ def test_the_section_counts_what_was_lost_and_what_did_not_hold(report):
     assert "seed 4: no step is lost: 198" in text
 
 
-def test_the_docs_have_what_was_measured(report, stragglers):
+def test_the_docs_have_what_was_measured(report):
     assert report.main(["--check"]) == 0
-    measured = json.loads((ROOT / "benchmarks/measured/stragglers.json").read_text())
-    page = (ROOT / "docs/parameter-servers.md").read_text()
-    assert stragglers.sentence(measured) in " ".join(page.split())
 
 
-def test_the_docs_say_what_checkpoints_cost():
-    cost = importlib.import_module("checkpoint_cost")
-    measured = json.loads(
-        (ROOT / "benchmarks/measured/checkpoint_cost.json").read_text()
-    )
-    stretches = measured["stretches"]
-    assert all(each["written"] == each["checkpoint"] for each in stretches)
-    assert len(cost.ratios(stretches)) >= 5
-    page = (ROOT / "docs/recovery.md").read_text()
-    assert cost.sentence(measured) in " ".join(page.split())
-
-
-def test_ratios_are_of_pairs(stragglers):
-    epochs = [
-        {"repeat": repeat, "slow": slow, "rate": rate}
-        for repeat, slow, rate in [(0, True, 9.0), (0, False, 10.0), (1, False, 4.0)]
-    ]
-    epochs.append({"repeat": 1, "slow": True, "rate": 4.4})
-    assert stragglers.ratios(epochs) == pytest.approx([0.9, 1.1])
+def test_every_kind_of_fault_is_drawn_and_a_kill_twice_as_often():
+    chaos = importlib.import_module("chaos")
+    assert sorted(chaos.KINDS) == sorted([*faults.FAULT_KINDS, faults.KILL])

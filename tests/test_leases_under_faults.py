@@ -55,3 +55,12 @@ def test_what_does_not_hold_is_named(exactly_once, times, struck, broken):
     workload = exactly_once.Workload(examples=10, epochs=3, batch=1)
     found = exactly_once.judge(times, struck, workload)
     assert [each.name for each in found if not each.holds] == broken
+
+
+def test_a_late_server_begins_with_its_step(exactly_once, monkeypatch, tmp_path):
+    late_server = importlib.import_module("late_server")
+    reports = tmp_path / "progress.jsonl"
+    monkeypatch.setenv("LAUNCH_PROGRESS", str(reports))
+    assert not late_server.is_reported(20)
+    reports.write_text('{"time": 1.0, "step": 20}\n')
+    assert late_server.is_reported(20)

@@ -18,11 +18,6 @@ def report():
     return importlib.import_module("local_updates_report")
 
 
-@pytest.fixture
-def consensus():
-    return importlib.import_module("consensus")
-
-
 def run(config, seed, *epochs, megabytes=1.0):
     return {
         "config": config,
@@ -56,25 +51,6 @@ def test_a_run_that_never_gets_there_is_not_left_out(report):
     runs = [run("synchronous", i, (9.0, 0.96)) for i in range(2)]
     runs += [run("diloco_100", 0, (1.0, 0.96)), run("diloco_100", 1, (1.0, 0.94))]
     assert "| inf | < 1 | missed |" in report.targets({"runs": runs})
-
-
-def test_gossip_shrinks_the_distance_as_the_spectral_gap_says(consensus):
-    topology = consensus.mixing.ring(16)
-    fitted = consensus.fitted_factor(consensus.mixed(topology))
-    assert fitted == pytest.approx(topology.second_eigenvalue, rel=1e-4)
-    halves = [0.5**i for i in range(12)]
-    assert consensus.fitted_factor_of_workers(halves) == pytest.approx(0.5)
-
-
-def test_real_workers_did_as_well(report, consensus):
-    import json
-
-    found = json.loads(report.MEASURED.read_text())["consensus"]
-    for name, distances in found["real"].items():
-        predicted = getattr(consensus.mixing, name)(4).second_eigenvalue
-        fitted = consensus.fitted_factor_of_workers(distances)
-        assert fitted == pytest.approx(predicted, rel=0.01)
-    assert len(found["real"]) == 3
 
 
 def test_the_page_has_what_was_measured(report):

@@ -1,7 +1,6 @@
 """A model that no process has memory for (docs/examples.md), and the benchmark of pieces."""
 
 import importlib
-import json
 import re
 import signal
 import subprocess
@@ -51,6 +50,6 @@ def test_in_two_stages_each_worker_has_half(tmp_path):
 def test_the_page_shows_what_was_measured(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("model_parallel")
-    measured = json.loads(benchmark.MEASURED.read_text())
-    text = benchmark.PAGE.read_text()
-    assert benchmark.pages.filled(text, benchmark.sections(measured)) == text
+    page = benchmark.pages.DOCS / "model-parallel.md"
+    sections = benchmark.sections(benchmark.pages.measured("model_parallel"))
+    assert benchmark.pages.publish(page, sections, is_check=True) == 0

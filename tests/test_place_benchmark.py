@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import json
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,14 @@ def benchmark(monkeypatch):
 
 @pytest.fixture
 def measured(benchmark):
-    return json.loads(benchmark.MEASURED.read_text())
+    return benchmark.pages.measured("place")
 
 
 def test_the_page_shows_what_was_measured(benchmark, measured):
-    text = benchmark.PAGE.read_text()
-    assert benchmark.page(text, measured) == text
+    page = benchmark.pages.DOCS / "model-parallel.md"
+    assert (
+        benchmark.pages.publish(page, benchmark.sections(measured), is_check=True) == 0
+    )
 
 
 def test_every_model_is_placed_on_every_kind_of_devices(benchmark, measured):

@@ -1,7 +1,6 @@
 """The placement benchmark, and that the page shows its results."""
 
 import importlib
-import json
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,14 @@ def benchmark(monkeypatch):
 
 @pytest.fixture
 def measured(benchmark):
-    return json.loads(benchmark.MEASURED.read_text())
+    return benchmark.pages.measured("placement_balance")
 
 
 def test_the_page_shows_what_was_measured(benchmark, measured):
-    text = benchmark.PAGE.read_text()
-    assert benchmark.page(text, measured) == text
+    page = benchmark.pages.DOCS / "placement.md"
+    assert (
+        benchmark.pages.publish(page, benchmark.sections(measured), is_check=True) == 0
+    )
 
 
 def test_every_model_reaches_the_target_on_every_number_of_ps(benchmark, measured):
@@ -66,7 +67,7 @@ def test_the_measured_rows_are_those_of_today(benchmark, monkeypatch):
 
     from tfdist.planning.sizes import weights_of
 
-    measured = json.loads(benchmark.MEASURED.read_text())["rows"]
+    measured = benchmark.pages.measured("placement_balance")["rows"]
     weights = weights_of(model_zoo.vgg16)
     today = benchmark.compare("VGG16", weights, 4)
     kept = next(r for r in measured if (r["model"], r["num_ps"]) == ("VGG16", 4))

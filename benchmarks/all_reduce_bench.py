@@ -1,15 +1,60 @@
-"""A backward pass that takes time but no processor.
+"""What both clusters of all_reduce.py time: functions that reduce, and a backward pass.
 
-Many hosts share the few processors of this machine: a model that computed would slow down
-the exchange of the others. So each layer sleeps instead, and then returns its gradient.
+The backward pass takes time but no processor. Many hosts share the few processors of this
+machine: a model that computed would slow down the exchange of the others. So each layer
+sleeps instead, and then returns its gradient.
 """
 
+import json
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.dataset_options_pb2 import Options
 
 NOTHING = {"output_types": [tf.float32], "output_shapes": [[]]}
+
+
+class Bench:
+    """Functions by their case, each traced once.
+
+    A cluster's own bench builds them: `_rounds` reduces, and `_step` is a backward pass
+    whose gradients are reduced.
+    """
+
+    def __init__(self) -> None:
+        self._variables: dict[tuple[int, int], Any] = {}
+        self._functions: dict[str, Callable[[], tf.Tensor]] = {}
+
+    def forget(self) -> None:
+        """Frees the memory of the cases."""
+        self._variables.clear()
+        self._functions.clear()
+
+    def run(self, calls: int, **case: Any) -> dict[str, float]:
+        """Calls the function of a case, which is traced and called once if it is new.
+
+        Args:
+            calls: The number of timed calls.
+            **case: The arguments of `_rounds` or `_step`.
+
+        Returns:
+            The seconds of a call; 0 if there is none.
+        """
+        key = json.dumps(case, sort_keys=True)
+        if key not in self._functions:
+            build = self._step if "layers" in case else self._rounds
+            self._functions[key] = tf.function(build(**case))
+            self._functions[key]().numpy()
+        self._meet()
+        start = time.perf_counter()
+        for _ in range(calls):
+            self._functions[key]().numpy()
+        return {"seconds": (time.perf_counter() - start) / max(1, calls)}
+
+    def _meet(self) -> None:
+        """Waits for the other programs that run this case."""
 
 
 class Waiter:

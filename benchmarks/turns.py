@@ -1,0 +1,102 @@
+"""What benchmarks share: turns, spreads, paired ratios, and what numbers depend on.
+
+Contenders take turns, so that other load affects all of them alike, and ratios are of
+turns that followed each other.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median, minimum and maximum of some numbers.
+
+    >>> print(Spread.of([3.0, 1.0, 2.0]))
+    2.00 (1.00 to 3.00)
+    >>> print(f"{Spread.of([1500.0]):,.0f}")
+    1,500 (1,500 to 1,500)
+    """
+
+    median: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, numbers: Iterable[float]) -> "Spread":
+        """Returns the spread of at least one number."""
+        numbers = list(numbers)
+        return cls(statistics.median(numbers), min(numbers), max(numbers))
+
+    @classmethod
+    def of_ratios(cls, ours: Iterable[float], theirs: Iterable[float]) -> "Spread":
+        """Returns the spread of the ratios of turns that followed each other.
+
+        Raises:
+            ValueError: If one has more turns than the other.
+        """
+        return cls.of(a / b for a, b in zip(ours, theirs, strict=True))
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """How far it reaches below and above its median, as matplotlib draws it."""
+        return self.median - self.least, self.greatest - self.median
+
+    def __format__(self, form: str) -> str:
+        form = form or ".2f"
+        return f"{self.median:{form}} ({self.least:{form}} to {self.greatest:{form}})"
+
+    def __str__(self) -> str:
+        return format(self)
+
+
+def in_turn(contenders: Sequence[T], index: int) -> list[T]:
+    """Returns the order of a turn: each turn begins with another contender.
+
+    >>> in_turn("abc", 1)
+    ['b', 'c', 'a']
+    """
+    first = index % len(contenders)
+    return [*contenders[first:], *contenders[:first]]
+
+
+def unique(names: Iterable[T]) -> list[T]:
+    """Returns the names in order of their first appearance, each once."""
+    return list(dict.fromkeys(names))
+
+
+def environment(*packages: str) -> dict[str, Any]:
+    """Returns what numbers depend on: Python, the packages' versions, and the cores."""
+    return {
+        "python": platform.python_version(),
+        **{package: importlib.metadata.version(package) for package in packages},
+        "cores": os.cpu_count(),
+    }
+
+
+def command() -> str:
+    """Returns the command of this process, without the files that it writes."""
+    program, *arguments = sys.argv
+    kept = [each for each in arguments if not each.startswith("--json")]
+    return " ".join(["python", f"benchmarks/{Path(program).name}", *kept])
+
+
+def kept(path: str | None) -> dict[str, Any]:
+    """Returns what an interrupted benchmark has written; empty if that is nothing."""
+    return json.loads(Path(path).read_text()) if path and Path(path).exists() else {}
+
+
+def keep(path: str | None, found: Any, indent: int | None = 1) -> None:
+    """Writes what was measured, if there is a file for it."""
+    if path:
+        Path(path).write_text(json.dumps(found, indent=indent) + "\n")
