@@ -4,6 +4,7 @@ In most tests Flower's messages go from one app to the other in this process; th
 starts Flower's own processes with the commands of docs/federated.md.
 """
 
+import copy
 import os
 import re
 import sys
@@ -260,7 +261,9 @@ def test_the_secure_sums_of_the_page_are_the_plain_mean(monkeypatch):
         run = SimpleNamespace(run_id=1)
 
         def _reply(self, message):
-            reply = self.app(message, contexts[message.metadata.dst_node_id])
+            # A client changes what it receives, which the server has put into all messages.
+            own = copy.deepcopy(message)
+            reply = self.app(own, contexts[message.metadata.dst_node_id])
             sent.extend(reply.content.array_records.values())
             return reply
 
