@@ -121,6 +121,7 @@ def install() -> None:
     _patch_gradient_reduction(keras.optimizers.Optimizer)
     _patch_seed_generator()
     _patch_losses()
+    _patch_average_losses()
     _patch_compiled_losses(_tf.CompileLoss)
     _patch_compiled_metrics(_tf.MetricsList)
 
@@ -246,6 +247,32 @@ def _patch_losses() -> None:
         )
 
     module.apply_mask = apply_mask
+
+
+def _patch_average_losses() -> None:
+    """Patches TensorFlow's two functions that divide by the number of replicas."""
+    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
+
+    @functools.wraps(average)
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        if global_batch_size is None and _current.get() is not None:
+            # Of a replica's own examples, a mean that is weighted like any other.
+            per_example_loss = tf.convert_to_tensor(per_example_loss)
+            # TensorFlow refuses a scalar in its own words.
+            if per_example_loss.shape.rank != 0:
+                global_batch_size = tf.shape(per_example_loss)[0]
+        return average(per_example_loss, sample_weight, global_batch_size)
+
+    @functools.wraps(scale)
+    def scale_regularization_loss(regularization_loss: Any) -> Any:
+        if _current.get() is None:
+            return scale(regularization_loss)
+        return tf.reduce_sum(regularization_loss)
+
+    tf.nn.compute_average_loss = compute_average_loss
+    tf.nn.scale_regularization_loss = scale_regularization_loss
 
 
 def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
