@@ -98,16 +98,20 @@ def page(every: Sequence[Measured]) -> str:
 
 
 def _versions(every: Sequence[Measured]) -> str:
-    """Returns a row for each environment, and one for the machine."""
+    """Returns a row for each environment, and one for each machine."""
     rows: dict[str, str] = {}
     for measured in every:
         for name, found in measured.environment.items():
             if isinstance(found, dict):
                 versions = ", ".join(f"{each} {what}" for each, what in found.items())
                 rows.setdefault(name, versions)
-    about = every[-1].environment
-    machine = f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
-    rows["machine"] = f"{machine}, Python {about['python']}"
+    machines: dict[str, list[str]] = {}
+    for measured in every:
+        about = measured.environment
+        machine = f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
+        machine += f", Python {about['python']}"
+        machines.setdefault(machine, []).append(measured.workload)
+    rows |= {f"machine of {'; '.join(what)}": name for name, what in machines.items()}
     return pages.table(["environment", "versions"], list(rows.items()))
 
 

@@ -8,6 +8,9 @@ from peers_results import Measured, cpu, rate
 from turns import Spread
 
 MAIN = "mlp-sgd, 2 ps and 2 workers"
+LARGE = "mlp-sgd, 4 ps and 8 workers"
+SLOW, FAST = f"{MAIN}, links of 200mbit", f"{MAIN}, links of 1gbit"
+LARGE_FAST = f"{LARGE}, links of 1gbit"
 
 _RATE, _CPU = "steps/s", "CPU per step"
 
@@ -67,8 +70,20 @@ TARGETS = (
         1.2,
     ),
     Target("recommender, 2 ps and 2 workers", "tfdist-x10", ("paddle",), _RATE, 2.0),
+    Target(SLOW, "tfdist-x10", ("mxnet",), _RATE, 1.8),
+    Target(SLOW, "tfdist-bfloat16", ("mxnet",), _RATE, 3.4),
+    Target(FAST, "tfdist-x10", ("mxnet",), _RATE, 1.8),
+    Target(FAST, "tfdist-bfloat16", ("mxnet",), _RATE, 3.4),
+    Target(LARGE_FAST, "tfdist-x10", ("mxnet",), _RATE, 1.6),
 )
-
+# Workload, contender, and the share of the steps that its links allow with float32.
+LINKS = (
+    (SLOW, "tfdist-x10", 0.88),
+    (SLOW, "tfdist-bfloat16", 1.7),
+    (FAST, "tfdist-x10", 0.82),
+    (FAST, "tfdist-bfloat16", 1.55),
+    (LARGE_FAST, "tfdist-x10", 0.8),
+)
 
 # Workload, contender, and the CPU milliseconds per step that its chief may take.
 CHIEFS = ((MAIN, "tfdist-x1", 0.4), (MAIN, "tfdist-arrays", 1.0))
@@ -76,7 +91,6 @@ CHIEFS = ((MAIN, "tfdist-x1", 0.4), (MAIN, "tfdist-arrays", 1.0))
 # not seen depends on how soon each overfits, too; progress is the loss on what it has.
 LOSS = (MAIN, "tfdist-every10", "paddle", 1.02)
 # A contender may not fall behind its peer as the cluster grows.
-LARGE = "mlp-sgd, 4 ps and 8 workers"
 GROWTH = (("tfdist-x1", "mxnet"), ("tfdist-x10", "mxnet"))
 
 
@@ -99,8 +113,20 @@ def targets(every: Sequence[Measured]) -> str:
                 _verdict(target.reached(ratio.median)),
             ]
         )
-    rows += [*_chiefs(by_workload), *_loss(by_workload), *_growth(by_workload)]
+    rows += [*_links(by_workload), *_chiefs(by_workload), *_loss(by_workload)]
+    rows += _growth(by_workload)
     return pages.table(["workload", "what", "median (min to max)", "target", ""], rows)
+
+
+def _links(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:
+    for workload, name, bound in LINKS:
+        if _has(by_workload, workload, name):
+            measured = by_workload[workload]
+            limit = measured.environment["limit"]
+            share = measured.spread(name, lambda r, most=limit: rate(r) / most)
+            what = f"steps/s, {name} / those of the links"
+            reached = _verdict(share.median >= bound)
+            yield [workload, what, str(share), f"at least {bound:g}", reached]
 
 
 def _chiefs(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:
