@@ -38,8 +38,6 @@ from peers_workloads import WORKLOADS, limit
 from turns import keep
 
 DEFAULT = "mxnet,paddle,tfdist-x1,tfdist-x10,tfdist-x100"
-# A multiple of every number of steps per call, and of Paddle's steps per file.
-_GRAIN = 100
 # What docs/peers.md shows, with --all: a workload, ps, workers, and contenders that take
 # turns with each other. MXNet is in each that has it: ratios to it compare all. Together,
 # they would not fit into the memory of a small machine.
@@ -186,7 +184,7 @@ def main(argv: Sequence[str]) -> int:
                 label += f", learning rate {values.learning_rate:g}"
             if values.link:
                 label += f", links of {values.link}"
-            plan = _plan(label, num_workers)
+            plan = _plan(label, num_workers * jobs[index].workload.grain)
             about = environment(names)
             if values.link and jobs[index].workload.has_images:
                 weights = initial_weights(jobs[index].workload.model)
@@ -232,17 +230,17 @@ def _write_images(path: Path) -> None:
         ) from error
 
 
-def _plan(workload: str, num_workers: int) -> Plan:
+def _plan(workload: str, grain: int) -> Plan:
     values = flags.FLAGS
     if values.quick:
-        return Plan(workload, 1, 0.5, _GRAIN, 1, _GRAIN * num_workers, values.link)
+        return Plan(workload, 1, 0.5, grain, 1, grain, values.link)
     return Plan(
         workload,
         values.rounds,
         values.seconds,
         values.learn_steps,
         values.losses,
-        _GRAIN * num_workers,
+        grain,
         values.link,
     )
 

@@ -17,6 +17,8 @@ from turns import Spread, kept, unique
 RECORDED = pages.MEASURED / "peers.json"
 PLOT = pages.DOCS / "peers.png"
 BASE = "mxnet"
+# Beside each other in the plot.
+_PANELS = 3
 
 
 def read(path: Path) -> list[Measured]:
@@ -120,9 +122,13 @@ def plot(every: Sequence[Measured], path: Path) -> None:
     from matplotlib.figure import Figure
 
     longest = max(len(_names(measured)) for measured in every)
-    figure = Figure(figsize=(4.5 * len(every), 1 + 0.3 * longest), layout="constrained")
-    panels = figure.subplots(1, len(every), squeeze=False)[0]
-    for axes, measured in zip(panels, every, strict=True):
+    lines = -(-len(every) // _PANELS)
+    size = (4.5 * _PANELS, lines * (1 + 0.3 * longest))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(lines, _PANELS, squeeze=False).ravel()
+    for empty in panels[len(every) :]:
+        empty.set_axis_off()
+    for axes, measured in zip(panels, every, strict=False):
         names = _names(measured)
         spreads = [measured.spread(name, rate) for name in names]
         errors = list(zip(*(each.errors for each in spreads), strict=True))

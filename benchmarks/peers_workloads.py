@@ -14,6 +14,8 @@ class Workload:
         learning_rate: Of the optimizer.
         batch_size: Examples per step.
         systems: The contenders that can train it; empty for all of them.
+        grain: What each worker's number of steps is a multiple of: every number of steps per
+            call, and Paddle's steps per file.
     """
 
     model: str
@@ -21,6 +23,7 @@ class Workload:
     learning_rate: float
     batch_size: int = 64
     systems: tuple[str, ...] = ()
+    grain: int = 100
 
     @property
     def has_images(self) -> bool:
@@ -61,7 +64,7 @@ WORKLOADS = {
     "mlp-adam": Workload("mlp", "adam", 1e-3),
     "cnn-sgd": Workload("cnn", "sgd", 0.05),
     "cnn-adam": Workload("cnn", "adam", 1e-3),
-    "deep-sgd": Workload("deep", "sgd", 0.01, 16, _TFDIST),
+    "deep-sgd": Workload("deep", "sgd", 0.01, 16, _TFDIST, 10),
     "recommender": Workload("recommender", "sgd", 0.1, 512, _ON_ROWS),
 }
 """By the name that `--workloads` takes."""

@@ -154,14 +154,15 @@ def main() -> None:
     """Serves, or trains as peers.py asks."""
     task = Task.from_environment()
     addresses = task.ps if task.job == "ps" else task.workers
+    host, port = addresses[task.index].split(":")
     os.environ.update(
         PADDLE_PSERVERS_IP_PORT_LIST=",".join(task.ps),
         PADDLE_TRAINER_ENDPOINTS=",".join(task.workers),
         PADDLE_TRAINERS_NUM=str(len(task.workers)),
         PADDLE_TRAINER_ID=str(task.index),
         TRAINING_ROLE="PSERVER" if task.job == "ps" else "TRAINER",
-        POD_IP="127.0.0.1",
-        PADDLE_PORT=addresses[task.index].split(":")[1],
+        POD_IP=host,
+        PADDLE_PORT=port,
     )
     paddle.enable_static()
     fleet.init(fleet.PaddleCloudRoleMaker(is_collective=False))
