@@ -49,7 +49,6 @@ PARTS = {
     ),
     "consistency": (
         "features/test_consistency",
-        "test_backup_choice",
         "test_consistency_*",
         "test_gate_*",
         "test_in_flight",

@@ -31,10 +31,6 @@ class Gates:
     Args:
         strategy: The `ParameterServerStrategy`.
         timeline: The file for the times of each step, or None.
-
-    Attributes:
-        backup_workers: How many workers the rounds of the last steps do not wait for;
-            None before there are any.
     """
 
     def __init__(
@@ -43,7 +39,6 @@ class Gates:
         self._strategy = strategy
         self._timeline = TimelineFile(timeline) if timeline else None
         self._gates: dict[Any, Gate] = {}
-        self.backup_workers: int | None = None
 
     def of(self, policy: Any) -> Gate | None:
         """Returns where the steps of a policy report, or None if they need not."""

@@ -7,9 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.backup_choice import backup_workers_for
-from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
-from tfdist.parameter_server.fit.feed import Feed
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
 from tfdist.parameter_server.rounds.repeated_update import RepeatedUpdate
@@ -41,36 +39,11 @@ class BackupSteps(RoundSteps):
     ) -> None:
         assert policy.replicas_to_aggregate is not None
         super().__init__(model, in_flight, step, policy.replicas_to_aggregate)
-        self._is_auto = policy.backup_workers == AUTO
-        self._backups = 0 if self._is_auto else int(policy.backup_workers)
-        # Whether no step is under way, and the last round has ended.
-        self._is_idle = False
+        self._backups = policy.backup_workers
         self._update: RepeatedUpdate | None = None
 
-    def on_data(self, data: Feed) -> dict[str, Any]:
-        """Sends the next batches to workers, and returns the logs of finished steps.
-
-        Raises:
-            StopIteration: If no batch is left; all rounds have finished.
-        """
-        if self._is_auto and self._is_idle:
-            self._choose()
-        self._is_idle = False
-        self._strategy.gates.backup_workers = self._backups
-        return super().on_data(data)
-
-    def _choose(self) -> None:
-        """Chooses the number of backup workers by the steps so far, between epochs."""
-        if self._rounds is None or self._rounds.durations is None:
-            return
-        started = self._batches + self._backups
-        self._backups = backup_workers_for(self._rounds.durations.recent())
-        self._batches = started - self._backups
-        self._rounds.lead.set_limits(self._batches, started)
-
     def _new_rounds(self) -> Rounds:
-        started = self._batches + self._backups
-        return BackupRounds(self._model, self._batches, started, self._is_auto)
+        return BackupRounds(self._model, self._batches, self._batches + self._backups)
 
     def _deal(self, structure: Any, rows: list[tf.Tensor], is_usual: bool) -> None:
         self._raise_error()
@@ -104,7 +77,6 @@ class BackupSteps(RoundSteps):
         if gradients:
             self._rounds.lead.end(gradients)
             self._wait(gradients)
-        self._is_idle = True
 
     def complete(self) -> None:
         """Waits for the rounds that are full."""

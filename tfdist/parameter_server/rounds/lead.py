@@ -45,7 +45,7 @@ class LeadTurnstile(Turnstile):
         self, device: str, num_workers: int, enough: int, started: int
     ) -> None:
         super().__init__(device, num_workers, enough)
-        self._limits = Numbers(device, [enough, started])
+        self._started = started
         # The round that each worker has joined last, and whether its step is under way.
         self._joined = Numbers(device, [-1] * num_workers)
         self._runs = Numbers(device, [0] * num_workers)
@@ -71,7 +71,6 @@ class LeadTurnstile(Turnstile):
                 lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
                 with tf.control_dependencies([lock]):
                     current, so_far = tf.unstack(self._state.read())
-                    enough, started = tf.unstack(self._limits.read())
                     joined = self._joined.read()
                     runs = self._runs.read()
                     place = batch % self._counted.size
@@ -82,9 +81,11 @@ class LeadTurnstile(Turnstile):
                 here = tf.cast(joined == current, tf.int64)
                 under_way = so_far + tf.reduce_sum(here * runs)
                 is_first = (tf.gather(joined, worker) != current) & (
-                    under_way < started
+                    under_way < self._started
                 )
-                joins = (so_far < enough) & (is_first | (under_way < enough))
+                joins = (so_far < self._enough) & (
+                    is_first | (under_way < self._enough)
+                )
                 joins |= is_needed
                 number = tf.cast(joins, tf.int64)
                 at = tf.reshape(worker, [1])[:number]
@@ -131,14 +132,13 @@ class LeadTurnstile(Turnstile):
         """
         with tf.device(self.device):
             computed_in, worker = tf.identity(computed_in), tf.identity(worker)
-            enough = self._limits.read()[0]
 
             def counts(current: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor:
-                return (computed_in == current) & (so_far < enough)
+                return (computed_in == current) & (so_far < self._enough)
 
             def end(current: tf.Tensor, now: tf.Tensor, adds: tf.Tensor) -> list[Any]:
-                is_full = tf.cast(adds & (now == enough), tf.int32)
-                count = tf.fill([is_full], tf.cast(enough, tf.int32))
+                is_full = tf.cast(adds & (now == self._enough), tf.int32)
+                count = tf.fill([is_full], self._enough)
                 at = tf.reshape(worker, [1])
                 stopped = self._runs.set_at(at, tf.zeros([1], tf.int64))
                 with tf.control_dependencies([stopped]):
@@ -178,7 +178,3 @@ class LeadTurnstile(Turnstile):
             gone = self._runs.set_at(at, tf.zeros([number], tf.int64))
             with tf.control_dependencies([gone]):
                 self._wake(None)
-
-    def set_limits(self, enough: int, started: int) -> None:
-        """Changes them. Call it while no step is under way, and the round has none."""
-        self._limits.set([enough, started])
