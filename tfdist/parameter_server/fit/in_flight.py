@@ -60,13 +60,13 @@ class InFlight:
         limit: The maximum number of functions in flight.
         patience: How long to wait; without it, waits have no deadline, as in
             TensorFlow.
+        collect: Has the workers send what they have kept back, before anything reads it.
 
     Attributes:
         submitted: How many functions have been submitted.
         steps_finished: How many steps are known to have finished.
         stalls: Whether the last wait was given up because training stalled.
         after_join: What `join` also waits for: the updates of complete rounds.
-        collect: Has the workers send what they have kept back, before anything reads it.
         end_round: Ends the round of the last steps, and waits for it.
         worker_lost: Is called, in some thread, with the index of a worker that is lost
             with its function.
@@ -78,9 +78,11 @@ class InFlight:
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         limit: int,
         patience: Patience | None = None,
+        collect: Callable[[], None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._patience = patience
+        self.collect = collect
         self.limit = limit
         self._under_way: list[_Function] = []
         self._ending: list[_Function] = []
@@ -95,7 +97,6 @@ class InFlight:
         self.steps_finished = 0
         self.stalls = False
         self.after_join: Callable[[], None] = _nothing
-        self.collect: Callable[[], None] = _nothing
         self.end_round: Callable[[], None] = _nothing
         self.worker_lost: Callable[[int], None] = _nothing
         self.after_error: Callable[[], None] = _nothing
