@@ -83,7 +83,7 @@ class Parts:
         if not is_over:
             self.gates.leave(replica)
             self.caches.lose(replica)
-            self.in_flight.worker_lost(replica)
+            self.in_flight.rounds.worker_lost(replica)
 
 
 def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Parts:

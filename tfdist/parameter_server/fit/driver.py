@@ -288,4 +288,4 @@ class ParameterServerDriver(DefaultDriver):
     def join(self) -> None:
         """Waits for all steps in flight, and ends the round of the last ones."""
         self._in_flight.join()
-        self._in_flight.end_round()
+        self._in_flight.rounds.finish()

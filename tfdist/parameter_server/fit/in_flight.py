@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -35,6 +35,38 @@ Explain = Callable[[tf.errors.OpError], Exception]
 def as_it_is(error: tf.errors.OpError) -> Exception:
     """Explains nothing."""
     return error
+
+
+class RoundsUnderWay(Protocol):
+    """The rounds of the last steps: what their functions do not wait for themselves."""
+
+    def complete(self) -> None:
+        """Waits for the updates of the rounds that have all their batches."""
+
+    def finish(self) -> None:
+        """Ends the last round with the batches that it has, and waits for all rounds."""
+
+    def worker_lost(self, worker: int) -> None:
+        """Takes note, in some thread, that a worker is lost with its function."""
+
+    def reset(self) -> None:
+        """Gives up what is under way: functions were cancelled or given up."""
+
+
+class NoRounds:
+    """Of steps that are part of none."""
+
+    def complete(self) -> None:
+        """Does nothing."""
+
+    def finish(self) -> None:
+        """Does nothing."""
+
+    def worker_lost(self, worker: int) -> None:
+        """Does nothing: another worker runs the function again."""
+
+    def reset(self) -> None:
+        """Does nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +98,7 @@ class InFlight:
         submitted: How many functions have been submitted.
         steps_finished: How many steps are known to have finished.
         stalls: Whether the last wait was given up because training stalled.
-        after_join: What `join` also waits for: the updates of complete rounds.
-        end_round: Ends the round of the last steps, and waits for it.
-        worker_lost: Is called, in some thread, with the index of a worker that is lost
-            with its function.
-        after_error: Is called once functions have been cancelled or given up.
+        rounds: The rounds that the functions are part of, if they are.
     """
 
     def __init__(
@@ -96,10 +124,7 @@ class InFlight:
         self.submitted = 0
         self.steps_finished = 0
         self.stalls = False
-        self.after_join: Callable[[], None] = _nothing
-        self.end_round: Callable[[], None] = _nothing
-        self.worker_lost: Callable[[int], None] = _nothing
-        self.after_error: Callable[[], None] = _nothing
+        self.rounds: RoundsUnderWay = NoRounds()
 
     def submit(
         self,
@@ -198,7 +223,7 @@ class InFlight:
             self._take_results()
         if not self._under_way:
             self.collect()
-            self.after_join()
+            self.rounds.complete()
 
     def _make_room(self) -> None:
         """Waits until fewer than `limit` functions are in flight."""
@@ -325,7 +350,7 @@ class InFlight:
         """
         self.join_functions()
         self.collect()
-        self.after_join()
+        self.rounds.complete()
 
     def join_functions(self) -> None:
         """Waits for every function, and not for the rounds that they are part of.
@@ -379,7 +404,7 @@ class InFlight:
         self._under_way.clear()
         self._ending = []
         self._ended.clear()
-        self.after_error()
+        self.rounds.reset()
 
     def settle(self) -> None:
         """Waits for every function while another error is being raised."""
@@ -394,10 +419,6 @@ class InFlight:
         finally:
             # Rounds that the error has ended are never applied.
             self._forget()
-
-
-def _nothing(*_: Any) -> None:
-    pass
 
 
 def _yes() -> bool:

@@ -144,7 +144,7 @@ class RoundSteps(WorkerSteps):
         self._in_flight.check()
         self._recover()
 
-    def _worker_lost(self, worker: int) -> None:
+    def worker_lost(self, worker: int) -> None:
         """Ends the waits of the other workers: one of them has to compute the lost step.
 
         It is behind steps of later rounds, for which they would wait for ever.
@@ -185,10 +185,7 @@ class RoundSteps(WorkerSteps):
         self._round = self._dealt = 0
 
     def _begin(self) -> None:
-        self._in_flight.after_join = self.complete
-        self._in_flight.end_round = self.finish
-        self._in_flight.worker_lost = self._worker_lost
-        self._in_flight.after_error = self.reset
+        self._in_flight.rounds = self
 
     def _deal(
         self, structure: BatchStructure, rows: list[tf.Tensor], is_usual: bool
