@@ -175,7 +175,7 @@ def test_what_an_error_has_left_is_not_late_in_the_next_fit():
     in_flight.join_functions()
     assert in_flight.under_way() == [(0, 1), (1, 1)]
     assert in_flight.under_way(since=1) == [(1, 1)]
-    in_flight.settle()
+    in_flight.drain()
     assert in_flight.under_way() == []
 
 

@@ -33,7 +33,7 @@ _SECONDS_FOR_A_STEP = 10.0
 _SECONDS_FOR_STEPS = 2.0
 _SECONDS_FOR_A_LOOK = 0.05  # At what else may have ended a wait for the ps.
 # How long a failed `fit` waits for the checkpoint that is being written.
-_SETTLE_SECONDS = 30.0
+_DRAIN_SECONDS = 30.0
 
 
 @dataclass
@@ -193,9 +193,9 @@ class Checkpoints:
             while not has_read.wait(_SECONDS_FOR_A_LOOK) and self._writer.busy:
                 self._in_flight.check()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""
         # In a stall, the ps that writes may be the task that does not respond.
         stalls = self._in_flight.stalls
-        if not self._writer.wait(0.0 if stalls else _SETTLE_SECONDS):
+        if not self._writer.wait(0.0 if stalls else _DRAIN_SECONDS):
             _log.warning("abandoned a checkpoint that was still being written")

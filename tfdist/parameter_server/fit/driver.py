@@ -142,7 +142,7 @@ class ParameterServerDriver(DefaultDriver):
         except BaseException as error:
             # The user's `except` block may save or read variables, which steps still in
             # flight would change meanwhile.
-            self._in_flight.settle()
+            self._in_flight.drain()
             # A gate is on a ps, and can only be asked if none is lost.
             if lost := error_of_lost_ps(error, self.strategy.servers):
                 raise lost.with_traceback(error.__traceback__) from None

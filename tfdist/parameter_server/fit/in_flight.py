@@ -406,7 +406,7 @@ class InFlight:
         self._ended.clear()
         self.rounds.reset()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits for every function while another error is being raised."""
         if self.stalls:
             return

@@ -92,7 +92,7 @@ def resumable_fit(
         finally:
             # Otherwise the next `fit` of this model would begin at this epoch too.
             model._initial_epoch = None
-            resumable.settle()
+            resumable.drain()
 
 
 class ResumableFit(keras.callbacks.Callback):
@@ -270,10 +270,10 @@ class ResumableFit(keras.callbacks.Callback):
             assert self._checkpoints
             self._checkpoints.at_end()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""
         if self._checkpoints is not None:
-            self._checkpoints.settle()
+            self._checkpoints.drain()
 
 
 def _tell_of_other_data(snapshot: Snapshot, feed: Feed) -> None:
