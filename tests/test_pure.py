@@ -33,6 +33,7 @@ PURE = {
     "data": [
         "array_file",
         "chain",
+        "chief_only_reasons",
         "errors",
         "file_readers",
         "pipeline_report",
@@ -40,7 +41,6 @@ PURE = {
         "source_files",
         "stamp",
         "transformations",
-        "unread",
     ],
     "embedding": ["cost"],
     "federated": ["*"],

@@ -267,7 +267,7 @@ class FedDataset:
             worker_input = WorkerInput.of(
                 self._dataset, self._coordinator, self._num_workers
             )
-        elif self._leased.followed is not None:
+        elif self._leased.auto_leased is not None:
             otherwise = functools.partial(self._rows_and_structure, not is_by_lease)
         files = None
         if is_by_lease:

@@ -17,16 +17,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.data import unread
+from tfdist.data import chief_only_reasons
+from tfdist.data.auto_leases import MAX_CONSTANT_BYTES, AutoLeased, auto_leased
+from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.data.errors import SourceError
-from tfdist.data.followed import MAX_CONSTANT_BYTES, Followed, followed
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_index import mean_length
 from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles
 from tfdist.data.stamp import Stamp
 from tfdist.data.transformations import above_a_source
-from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.liveness.step_error import saying
@@ -50,7 +50,7 @@ class LeasedBatches(BatchStructure):
     Args:
         dataset: The dataset.
         pipeline: What reads its leases.
-        followed: What it was made of, if not by `tfdist.data`.
+        auto_leased: What it was made of, if not by `tfdist.data`.
 
     Attributes:
         leases: The dataset of leases.
@@ -62,10 +62,10 @@ class LeasedBatches(BatchStructure):
         self,
         dataset: LeasedDataset,
         pipeline: "Pipeline",
-        followed: Followed | None = None,
+        auto_leased: AutoLeased | None = None,
     ) -> None:
         super().__init__(dataset.element_spec)
-        self.followed = followed
+        self.auto_leased = auto_leased
         self.pipeline = pipeline
         self.leases = dataset.leases
         self.lease = BatchStructure(self.leases.element_spec)
@@ -83,11 +83,11 @@ class LeasedBatches(BatchStructure):
         Raises:
             SourceError: If those of a source of `tfdist.data` are not what they were.
         """
-        if self.followed is None:
+        if self.auto_leased is None:
             self.files.check()
             return self.files
         there = []
-        for path in self.followed.paths:
+        for path in self.auto_leased.paths:
             # One that is missing is told when its turn comes.
             with contextlib.suppress(SourceError):
                 there.append(Stamp.of(path))
@@ -192,11 +192,11 @@ class LeaseReaders:
         """
         found = leased_of(dataset)
         if found is None:
-            raise unread.without_leases()
+            raise chief_only_reasons.without_leases()
         if isinstance(found, LeasedDataset):
             return found
         if why_not := self._files.why_not(found.paths):
-            raise unread.not_shared(why_not)
+            raise chief_only_reasons.not_shared(why_not)
         return found.leased
 
     def can_read(self, leased: LeasedBatches) -> bool:
@@ -204,18 +204,18 @@ class LeaseReaders:
 
         Always true of a source of `tfdist.data`: its user has said so.
         """
-        if leased.followed is None:
+        if leased.auto_leased is None:
             return True
-        why_not = self._files.why_not(leased.followed.paths)
+        why_not = self._files.why_not(leased.auto_leased.paths)
         if why_not:
-            self._tell_once(unread.not_shared(why_not))
+            self._tell_once(chief_only_reasons.not_shared(why_not))
         elif leased.pipeline.key not in self._told:
             self._told.add(leased.pipeline.key)
             _log.info(
                 "the workers read this dataset themselves, by leases: %d files such as "
                 "%s; %s",
-                len(leased.followed.paths),
-                leased.followed.paths[0],
+                len(leased.auto_leased.paths),
+                leased.auto_leased.paths[0],
                 TURN_OFF,
             )
         return not why_not
@@ -245,12 +245,12 @@ class LeaseReaders:
         function, definition, key = traced(dataset.read, dataset.leases.element_spec)
         if key not in pipelines:
             if len(pipelines) >= most:
-                raise unread.one_of_many(len(pipelines))
+                raise chief_only_reasons.one_of_many(len(pipelines))
             pipelines[key] = Pipeline(function, definition, key)
         return pipelines[key]
 
 
-def leased_of(dataset: Any) -> LeasedDataset | Followed | None:
+def leased_of(dataset: Any) -> LeasedDataset | AutoLeased | None:
     """Returns a dataset that workers may read by leases, or None if none is to be.
 
     Raises:
@@ -260,19 +260,19 @@ def leased_of(dataset: Any) -> LeasedDataset | Followed | None:
         return dataset
     if path := _path_to_source(dataset):
         names = [type(each).__name__ for each in path]
-        raise unread.transformed(above_a_source(names))
+        raise chief_only_reasons.transformed(above_a_source(names))
     policy = dataset.options().experimental_distribute.auto_shard_policy
     # Endless ones are read by the workers without leases, if they can be.
     if policy == tf.data.experimental.AutoShardPolicy.OFF or _is_endless(dataset):
         return None
-    found = followed(dataset)
+    found = auto_leased(dataset)
     if found is None or _is_endless(found.leased.leases):
         return None
     length = _length_of_records(found.paths)
     if not length:
         return None
     if length < _LEAST_RECORD_BYTES:
-        raise unread.short(length, _LEAST_RECORD_BYTES)
+        raise chief_only_reasons.short(length, _LEAST_RECORD_BYTES)
     return found
 
 
@@ -316,13 +316,13 @@ def _check(function: Any, definition: Any) -> None:
         OnlyTheChiefReads: If they cannot.
     """
     if calls_python(definition):
-        raise unread.calls_python()
+        raise chief_only_reasons.calls_python()
     captured = [outside for outside, _ in function.graph.captures]
     if any(each.dtype in (tf.resource, tf.variant) for each in captured):
-        raise unread.uses_resource()
+        raise chief_only_reasons.uses_resource()
     size = sum(each.dtype.size * each.shape.num_elements() for each in captured)
     if size > MAX_CONSTANT_BYTES:
-        raise unread.large(size, MAX_CONSTANT_BYTES)
+        raise chief_only_reasons.large(size, MAX_CONSTANT_BYTES)
 
 
 def _path_to_source(dataset: Any) -> list[Any]:

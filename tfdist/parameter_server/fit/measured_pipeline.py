@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.pipeline_report import (
@@ -14,7 +15,6 @@ from tfdist.data.pipeline_report import (
     seconds_of_stages,
     seconds_of_steps,
 )
-from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders, Pipeline, traced

@@ -22,7 +22,7 @@ from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.unrolling import copies, is_optimized
-from tfdist.variables.fused_update import leaving_updates_to_keras
+from tfdist.variables.fused_update import without_fused_updates
 
 
 class WorkerFunction:
@@ -78,7 +78,7 @@ class WorkerFunction:
         alone = caching is None and strategy.exchange.steps == 1
         self.writes_each_step = alone
         if not alone:
-            run = leaving_updates_to_keras(run)
+            run = without_fused_updates(run)
 
         entered = dict if rounds is None else rounds.entered
         specs = [*self._specs, *self._tickets]

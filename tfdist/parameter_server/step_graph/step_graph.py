@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.liveness.step_error import remember
-from tfdist.parameter_server.gate.connect import connect
 from tfdist.parameter_server.gate.gate import Gate, Turn
+from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
 from tfdist.parameter_server.narrow import is_narrowed
 from tfdist.parameter_server.step_graph.copies import (
     not_copied,
@@ -74,7 +74,7 @@ class StepGraph:
         if gate is not None:
             slot = self.function.inputs[len(specs) - len(gate.slot_specs) : len(specs)]
             self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
-            connect(graph, self.homes, turns[-1], gate.device)
+            order_reads_and_writes(graph, self.homes, turns[-1], gate.device)
         self._entered = entered()
         self._strategy = strategy
         self._narrow = self._large_weights() if is_narrow else set()

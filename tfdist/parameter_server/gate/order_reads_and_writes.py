@@ -30,7 +30,9 @@ _READS = frozenset(
 )
 
 
-def connect(graph: Any, homes: Mapping[str, str], turn: Turn, device: str) -> None:
+def order_reads_and_writes(
+    graph: Any, homes: Mapping[str, str], turn: Turn, device: str
+) -> None:
     """Adds control edges: reads wait for the start, and writes for their turn.
 
     If nobody ever waits, there are none between tasks, which would cost messages.
