@@ -15,11 +15,10 @@ from tfdist.parameter_server.consistency.staleness import StalenessReport
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.consistency.timeline import TimelineFile, events_of
 from tfdist.parameter_server.gate.bounded_gate import BoundedGate
+from tfdist.parameter_server.gate.counting_gates import OpenGate, RoundGate
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.meter import Meter
-from tfdist.parameter_server.gate.open_gate import OpenGate
 from tfdist.parameter_server.gate.policy_gate import PolicyGate
-from tfdist.parameter_server.gate.round_gate import RoundGate
 from tfdist.parameter_server.step_graph.tasks import device_of
 
 _OURS = (Asynchronous, BoundedStaleness)

@@ -1,16 +1,36 @@
 """A worker's step of a round while it is traced: its gradients wait for the others'."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import Computation
-from tfdist.parameter_server.rounds.contribution import Contribution
-from tfdist.parameter_server.rounds.errors import RoundError
 
 _MEANS = ("mean", "sum_over_batch_size")
+
+
+class RoundError(ValueError):
+    """The model needs something that `tfdist.Synchronous()` cannot do correctly."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The gradients of one batch, which its step gives to a round.
+
+    Attributes:
+        optimizer: The Keras optimizer that is to apply their average.
+        gradients: A gradient or None for each variable.
+        variables: The variables, as the optimizer expects them.
+        weight: What the gradients count, in units of examples; a scalar tensor.
+    """
+
+    optimizer: Any
+    gradients: list[Any]
+    variables: list[Any]
+    weight: tf.Tensor
 
 
 class RoundComputation(Computation):

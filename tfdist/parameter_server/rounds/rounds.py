@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import Computation, computing
-from tfdist.parameter_server.rounds.computation import RoundComputation
-from tfdist.parameter_server.rounds.contribution import Contribution
-from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.parameter_server.rounds.computation import (
+    Contribution,
+    RoundComputation,
+    RoundError,
+)
 from tfdist.parameter_server.rounds.sums import GradientSums
 from tfdist.parameter_server.rounds.turnstile import Turnstile
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
