@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
-from tfdist.parameter_server.rounds.repeated_update import RepeatedUpdate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.steps import RoundSteps
 
@@ -40,32 +39,25 @@ class BackupSteps(RoundSteps):
         assert policy.replicas_to_aggregate is not None
         super().__init__(model, in_flight, step, policy.replicas_to_aggregate)
         self._backups = policy.backup_workers
-        self._update: RepeatedUpdate | None = None
+        self._has_update = False
 
     def _new_rounds(self) -> Rounds:
         return BackupRounds(self._model, self._batches, self._batches + self._backups)
 
     def _deal(self, structure: Any, rows: list[tf.Tensor], is_usual: bool) -> None:
-        self._raise_error()
+        self._updates.raise_error()
         for row in rows:
             self._send(structure, [row], self._batch)
             self._batch += 1
             # The first step has been traced, with the gradients that there are.
-            if self._update is None:
+            if not self._has_update:
                 assert self._rounds
-                self._update = RepeatedUpdate(
-                    self._rounds.update(), _ending_waits(self._rounds)
-                )
-
-    def _rounds_ended(self) -> int:
-        return 0 if self._update is None else self._update.calls
-
-    def _raise_error(self) -> None:
-        if self._update is not None:
-            self._update.raise_error()
+                update = self._rounds.update()
+                self._updates.repeat(update, _ending_waits(self._rounds))
+                self._has_update = True
 
     def _recover(self) -> None:
-        self._raise_error()
+        self._updates.raise_error()
         super()._recover()
 
     def finish(self) -> None:
@@ -85,14 +77,14 @@ class BackupSteps(RoundSteps):
 
     def _wait(self, gradients: int) -> None:
         """Waits for the update of the current round, if it has so many."""
-        if self._update is None:
+        if not self._has_update:
             return
 
         def rounds() -> int:
             number, so_far = self._state()
             return number + int(so_far >= gradients)
 
-        self._update.wait(rounds, self._in_flight.waiting(), self._check)
+        self._updates.wait(rounds, self._in_flight.waiting(), self._check)
 
     def _state(self) -> tuple[int, int]:
         """Returns the number of the round, and of its gradients."""
@@ -102,9 +94,7 @@ class BackupSteps(RoundSteps):
 
     def reset(self) -> None:
         """Gives up what is under way, after an error."""
-        if self._update is not None:
-            self._update.close()
-            self._update = None
+        self._has_update = False
         super().reset()
 
 

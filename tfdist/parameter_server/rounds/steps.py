@@ -138,7 +138,7 @@ class RoundSteps(WorkerSteps):
     def complete(self) -> None:
         """Waits for the rounds that have all their batches."""
         self._recover()
-        self._updates.wait(self._in_flight.waiting(), self._check)
+        self._updates.wait(lambda: self._round, self._in_flight.waiting(), self._check)
 
     def _check(self) -> None:
         self._in_flight.check()
@@ -252,7 +252,7 @@ class RoundSteps(WorkerSteps):
             else:
                 fate.missing -= 1
                 fate.last = max(fate.last, number)
-            return lambda: fate.missing == 0 and self._rounds_ended() > fate.last
+            return lambda: fate.missing == 0 and self._updates.rounds > fate.last
 
         self._in_flight.submit(
             function,
@@ -266,12 +266,10 @@ class RoundSteps(WorkerSteps):
 
     def _end_rounds(self, rounds: int, batches: int) -> None:
         assert self._rounds
-        self._updates.submit(self._rounds.update(rounds), batches, rounds)
+        update = self._rounds.update(rounds)
+        self._updates.submit(update, tf.constant(batches), rounds)
         self._round += rounds
         self._dealt = 0
-
-    def _rounds_ended(self) -> int:
-        return self._updates.rounds
 
     def _worker_function(self, structure: BatchStructure) -> WorkerFunction:
         if self._rounds is None:
