@@ -91,7 +91,7 @@ PURE = {
     ],
     "parameter_server": ["exchange", "exchange_report", "replicas"],
     "parameter_server.caching": ["decision", "report"],
-    "parameter_server.fit": ["pace", "step_time"],
+    "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
     "pipeline": [

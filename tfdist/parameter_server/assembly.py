@@ -20,7 +20,7 @@ from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
-from tfdist.parameter_server.caching.caches import Caches
+from tfdist.parameter_server.caching.cached_steps import Caches
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.in_flight import InFlight

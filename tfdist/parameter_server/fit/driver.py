@@ -32,12 +32,12 @@ from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.measured_pipeline import measured_pipeline
-from tfdist.parameter_server.fit.pace import Pace
+from tfdist.parameter_server.fit.pace import Pace, StepTime
+from tfdist.parameter_server.fit.predictions import WorkerPredictions
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
-from tfdist.parameter_server.fit.step_time import StepTime
-from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
+from tfdist.parameter_server.fit.steps import WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.placement.link_use import STEPS, LinkUse, Traffic

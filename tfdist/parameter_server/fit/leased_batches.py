@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.data import chief_only_reasons
-from tfdist.data.auto_leases import MAX_CONSTANT_BYTES, AutoLeased, auto_leased
+from tfdist.data.auto_leases import AutoLeased, auto_leased
 from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
@@ -27,12 +27,10 @@ from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles
 from tfdist.data.stamp import Stamp
 from tfdist.data.transformations import above_a_source
-from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.liveness.step_error import saying
+from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
 from tfdist.parameter_server.fit.shared_files import SharedFiles
-from tfdist.parameter_server.step_graph.copies import without_seeds
-from tfdist.parameter_server.step_graph.fragment import Fragment
 
 _log = logging.getLogger("tfdist")
 
@@ -61,7 +59,7 @@ class LeasedBatches(BatchStructure):
     def __init__(
         self,
         dataset: LeasedDataset,
-        pipeline: "Pipeline",
+        pipeline: Pipeline,
         auto_leased: AutoLeased | None = None,
     ) -> None:
         super().__init__(dataset.element_spec)
@@ -117,35 +115,6 @@ class LeasedBatches(BatchStructure):
     def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
         """Reads a batch, in the function being traced, and returns its tensors."""
         return self.pipeline.read(lease)
-
-
-class Pipeline:
-    """What a worker does with a lease: a graph for any number of functions.
-
-    Args:
-        function: The `read` of a dataset with leases, a `ConcreteFunction`.
-        definition: Its graph.
-        key: Equal for pipelines that do the same.
-    """
-
-    def __init__(self, function: Any, definition: Any, key: str) -> None:
-        self.key = key
-        self._outputs = [each.name for each in function.outputs]
-        self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
-        inputs = _inputs_of(function)
-        without_seeds(definition)
-        # By names of their own: TensorFlow deletes those of a dataset with it, and has
-        # never told the workers of a dataset made before the process joined them.
-        _tf.add_functions(renamed(definition, "by_lease"))
-        _leave_out(definition, inputs)
-        self._fragment = Fragment(definition, [each.name for each in inputs])
-
-    def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Reads a batch, in the function being traced, and returns its tensors."""
-        tensors = self._fragment.add(lease, self._outputs, "lease")
-        for each, spec in zip(tensors, self._specs, strict=True):
-            each.set_shape(spec.shape)
-        return tensors
 
 
 class LeaseReaders:
@@ -276,20 +245,6 @@ def leased_of(dataset: Any) -> LeasedDataset | AutoLeased | None:
     return found
 
 
-def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
-    """Traces what reads a lease: the arguments of a `Pipeline`.
-
-    Raises:
-        OnlyTheChiefReads: If workers cannot run it.
-    """
-    function = tf.function(read, autograph=False).get_concrete_function(*lease_specs)
-    definition = function.graph.as_graph_def()
-    _check(function, definition)
-    inputs, values = _inputs_of(function), function.captured_inputs
-    _keep(definition, function.inputs[len(inputs) :], values)
-    return function, definition, digest(definition)
-
-
 def _length_of_records(paths: Sequence[str]) -> float:
     """Returns the mean length of records, as the first file that has some tells."""
     for path in paths:
@@ -304,27 +259,6 @@ def _is_endless(dataset: Any) -> bool:
     return dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def _inputs_of(function: Any) -> list[tf.Tensor]:
-    """Returns the inputs of a function without those for what it has captured."""
-    return function.inputs[: len(function.inputs) - len(function.captured_inputs)]
-
-
-def _check(function: Any, definition: Any) -> None:
-    """Checks that workers can run a function.
-
-    Raises:
-        OnlyTheChiefReads: If they cannot.
-    """
-    if calls_python(definition):
-        raise chief_only_reasons.calls_python()
-    captured = [outside for outside, _ in function.graph.captures]
-    if any(each.dtype in (tf.resource, tf.variant) for each in captured):
-        raise chief_only_reasons.uses_resource()
-    size = sum(each.dtype.size * each.shape.num_elements() for each in captured)
-    if size > MAX_CONSTANT_BYTES:
-        raise chief_only_reasons.large(size, MAX_CONSTANT_BYTES)
-
-
 def _path_to_source(dataset: Any) -> list[Any]:
     """Returns the datasets from a dataset to a source that it reads; none without."""
     for each in _tf.inputs_of(dataset):
@@ -333,23 +267,3 @@ def _path_to_source(dataset: Any) -> list[Any]:
         if path := _path_to_source(each):
             return [dataset, *path]
     return []
-
-
-def _keep(definition: Any, inside: list[tf.Tensor], values: list[tf.Tensor]) -> None:
-    """Makes constants of the tensors that a function has captured."""
-    kept = {each.op.name: value for each, value in zip(inside, values, strict=True)}
-    for node in definition.node:
-        if node.name in kept:
-            value = kept[node.name]
-            node.op = "Const"
-            node.ClearField("attr")
-            node.attr["dtype"].type = value.dtype.as_datatype_enum
-            proto = tf.make_tensor_proto(value.numpy(), value.dtype)
-            node.attr["value"].tensor.CopyFrom(proto)
-
-
-def _leave_out(definition: Any, inputs: list[tf.Tensor]) -> None:
-    names = {each.op.name for each in inputs}
-    rest = [node for node in definition.node if node.name not in names]
-    del definition.node[:]
-    definition.node.extend(rest)

@@ -17,7 +17,8 @@ from tfdist.data.pipeline_report import (
 )
 from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders, Pipeline, traced
+from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.on_workers import on_workers
 
 # A message has several steps, and its worker reads for the next ones while it computes one.
