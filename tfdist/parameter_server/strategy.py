@@ -267,7 +267,7 @@ class ParameterServerStrategy(
             return noted
         return WhenChangedReport(
             sum(self.worker_report().steps),
-            moves_of(self._extended.existing_variables()),
+            moves_of(self._extended.placed.existing()),
             noted.set,
             noted.in_each_step,
         )
@@ -363,4 +363,4 @@ class ParameterServerStrategy(
 
     def placement_report(self) -> PlacementReport:
         """Reports where every variable that still exists lives."""
-        return PlacementReport(self.num_ps, self._extended.placed_variables())
+        return PlacementReport(self.num_ps, self._extended.placed.report())

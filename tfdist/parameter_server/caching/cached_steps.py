@@ -54,7 +54,7 @@ class CachedSteps:
         self._learning_rate = learning_rate
         self._function = step.function
         captured = [outside for outside, _ in step.function.graph.captures]
-        known = strategy.extended.of_handles(captured)
+        known = strategy.extended.placed.of_handles(captured)
         variables = [variable for variable, _ in known]
         self._tables: list[Table] = []
 

@@ -102,14 +102,14 @@ class WorkerFunction:
 
     def _local(self, strategy: Any) -> LocalSteps:
         """Returns the step with copies, and tells the strategy what becomes of them."""
-        extended = strategy.extended
+        placed = strategy.extended.placed
         captured = [outside for outside, _ in self.step.function.graph.captures]
-        known = extended.of_handles(captured)
+        known = placed.of_handles(captured)
         weights = {id(each.handle) for each, _ in known if each.is_weight}
         local = LocalSteps(self.step, lambda handle: id(handle) in weights)
 
         def names(handles: Sequence[Any]) -> list[str]:
-            return [name for _, name in extended.of_handles(handles)]
+            return [name for _, name in placed.of_handles(handles)]
 
         strategy.exchanges.note(
             strategy.exchange.steps,

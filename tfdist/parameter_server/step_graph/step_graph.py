@@ -83,7 +83,9 @@ class StepGraph:
         """Returns the placeholders of the weights that can travel in bfloat16."""
         captures = self.function.graph.captures
         names = {id(outside): inside.op.name for outside, inside in captures}
-        known = self._strategy.extended.of_handles(outside for outside, _ in captures)
+        known = self._strategy.extended.placed.of_handles(
+            outside for outside, _ in captures
+        )
         return {
             names[id(each.handle)]
             for each, _ in known
