@@ -14,10 +14,9 @@ from tfdist.parameter_server.step_graph.tasks import (
     WORKER,
     device_for,
     device_of,
-    task_at,
     tasks_of,
+    waits_of,
 )
-from tfdist.parameter_server.step_graph.used_inputs import used_inputs
 from tfdist.placement.link_use import Traffic
 
 LARGEST_PACKED = 2**20
@@ -72,30 +71,6 @@ def pack(
     return packing.packed(seconds_per_byte)
 
 
-def _waits(
-    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """Returns what each operation has to wait for besides its inputs."""
-    operations = {op.name: op for op in graph.get_operations()}
-    before: set[str] = set()
-    pending = list(entered.values())
-    while pending:
-        name = pending.pop()
-        if name not in before:
-            before.add(name)
-            op = operations[name]
-            pending += [each.op.name for each in op.inputs]
-            pending += [each.name for each in op.control_inputs]
-    waits = {}
-    for name, op in operations.items():
-        if name not in before:
-            tasks = {
-                task_at(homes[i.op.name]) for i in used_inputs(op) if i.op.name in homes
-            }
-            waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
-    return waits
-
-
 class _Packing:
     """The graph while it is rewritten.
 
@@ -112,7 +87,7 @@ class _Packing:
     ) -> None:
         self._graph = graph
         self._narrow = narrow
-        self._waits = _waits(graph, homes, entered)
+        self._waits = waits_of(graph, homes, entered)
         self._tasks = tasks_of(graph, homes)
         self._graph_def = definition
         self._definitions = {each.name: each for each in self._graph_def.node}
@@ -289,14 +264,9 @@ class _Packing:
         made: list[Any],
         replaced: dict[str, dict[str, str]],
     ) -> str:
-        """Packs a message, and returns the operation that receives it.
+        """Packs a message that waits for `before`; returns the operation that receives it.
 
-        Args:
-            index: Which of those of the step it is.
-            message: What travels at once.
-            before: Operations of any task for which it waits.
-            made: Where its operations are added.
-            replaced: By task, where it is added what replaces an input there.
+        What it makes is added to `made`, and what replaces an input to `replaced`.
         """
         sender = Builder(f"message_{index}/send", device_of(message.sender))
         receiver = Builder(f"message_{index}/receive", device_of(message.receiver))
@@ -344,8 +314,5 @@ class _Packing:
 
     def _is_packed(self, output: Output) -> bool:
         tensor = self._tensor(output)
-        elements = tensor.shape.num_elements()
-        is_large = (
-            elements is not None and elements * tensor.dtype.size > LARGEST_PACKED
-        )
-        return wire.fits(tensor.dtype, tensor.shape) and not is_large
+        size = (tensor.shape.num_elements() or 0) * tensor.dtype.size
+        return wire.fits(tensor.dtype, tensor.shape) and size <= LARGEST_PACKED

@@ -30,6 +30,37 @@ def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
     return tasks
 
 
+def waits_of(
+    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Returns what each operation has to wait for besides its inputs.
+
+    Args:
+        graph: The `FuncGraph` of the step.
+        homes: The device of each captured resource, by the name of its placeholder.
+        entered: By task, the operation for which all others wait that use a resource of
+            that task, unless it depends on them.
+    """
+    operations = {op.name: op for op in graph.get_operations()}
+    before: set[str] = set()
+    pending = list(entered.values())
+    while pending:
+        name = pending.pop()
+        if name not in before:
+            before.add(name)
+            op = operations[name]
+            pending += [each.op.name for each in op.inputs]
+            pending += [each.name for each in op.control_inputs]
+    waits = {}
+    for name, op in operations.items():
+        if name not in before:
+            tasks = {
+                task_at(homes[i.op.name]) for i in used_inputs(op) if i.op.name in homes
+            }
+            waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
+    return waits
+
+
 def device_of(task: str) -> str:
     """Returns the device of a task; that of the worker is the default, and empty."""
     if task == WORKER:
