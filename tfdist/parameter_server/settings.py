@@ -78,10 +78,7 @@ def settings_of(
     check_consistency(consistency)
     wire_dtype = checked_wire_dtype(wire_dtype)
     check_combination(consistency, exchange, wire_dtype)
-    checkpoint_dir = checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR)
-    checkpoints = CheckpointOptions(
-        checkpoint_dir, checkpoint_interval, checkpoints_to_keep
-    )
+    checkpoints = _checkpoints(checkpoint_dir, checkpoint_interval, checkpoints_to_keep)
     stall_timeout = _stall_timeout(stall_timeout)
     check_on_stall(on_stall)
     config = _chief_of(cluster)
@@ -102,6 +99,13 @@ def settings_of(
         timeline,
         measures=asks or bool(timeline) or not is_free(consistency),
     )
+
+
+def _checkpoints(
+    given: Path | None, interval: float, to_keep: int
+) -> CheckpointOptions:
+    directory = given or os.environ.get(contract.CHECKPOINT_DIR)
+    return CheckpointOptions(directory, interval, to_keep)
 
 
 def _stall_timeout(given: float | None) -> float:

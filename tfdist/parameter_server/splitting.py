@@ -14,13 +14,8 @@ from tfdist.variables.layout import DIV, Layout, layout_of
 class Splitting:
     """Decides which variables are split, and how.
 
-    Args:
-        placement: Which ps a variable lives on.
-        partitioner: The strategy's, or None.
-        num_ps: The number of ps.
-        splits_large: Whether to split large weights of which nobody has said anything.
-        seconds_per_byte: Returns how long the link of a worker takes for a byte; 0 if it is
-            not what binds.
+    Large weights of which nobody has said anything are split if `splits_large`, where the link
+    of a worker is what binds: `seconds_per_byte` returns 0 where it is not.
     """
 
     def __init__(

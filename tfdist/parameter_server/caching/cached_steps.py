@@ -134,15 +134,10 @@ class CachedSteps:
     def around(
         self, run: Callable[[State, Sequence[tf.Tensor]], tuple[Any, State]]
     ) -> Any:
-        """Adds steps to the function being traced.
+        """Adds steps to the function being traced, and returns their result.
 
-        Args:
-            run: Takes the values that the worker has kept and the handles of what it has
-                kept of tables, adds the steps, and returns their result and the values
-                that the worker is to keep.
-
-        Returns:
-            The result.
+        `run` takes the values that the worker has kept and the handles of what it has kept of
+        tables; it returns the result and the values that the worker is to keep.
         """
         handles, of_tables = self.kept.handles(), self.kept_tables.handles()
         self.kept_tables.prepare(of_tables)
@@ -153,12 +148,7 @@ class CachedSteps:
     def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Any, State]:
         """Adds one step, before which blocks and rows move, to the function being traced.
 
-        Args:
-            batch: The tensors of its batch.
-            kept: What the worker keeps, by `specs`.
-
-        Returns:
-            The result, and the values that the worker keeps then.
+        Takes what the worker keeps, by `specs`, and returns it with the result as it is then.
         """
         captured = captures_of(self._function)
         handles = self._local.handles(captured)
@@ -235,11 +225,7 @@ class CachedSteps:
 
 
 class Caches:
-    """What the workers of a strategy keep.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
-    """
+    """What the workers of a strategy keep."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy

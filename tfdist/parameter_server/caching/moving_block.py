@@ -42,10 +42,6 @@ class BlockState(NamedTuple):
 class MovingBlock:
     """A block, and the operations that move it.
 
-    Args:
-        block: The block.
-        variables: Those of the step of which workers have copies.
-
     Attributes:
         block: The block.
         placeholders: Of the weight and its slots.
@@ -81,17 +77,7 @@ class MovingBlock:
         rate: tf.Tensor,
         exchange: WhenChanged,
     ) -> BlockState:
-        """Adds what moves the block if it is due.
-
-        Args:
-            state: What the worker has of it.
-            handles: The handles on the ps, by placeholders.
-            rate: The learning rate.
-            exchange: When it moves.
-
-        Returns:
-            What the worker has of it then.
-        """
+        """Adds what moves the block if it is due; returns what the worker has of it."""
         weight, counts = self._weight, self.block.counts
         total = counts.read()[_CHANGE]
         own = _norm(state.value - state.base)

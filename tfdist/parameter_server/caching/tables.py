@@ -78,13 +78,8 @@ class Table:
     ) -> None:
         """Adds what moves the rows that a step looks up, of those that are due.
 
-        Args:
-            rows: Which it looks up, integers of any shape.
-            handles: Of what the worker keeps, as `specs` has it.
-            own_handles: The handles on the ps, by placeholders.
-            now: How many steps the worker has run with what it keeps.
-            rate: The learning rate.
-            exchange: When a row moves.
+        The worker's `handles` are as `specs` has them; `own_handles` are those on the ps, and `now`
+        is how many steps the worker has run with what it keeps.
         """
         weight, *slots = self.variables
         value, base, seen, stamp, *of_slots = handles
@@ -169,13 +164,7 @@ def tables_of(
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
 ) -> list[Table]:
-    """Returns the tables of a step of which workers keep rows.
-
-    Args:
-        lookups: How the step uses variables by their rows.
-        handles: The handles of all variables, by their placeholders in the step.
-        known: The strategy's variables with their names.
-    """
+    """Returns the tables of a step of which workers keep rows."""
     placeholders = {id(handle): name for name, handle in handles.items()}
     # Whatever the order in which a step uses them.
     of_step = [

@@ -34,12 +34,7 @@ class Kept:
         handles: Sequence[tf.Tensor],
         otherwise: Callable[[], Sequence[tf.Tensor]],
     ) -> list[tf.Tensor]:
-        """Returns the tensors.
-
-        Args:
-            handles: As `handles` has returned them for the same function.
-            otherwise: Returns what to begin with.
-        """
+        """Returns the tensors, or what `otherwise` returns, to begin with."""
 
         def kept() -> list[tf.Tensor]:
             return [

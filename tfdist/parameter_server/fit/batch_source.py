@@ -39,12 +39,7 @@ class BatchSource(ABC):
 
 
 class RowSource(BatchSource):
-    """The batches themselves, as rows.
-
-    Args:
-        structure: The structure of each batch.
-        tickets: The specs of what follows each batch.
-    """
+    """The batches themselves, as rows; tickets may follow each batch."""
 
     def __init__(
         self, structure: BatchStructure, tickets: Sequence[tf.TensorSpec] = ()
@@ -71,12 +66,7 @@ class RowSource(BatchSource):
 
 
 class IteratorSource(BatchSource):
-    """A worker's iterator, which yields a batch per step.
-
-    Args:
-        structure: The structure of each batch.
-        iterator_spec: The spec of the iterator.
-    """
+    """A worker's iterator, which yields a batch per step."""
 
     def __init__(self, structure: BatchStructure, iterator_spec: tf.TypeSpec) -> None:
         super().__init__(structure)

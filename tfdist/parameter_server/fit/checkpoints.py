@@ -56,16 +56,7 @@ class Progress:
 
 
 class Checkpoints:
-    """Writes a checkpoint whenever one is due.
-
-    Args:
-        options: How often to write a checkpoint.
-        in_flight: The steps in flight.
-        store: The directory of this `fit`.
-        model: The Keras model, built in the scope of the strategy.
-        progress: The progress of `fit`, which the caller keeps up to date.
-        changes: The state of the callbacks.
-    """
+    """Writes a checkpoint whenever one is due."""
 
     def __init__(
         self,
@@ -118,13 +109,7 @@ class Checkpoints:
         self._write(self._put_back(self._snapshot(position), late))
 
     def _put_back(self, snapshot: Snapshot, late: list[tuple[Any, int]]) -> Snapshot:
-        """Returns the snapshot with the batches of late steps put back.
-
-        Args:
-            snapshot: The snapshot.
-            late: The functions that have not finished: the argument and the number of
-                steps of each.
-        """
+        """Returns the snapshot with the batches of late functions put back."""
         if not late:
             return snapshot
         position = snapshot.position

@@ -52,11 +52,6 @@ _pace: ContextVar[tuple[Pace, bool] | None] = ContextVar("pace", default=None)
 class ParameterServerDriver(DefaultDriver):
     """Sends each step to a free worker, and waits only where Keras needs the results.
 
-    Args:
-        strategy: The `ParameterServerStrategy`.
-        in_flight: Sends functions to the workers.
-        checkpoints: Where and how often `fit` writes checkpoints.
-
     Attributes:
         fits: How many calls of `fit` have written checkpoints. Each has a directory,
             named after its number.

@@ -226,14 +226,7 @@ class Feed(Iterator[FedBatch]):
 
 
 class FedDataset:
-    """A dataset for the steps of a cluster. Each iteration starts from its beginning.
-
-    Args:
-        dataset: The dataset, made before or after the process joined the cluster.
-        coordinator: The coordinator of the workers.
-        num_workers: The number of workers.
-        readers: Finds how the workers read it by leases.
-    """
+    """A dataset for the steps of a cluster. Each iteration starts from its beginning."""
 
     def __init__(
         self,

@@ -18,10 +18,6 @@ def learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Ten
     If several optimizers learn in a step, it is the smallest rate: the values of all
     weights move as often as those that need it most.
 
-    Args:
-        model: The Keras model.
-        captured: What the step has captured, which tells which optimizers it uses.
-
     Raises:
         AsynchronousTrainingError: If the step uses none of the model's optimizers.
     """

@@ -13,13 +13,7 @@ from tfdist.parameter_server.step_graph.fragment import Fragment
 
 
 class Pipeline:
-    """What a worker does with a lease: a graph for any number of functions.
-
-    Args:
-        function: The `read` of a dataset with leases, a `ConcreteFunction`.
-        definition: Its graph.
-        key: Equal for pipelines that do the same.
-    """
+    """What a worker does with a lease: a graph for any number of functions."""
 
     def __init__(self, function: Any, definition: Any, key: str) -> None:
         self.key = key

@@ -122,9 +122,6 @@ class LeaseReaders:
 
     Datasets that do the same share what reads them, and so the functions of the workers,
     also if a program makes its dataset anew for each `fit`.
-
-    Args:
-        files: Knows whether the workers have the files of the chief.
     """
 
     def __init__(self, files: SharedFiles) -> None:

@@ -17,12 +17,7 @@ from tfdist.parameter_server.fit.worker_function import WorkerFunction
 
 
 class WorkerPredictions:
-    """Predicts on the workers.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-    """
+    """Predicts on the workers."""
 
     data_type = FedBatch
 

@@ -13,9 +13,6 @@ class StalenessLogs(keras.callbacks.Callback):
 
     Under `Synchronous`, also the number of gradients that were `dropped`; and without
     backup workers, no `waiting_share`.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
     """
 
     # It does not look at batches.
@@ -52,12 +49,7 @@ class StalenessLogs(keras.callbacks.Callback):
 
 
 def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
-    """Has `fit` log the staleness, before its other callbacks see the logs.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
-        arguments: Those of the call of `fit`; its callbacks are changed.
-    """
+    """Has `fit` log the staleness, before its other callbacks see the logs."""
     callbacks = arguments.get("callbacks")
     ours = StalenessLogs(strategy)
     if isinstance(callbacks, keras.callbacks.CallbackList):

@@ -138,13 +138,7 @@ class WorkerSteps:
     def _functions_of(
         self, structure: BatchStructure, steps: int, asked: int
     ) -> Iterable[int]:
-        """Returns of how many steps each function is.
-
-        Args:
-            structure: The structure of a batch.
-            steps: How many steps there are.
-            asked: How many steps were asked for.
-        """
+        """Returns of how many steps each function is, of those that were `asked` for."""
         if self._worker_function(structure).step.not_copied:
             return [1] * steps
         if steps == asked:

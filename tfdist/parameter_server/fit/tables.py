@@ -17,9 +17,6 @@ def give_to_workers(model: Any) -> None:
 
     Cost: sends each table to every worker, the first time only.
 
-    Args:
-        model: A Keras model in the scope of a `ParameterServerStrategy`.
-
     Raises:
         AsynchronousTrainingError: If a table was created before the strategy.
     """

@@ -61,19 +61,8 @@ class WorkerFunction:
         self._structure = structure
         self._specs = message.tensor_specs(structure)
         self._tickets = [] if rounds is None else [TICKET]
-
         is_narrow = learns and strategy.wire_dtype is not None
-
-        def run(*tensors: tf.Tensor) -> Any:
-            of_batch = list(tensors[: len(self._specs)])
-            batch = message.pack(structure, of_batch)
-            if is_narrow:
-                with computing(NarrowComputation()):
-                    return strategy.run(step, args=(batch,))
-            if rounds is None:
-                return strategy.run(step, args=(batch,))
-            return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
-
+        run = self._on_tensors(step, rounds, is_narrow)
         # Steps with local copies write together, and take one turn.
         alone = caching is None and strategy.exchange.steps == 1
         self.writes_each_step = alone
@@ -100,6 +89,24 @@ class WorkerFunction:
             self._local_steps = self._local(strategy)
         self._exchanges: dict[Any, StepGraph] = {}
 
+    def _on_tensors(
+        self, step: Callable[[Any], Any], rounds: Rounds | None, is_narrow: bool
+    ) -> Callable[..., Any]:
+        """Returns the step, in the replica's context, as a function of flat tensors."""
+        strategy = self._strategy
+
+        def run(*tensors: tf.Tensor) -> Any:
+            of_batch = list(tensors[: len(self._specs)])
+            batch = message.pack(self._structure, of_batch)
+            if is_narrow:
+                with computing(NarrowComputation()):
+                    return strategy.run(step, args=(batch,))
+            if rounds is None:
+                return strategy.run(step, args=(batch,))
+            return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
+
+        return run
+
     def _local(self, strategy: Any) -> LocalSteps:
         """Returns the step with copies, and tells the strategy what becomes of them."""
         placed = strategy.extended.placed
@@ -121,13 +128,7 @@ class WorkerFunction:
         return local
 
     def on_rows(self, steps: int, structure: BatchStructure | None = None) -> Any:
-        """Returns a function of `steps` batches, given as rows.
-
-        Args:
-            steps: The number of steps.
-            structure: Of each batch, if its rows have another form than those of the
-                structure that this was made with.
-        """
+        """Returns a function of `steps` batches as rows, perhaps of another structure."""
         structure = structure or self._structure
         return self._trace(RowSource(structure, self._tickets), steps)
 

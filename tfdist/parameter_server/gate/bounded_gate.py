@@ -23,11 +23,6 @@ class BoundedGate(WaitingGate):
     """Keeps a bound on staleness: the steps of all workers, in a variable on one ps.
 
     A *key*, the element of a queue of one, lets one event at a time change the variable.
-
-    Args:
-        meter: Counts the staleness of each step, and how long it has waited, on the ps.
-        num_workers: The number of workers.
-        bound: The largest staleness.
     """
 
     def __init__(self, meter: Meter, num_workers: int, bound: int) -> None:
@@ -54,11 +49,7 @@ class BoundedGate(WaitingGate):
             self._key.enqueue(True)
 
     def leave(self, worker: int) -> None:
-        """Takes a lost worker's step out, so that nobody waits for it.
-
-        Args:
-            worker: The index of the worker.
-        """
+        """Takes a lost worker's step out, so that nobody waits for it."""
 
         def remove() -> None:
             # If the ps is lost too, the polls below say so.
@@ -110,11 +101,7 @@ class BoundedGate(WaitingGate):
         ticket: tf.Tensor | None,
         after: Sequence[Any],
     ) -> tuple[tf.Tensor, tf.Operation]:
-        """Records a step's phase, and lets go on who may.
-
-        Returns:
-            The ticket of the worker's step, and the operation that ends the event.
-        """
+        """Records a phase, lets go on who may; returns the ticket and the last op."""
         with tf.control_dependencies(after):
             key = self._key.dequeue()
         with tf.control_dependencies([key]):

@@ -14,9 +14,6 @@ class OpenGate:
 
     A step reads the number with its first variable there, and adds to it after its last
     write there. What has been added in between, others have written.
-
-    Args:
-        meter: Counts the staleness of each step, on the ps.
     """
 
     slot_specs: ClassVar[Sequence[tf.TensorSpec]] = (tf.TensorSpec([], tf.resource),)

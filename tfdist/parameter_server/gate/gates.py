@@ -25,12 +25,7 @@ _OURS = (Asynchronous, BoundedStaleness)
 
 
 class Gates:
-    """The gates of a strategy.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
-        timeline: The file for the times of each step, or None.
-    """
+    """The gates of a strategy."""
 
     def __init__(
         self, strategy: Any, timeline: str | os.PathLike[str] | None = None

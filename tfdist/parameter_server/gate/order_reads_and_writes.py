@@ -40,12 +40,6 @@ def order_reads_and_writes(
     What a step writes before it has computed its gradients, such as a moving average, is
     written with them. Only where something is computed from what it has written does it
     ask for its turn before that.
-
-    Args:
-        graph: The `FuncGraph` of the step, which contains its turn.
-        homes: The device of each resource, by the name of its placeholder.
-        turn: The operations of its turn.
-        device: The device at which they are.
     """
     tasks = tasks_of(graph, homes)
     touching = [op for op in graph.get_operations() if _touches_ps(op, tasks)]

@@ -33,11 +33,6 @@ class PolicyGate(WaitingGate):
     Cost: besides the messages of a bounded gate, two messages between the chief and the ps
     for each time that a step starts or writes.
 
-    Args:
-        meter: Counts the staleness of each step, and how long it has waited, on the ps.
-        num_workers: The number of workers.
-        policy: The policy: see `tfdist.parameter_server.consistency.policy.Consistency`.
-
     Attributes:
         error: What the policy has raised.
     """

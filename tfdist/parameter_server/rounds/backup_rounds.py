@@ -18,11 +18,6 @@ class BackupRounds(Rounds):
 
     Cost: beyond `Rounds`, a step waits for the lead before it reads from other ps, and
     before it writes there.
-
-    Args:
-        model: The Keras model, built with its optimizer.
-        enough: How many gradients make an update.
-        started: How many workers start a step of a round.
     """
 
     def __init__(self, model: Any, enough: int, started: int) -> None:

@@ -19,12 +19,6 @@ class BackupSteps(RoundSteps):
 
     Each message has one batch, and any worker takes the next one: a slow worker holds up
     no more than one.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-        step: The model's step, which maps a batch to a dict of logs.
-        policy: The policy, with its numbers for the cluster.
     """
 
     _rounds: BackupRounds | None

@@ -34,12 +34,7 @@ class Contribution:
 
 
 class RoundComputation(Computation):
-    """Gives the gradients of one step to the accumulators, in place of the optimizer.
-
-    Args:
-        examples: The number of examples in the step's batch, a scalar tensor.
-        contribute: Adds gradients, weighted by a number, for an optimizer to apply.
-    """
+    """Gives the gradients of one step to the accumulators, in place of the optimizer."""
 
     applies_at_once = True
 

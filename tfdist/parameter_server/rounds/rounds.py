@@ -23,12 +23,7 @@ TICKET = tf.TensorSpec([2], tf.int64)
 
 
 class Rounds:
-    """The rounds of a model under `tfdist.Synchronous()`.
-
-    Args:
-        model: The Keras model, built with its optimizer.
-        enough: How many gradients make an update.
-    """
+    """The rounds of a model under `tfdist.Synchronous()`, each of `enough` gradients."""
 
     def __init__(self, model: Any, enough: int) -> None:
         self._strategy = model.distribute_strategy
@@ -54,9 +49,7 @@ class Rounds:
     def let_all_pass(self, passing: bool, lost: int = -1) -> None:
         """Ends all waits of steps for their rounds, until it is called again.
 
-        Args:
-            passing: Whether to end them.
-            lost: The index of a worker that is lost, if one is.
+        `lost` is the index of a worker that is lost, if one is.
         """
         numbers = int(passing), lost
         self._let_all_pass(*(tf.constant(each, tf.int64) for each in numbers))
@@ -72,12 +65,8 @@ class Rounds:
     def in_round(self, step: Callable[[Any], Any]) -> Callable[[Any, tf.Tensor], Any]:
         """Returns a function that traces a step as a worker's part of a round.
 
-        Args:
-            step: Takes a batch, and returns a vector of float64.
-
-        Returns:
-            A function of a batch and its ticket. It returns the vector and, at its end, the
-            number of the step's round; -1 if it came before that, and so did nothing.
+        It takes a batch and its ticket. Its result is the step's vector, and at the end the number
+        of the round; -1 if it came before its round, and so did nothing.
         """
 
         def run(batch: Any, ticket: tf.Tensor) -> Any:
@@ -116,11 +105,7 @@ class Rounds:
     def _enter(
         self, ticket: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        """Waits for the round of a step on each ps.
-
-        Returns:
-            The round there, the round that it is to be, and whether the wait was ended.
-        """
+        """Returns the round on each ps, the step's, and whether the wait was ended."""
         entered = {d: each.enter(ticket[0]) for d, each in self.turnstiles.items()}
         is_early = tf.reduce_any(tf.stack(list(entered.values())) < ticket[0])
         return entered, ticket[0], is_early
@@ -145,16 +130,7 @@ class Rounds:
     def _admit(
         self, computed_in: tf.Tensor, ready: tf.Tensor, batch: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Decides whether the gradient of a step counts.
-
-        Args:
-            computed_in: The round from whose weights it was computed, or -1.
-            ready: The same, once it was computed.
-            batch: The number of its batch.
-
-        Returns:
-            The step of what each ps adds, and whether it counts.
-        """
+        """Decides whether a gradient counts: the step of what each ps adds, and whether."""
         # Each of them counts, so there is no need to wait for it.
         steps = {
             d: each.admit(computed_in, batch) for d, each in self.turnstiles.items()

@@ -73,12 +73,6 @@ class RoundSteps(WorkerSteps):
 
     Batches are numbered, and dealt out to rounds in their order: batch i belongs to round
     i // N. Any worker may compute any of them.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-        step: The model's step, which maps a batch to a dict of logs.
-        batches: The number N of batches of a round.
     """
 
     def __init__(
@@ -190,13 +184,7 @@ class RoundSteps(WorkerSteps):
     def _deal(
         self, structure: BatchStructure, rows: list[tf.Tensor], is_usual: bool
     ) -> None:
-        """Deals batches out: to as many rounds at once as there are complete ones.
-
-        Args:
-            structure: The structure of a batch.
-            rows: The batches.
-            is_usual: Whether so many will come again, which is worth a trace.
-        """
+        """Deals batches out: to as many rounds at once as there are complete ones."""
         of_round = self._batches
         while rows:
             rounds = self._rounds_at_once(structure, len(rows))

@@ -29,13 +29,7 @@ class Accumulator(Protocol):
 
 
 class DenseAccumulator:
-    """Sums tensors in place. Memory on the ps: one tensor of that shape.
-
-    Args:
-        shape: Of the gradients.
-        dtype: Of the gradients.
-        device: The device of the ps.
-    """
+    """Sums tensors in place. Memory on the ps: one tensor of that shape."""
 
     def __init__(self, shape: tf.TensorShape, dtype: tf.DType, device: str) -> None:
         self.device = device
@@ -73,12 +67,6 @@ class RowAccumulator:
     """Keeps gradients of rows until they are taken.
 
     Memory on the ps: the rows of all gradients of a round.
-
-    Args:
-        row_shape: Of the values of one row.
-        dtype: Of the values.
-        index_dtype: Of the indices of rows.
-        device: The device of the ps.
     """
 
     def __init__(
@@ -134,12 +122,7 @@ def _with_a_row(values: tf.Tensor) -> tf.Tensor:
 
 
 class GradientSums:
-    """One accumulator per variable, or per shard of one, beside it.
-
-    Args:
-        devices: The devices of all ps that take part in a round.
-        contribution: The gradients of the first step that was traced.
-    """
+    """One accumulator per variable, or per shard of one, beside it."""
 
     def __init__(self, devices: list[str], contribution: Contribution) -> None:
         self.contribution = contribution
@@ -153,12 +136,7 @@ class GradientSums:
         ]
 
     def add(self, contribution: Contribution, steps: Mapping[str, tf.Tensor]) -> None:
-        """Adds the gradients of a step.
-
-        Args:
-            contribution: The gradients.
-            steps: What `Turnstile.admit` says, by the device of each ps.
-        """
+        """Adds gradients, with the steps that each ps has admitted them by."""
         weight = tf.cast(contribution.weight, tf.float32)
         for (gradient, variable), accumulators in zip(
             _pairs(contribution), self._accumulators, strict=True
@@ -174,10 +152,9 @@ class GradientSums:
     def averages(self, count: tf.Tensor) -> tuple[list[Any], dict[str, tf.Tensor]]:
         """Waits for so many gradients, and returns the average for each variable.
 
-        Returns:
-            The averages, and for the device of each ps what is there once all sums are,
-            on every ps. An update must not begin before: a gradient that still counts on
-            one ps could have been computed from what is written on another.
+        With them, for each ps what is there once all sums are, on every ps. An update must not
+        begin before: a gradient that still counts on one ps could have been computed from what is
+        written on another.
         """
         weights = {d: each.take(count) for d, each in self._weights.items()}
         variables = [variable for _, variable in _pairs(self.contribution)]

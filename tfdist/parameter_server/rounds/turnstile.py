@@ -114,15 +114,9 @@ class Turnstile:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds a gradient to those of the round, if it counts and is not among them.
 
-        Args:
-            counts: Whether it would, given the number of the round and of its gradients.
-            batch: The number of its batch.
-            known: What `counts` waits for.
-            after: What else to do before the next gradient: it is given the number of the
-                round, of its gradients afterwards, and whether this one was added.
-
-        Returns:
-            Whether it was added, and the round in which its batch counts, or -1.
+        Before the next one does the same, `after` is called with the number of the round, of
+        its gradients then, and whether this one was added. Returns whether it was, and the round
+        in which its batch counts, or -1.
         """
         batch = tf.identity(batch)
         place = batch % _REMEMBERED

@@ -15,12 +15,7 @@ def reference(output: Output) -> str:
 
 
 def rewire(definition: Any, replaced: Mapping[str, str]) -> None:
-    """Replaces inputs of a `NodeDef`, by "" to remove one.
-
-    Args:
-        definition: The `NodeDef`.
-        replaced: References to outputs, or `^name` for control inputs.
-    """
+    """Replaces inputs of a `NodeDef`, by "" to remove one; control inputs are `^name`."""
     inputs = [each.removesuffix(":0") for each in definition.input]
     inputs = [replaced.get(each, each) for each in inputs]
     definition.input[:] = [each for each in inputs if each]
@@ -46,13 +41,9 @@ class Builder:
     def add(
         self, op: str, inputs: Sequence[str], name: str | None = None, **attrs: Any
     ) -> str:
-        """Adds an operation, and returns the reference to its first output.
+        """Adds an operation, numbered by default; returns the reference to its first output.
 
-        Args:
-            op: The type of the operation.
-            inputs: References to its inputs.
-            name: Its name; numbered by default.
-            **attrs: Its attributes: a dtype, a number, or a tensor.
+        An attribute is a dtype, a number, or a tensor.
         """
         name = name or f"{self._prefix}/{len(self.made)}"
         definition = tf.compat.v1.NodeDef(

@@ -73,15 +73,9 @@ class LocalSteps:
         self._fragment = Fragment(definition, [*inputs, *states, *self._ids])
 
     def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
-        """Adds steps with one exchange to the function being traced.
+        """Adds steps with one exchange, and returns the result of the last one.
 
-        Args:
-            batch: Returns the tensors of the batch of this number.
-            steps: How many steps it is. If it is more than one, the step must return a
-                vector of float64.
-
-        Returns:
-            The result of the last step.
+        If they are more than one, it must be a vector of float64.
         """
         captured = captures_of(self._function)
         handles = self.handles(captured)
@@ -125,16 +119,13 @@ class LocalSteps:
         values: State,
         ids: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> tuple[Any, State]:
-        """Adds one step on the copies to the function being traced.
+        """Adds one step on the copies; returns its result, and the values after it.
 
         Args:
             batch: The tensors of its batch.
-            captured: What `captures_of` has captured for that function.
+            captured: What `captures_of` has captured for the function being traced.
             values: Of `variables`, in their order.
             ids: What `ids` has returned.
-
-        Returns:
-            The result, and the values after the step.
         """
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self.variables]

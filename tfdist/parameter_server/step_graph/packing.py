@@ -56,16 +56,6 @@ def pack(
 
     Cost: two copies of each packed tensor, in exchange for one message per tensor. Where
     large messages take turns, each but the first of them costs a signal.
-
-    Args:
-        graph: The `FuncGraph` of the step.
-        definition: Its `GraphDef`, which is rewritten.
-        homes: The device of each captured resource, by the name of its placeholder.
-        entered: By task, the operation for which all others wait that use a resource of
-            that task, unless it depends on them.
-        seconds_per_byte: How long the link of a worker takes for a byte, if its large
-            messages are to take turns.
-        narrow: The placeholders of the weights that travel to the worker in bfloat16.
     """
     packing = _Packing(graph, definition, homes, entered or {}, narrow)
     return packing.packed(seconds_per_byte)

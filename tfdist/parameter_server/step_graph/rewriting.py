@@ -52,13 +52,7 @@ class LocalVariable:
 
 
 class Rewriting:
-    """The graph of a step while it is rewritten.
-
-    Args:
-        step: The step.
-        is_weight: As `LocalSteps` takes it.
-        chosen: As there.
-        tables: As there.
+    """The graph of a step while it is rewritten; `LocalSteps` says by what.
 
     Attributes:
         handles: The handles of the variables, by their placeholders in the step.
@@ -203,12 +197,7 @@ def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
 def _set_from_own(
     ops: Sequence[tf.Operation], uses: Mapping[str, Sequence[tf.Operation]]
 ) -> set[str]:
-    """Returns the variables to which a value is added that was computed from theirs.
-
-    Args:
-        ops: The operations of the step, each after its inputs.
-        uses: The operations that use each variable.
-    """
+    """Returns the variables to which a value is added that was computed from theirs."""
     # A bit per variable: one pass, however many there are.
     bits = {name: 1 << i for i, name in enumerate(uses)}
     read = {

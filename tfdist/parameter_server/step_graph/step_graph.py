@@ -128,12 +128,7 @@ class StepGraph:
         return self._fragment.size
 
     def add(self, tensors: Sequence[tf.Tensor], name: str) -> Any:
-        """Adds the step to the function being traced, and returns its result.
-
-        Args:
-            tensors: Its inputs.
-            name: How the names of its operations begin.
-        """
+        """Adds the step to the function being traced, and returns its result."""
         outputs = [each.name for each in self.function.outputs]
         given = [*tensors, *captures_of(self.function)]
         return structured(self.function, self._fragment.add(given, outputs, name))

@@ -33,14 +33,7 @@ def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
 def waits_of(
     graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Returns what each operation has to wait for besides its inputs.
-
-    Args:
-        graph: The `FuncGraph` of the step.
-        homes: The device of each captured resource, by the name of its placeholder.
-        entered: By task, the operation for which all others wait that use a resource of
-            that task, unless it depends on them.
-    """
+    """Returns what each operation has to wait for besides its inputs: see `StepGraph`."""
     operations = {op.name: op for op in graph.get_operations()}
     before: set[str] = set()
     pending = list(entered.values())

@@ -56,13 +56,7 @@ def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
 
 
 def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -> str:
-    """Adds what makes one vector of the parts, and returns the reference to it.
-
-    Args:
-        parts: The tensors.
-        builder: Of the sender.
-        signals: The nodes that the vector waits for besides.
-    """
+    """Adds what makes a vector of the parts, after `signals`; returns its reference."""
     dtype = _dtype_of(parts)
     whole, halves = _by_size(parts, dtype)
     if halves:
