@@ -12,12 +12,9 @@ import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
-from tfdist.parameter_server.gradients import (
-    per_shard,
-    sum_duplicate_rows,
-    widened_update,
-)
+from tfdist.parameter_server.gradients import per_shard, sum_duplicate_rows
 from tfdist.parameter_server.link import seconds_per_byte
+from tfdist.parameter_server.narrow import widened_update
 from tfdist.parameter_server.placed_variables import PlacedVariables
 from tfdist.parameter_server.splitting import Splitting
 from tfdist.placement.best_fit import BestFit

@@ -1,6 +1,5 @@
 """What the gradients of a variable become before its optimizer gets them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,15 +17,6 @@ def per_shard(var: PartitionedVariable, argument: Any) -> list[Any]:
             argument.set_shape(var.shape)
         return var.parts_of(argument)
     return [argument] * len(var.shards)
-
-
-def widened_update(update: Callable[..., Any], dtype: tf.DType) -> Callable[..., Any]:
-    """Returns an update whose gradient has travelled in fewer bits than it has."""
-
-    def widened(var: Any, gradient: Any, *rest: Any, **kwargs: Any) -> Any:
-        return update(var, tf.cast(gradient, dtype), *rest, **kwargs)
-
-    return widened
 
 
 def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

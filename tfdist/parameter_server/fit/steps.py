@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
 from tfdist.keras.logs import StepLogs
@@ -21,10 +22,13 @@ from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.exchange import keeps_values
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.learning_rate import learning_rate_of
 from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
 from tfdist.parameter_server.fit.metric_sums import MetricSums
-from tfdist.parameter_server.fit.refusals import check_captures
+from tfdist.parameter_server.fit.refusals import (
+    AsynchronousTrainingError,
+    check_captures,
+    optimizers_of,
+)
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate
@@ -238,12 +242,41 @@ class WorkerSteps:
         """Returns a step on what its worker keeps."""
         captured = [outside for outside, _ in step.function.graph.captures]
         # Nothing is learned in a test, so any change of others is one.
-        rate = learning_rate_of(self._model, captured) if self._is_training else _none
+        rate = _learning_rate_of(self._model, captured) if self._is_training else _none
         return CachedSteps(step, self._strategy, rate, self._kept)
 
     @property
     def _gate(self) -> Gate | None:
         return self._strategy.gate if self._is_training else None
+
+
+def _learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Tensor]:
+    """Returns what reads the learning rate where a step is traced.
+
+    If several optimizers learn in a step, it is the smallest rate: the values of all
+    weights move as often as those that need it most.
+
+    Raises:
+        AsynchronousTrainingError: If the step uses none of the model's optimizers.
+    """
+    handles = {id(each) for each in captured}
+    used = [
+        each
+        for each in optimizers_of(model)
+        if id(_tf.value_of(each.iterations).handle) in handles
+    ]
+    if not used:
+        raise AsynchronousTrainingError(
+            "exchange=WhenChanged(...) asks the learning rate how large a change is, and "
+            "the train_step uses no optimizer that is an attribute of the model. Make its "
+            "optimizer one, or use tfdist.Every(k)"
+        )
+
+    def rate() -> tf.Tensor:
+        rates = [tf.cast(each.learning_rate, tf.float64) for each in used]
+        return tf.reduce_min(tf.stack(rates))
+
+    return rate
 
 
 def _tell_of_seeds(seeded: Collection[str], not_copied: Collection[str]) -> None:

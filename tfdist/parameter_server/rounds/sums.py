@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.parameter_server.gradients import sum_duplicate_rows
 from tfdist.parameter_server.resources import Resource
 from tfdist.parameter_server.rounds.computation import Contribution
 from tfdist.variables.partitioned import PartitionedVariable
@@ -237,9 +238,8 @@ def _average(
 def _divided(total: Any, weight: tf.Tensor, variable: Any) -> Any:
     if isinstance(total, tf.IndexedSlices):
         # Each row once, as in the gradient of one batch: what clips looks at elements.
-        rows, places = tf.unique(total.indices)
-        summed = tf.math.unsorted_segment_sum(total.values, places, tf.size(rows))
-        values = summed / tf.cast(weight, total.dtype)
+        total = sum_duplicate_rows(total)
+        values = total.values / tf.cast(weight, total.dtype)
         shape = tf.constant(variable.shape.as_list(), tf.int64)
-        return tf.IndexedSlices(tf.cast(values, variable.dtype), rows, shape)
+        return tf.IndexedSlices(tf.cast(values, variable.dtype), total.indices, shape)
     return tf.cast(total / tf.cast(weight, total.dtype), variable.dtype)
