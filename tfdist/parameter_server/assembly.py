@@ -90,6 +90,7 @@ def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Part
     """Builds what a strategy needs that is connected to its cluster."""
     activity = cluster.activity
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    # Before anything else uses the coordinator: to it, each device is a worker.
     if strategy.num_replicas > strategy.num_workers:
         devices = [each.device for each in strategy.replicas]
         _tf.run_on_devices(coordinator, devices)
@@ -101,6 +102,8 @@ def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Part
         Patience(coordinator, activity, cluster.watchdog.check),
         caches.flush,
     )
+    # All of them before anybody is observed: a worker may be lost at any time, which
+    # another thread then tells to each.
     parts = Parts(
         activity,
         coordinator,
@@ -126,6 +129,8 @@ def _await_absent_workers(
 ) -> None:
     """Has workers join when they come, where a job may go on without them."""
     presence = cluster.presence
+    # TensorFlow recovers all workers together, so that one that stays away holds up
+    # others.
     if presence.is_elastic:
         late = {task.index for task in presence.away}
         _tf.recover_workers_one_by_one(

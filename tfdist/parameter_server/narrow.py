@@ -91,6 +91,7 @@ def _sent(gradient: tf.Tensor, holder: Any) -> tf.Tensor:
     left = tf.where(tf.math.is_finite(left), left, tf.zeros_like(left))
     (handle,) = handles
     kept = tf.raw_ops.AssignVariableOp(resource=handle, value=left)
+    # Before it is sent: the next step reads it once it has seen this one's update.
     with tf.control_dependencies([kept]):
         return tf.identity(sent)
 

@@ -48,6 +48,7 @@ class PlacedVariables:
 
         What is not one of the strategy's, such as a lookup table, is left out.
         """
+        # By identity: handles are tensors, which compare element by element.
         known = {
             id(variable.handle): (variable, name) for variable, name in self.existing()
         }

@@ -44,6 +44,7 @@ class Splitting:
             partition = partition_of(partitioner, spec, self._num_ps, self._placement)
         if partition is None or len(partition.bounds) == 1:
             return None
+        # A partitioner and a plan may be the user's own.
         partition.check(spec, self._num_ps)
         if request.rows_only and partition.axis:
             raise PartitionError(

@@ -154,6 +154,7 @@ class ParameterServerStrategy(
         )
         self.checkpoints = settings.checkpoints
         self.exchange, self.wire_dtype = settings.exchange, settings.wire_dtype
+        # A second strategy fails at once, and not after a wait for servers.
         MEMBERSHIP.check_none()
         watched = watched_cluster(settings)
         self._connect(settings, watched)
@@ -163,6 +164,7 @@ class ParameterServerStrategy(
         self.gates, self.caches = parts.gates, parts.caches
         self.exchanges = parts.exchanges
         self._parts = parts
+        # By replicas now, of which a worker with several GPUs has several.
         self._consistency = for_workers(settings.consistency, self.num_replicas)
         self._measures = settings.measures
 
@@ -175,6 +177,7 @@ class ParameterServerStrategy(
 
     def _connect(self, settings: Settings, watched: WatchedCluster) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
+        # Even if this fails: TensorFlow cannot be asked to connect a process twice.
         MEMBERSHIP.joined(self)
         self.servers, self.activity = watched.servers, watched.activity
         self.presence, self.watchdog = watched.presence, watched.watchdog
@@ -192,6 +195,8 @@ class ParameterServerStrategy(
             self._extended = ParameterServerExtended(
                 self, self._resolver, config.cluster, partitioner, settings.placement
             )
+            # TensorFlow's coordinator counts replicas, and the launcher knows of
+            # workers.
             self.activity.worker_of = [each.worker for each in self.replicas]
             here = {
                 task: address

@@ -73,6 +73,7 @@ class CachedSteps:
         ]
         self._names = {id(variable.handle): name for variable, name in known}
         key = [id(local.captured[each]) for each in self._placeholders]
+        # Batches of another structure have another step, and must find the same values.
         self.first: CachedSteps = others.setdefault(tuple(key), self)
         self.kept: Kept
         self.kept_tables: Kept
@@ -85,6 +86,8 @@ class CachedSteps:
         with strategy.scope():
             traced = tf.function(self._forget, autograph=False)
             self.flush = traced.get_concrete_function()
+        # It takes an empty vector for one of the size that a branch needs: see
+        # `_restored`.
         _tf.leave_out_constant_folding(self.flush)
 
     @property
@@ -172,6 +175,8 @@ class CachedSteps:
             for table, of_table in zip(self._tables, of_tables, strict=True)
             for name, handle in table.local_handles(of_table).items()
         }
+        # A lookup finds the worker's own table by the handle that stands for that on
+        # the ps.
         captured = [own.get(name, handle) for name, handle in handles.items()]
         result, after = self._local.compute(batch, captured, values, ids)
         states = [

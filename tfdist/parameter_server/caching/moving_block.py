@@ -107,6 +107,7 @@ class MovingBlock:
         def same() -> tuple[tf.Tensor, ...]:
             return state.value, state.base, state.seen, state.age
 
+        # A branch of the worker alone: both sides are on it by now.
         now, base, seen, age = tf.cond(fetches, fetched, same)
         now.set_shape(weight.shape)
         base.set_shape(weight.shape)
@@ -146,6 +147,7 @@ class MovingBlock:
 
 def _norm(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the Euclidean norm, a float64."""
+    # The square of a half overflows early.
     wide = tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
     return tf.cast(tf.sqrt(2.0 * tf.nn.l2_loss(wide)), tf.float64)
 

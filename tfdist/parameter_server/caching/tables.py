@@ -84,12 +84,15 @@ class Table:
         weight, *slots = self.variables
         value, base, seen, stamp, *of_slots = handles
         specs = self.specs
+        # Each row once: of two updates of a row, a scatter may keep either.
         rows = tf.cast(tf.unique(tf.reshape(rows, [-1])).y, tf.int32)
         stamps = _gather(stamp, rows, specs[3])
         before = _gather(base, rows, weight)
         change = _gather(value, rows, weight) - before
         own = _norms(change)
         total = self.counts.at(rows)
+        # Stamps count from 1: a worker begins with zeros, so 0 is a row that it never
+        # had.
         is_warm = stamps > 0
         is_due = decision.is_due(
             own,

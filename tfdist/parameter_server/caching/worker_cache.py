@@ -42,6 +42,8 @@ class Kept:
                 for handle, spec in zip(handles, self._specs, strict=True)
             ]
 
+        # To read a variable that is not there yet is an error, also if nobody uses the
+        # value.
         tensors: list[tf.Tensor] = tf.cond(
             _are_here(handles), kept, lambda: list(otherwise())
         )

@@ -124,6 +124,7 @@ class ParameterServerDriver(DefaultDriver):
         """Continues `fit` from its checkpoint; waits for pending steps on errors."""
         if method == "fit":
             measure_staleness(self.strategy, arguments)
+        # A callback of `fit` may call `evaluate`.
         outer, self._method = self._method, method
         try:
             # A call within a callback of another one, whose steps are under way.
@@ -158,6 +159,7 @@ class ParameterServerDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch."""
         given = callbacks_of(arguments)
+        # `predict` asks for several batches ahead by itself.
         stage = building.STAGES[method] if method != "predict" else None
         pace = None
         if stage is not None and sees_batches(given, stage):

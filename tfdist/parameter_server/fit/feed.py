@@ -93,6 +93,8 @@ class Feed(Iterator[FedBatch]):
 
     def __del__(self) -> None:
         if self._batches is not None:
+            # The deletion may take as long as TensorFlow's tuner pauses, and the epoch
+            # is over.
             delete_in_background([self.__dict__.pop("_batches")])
 
     def start_at(
@@ -262,6 +264,7 @@ class FedDataset:
             )
         elif self._leased.auto_leased is not None:
             otherwise = functools.partial(self._rows_and_structure, not is_by_lease)
+        # The files are noted when the iteration begins: a checkpoint compares them.
         files = None
         if is_by_lease:
             assert self._leased is not None

@@ -90,6 +90,7 @@ class Functions:
         """Returns those that the weights may not have yet, submitted after the first."""
         self._prune()
         ended = [function for function, _ in self._unapplied]
+        # In the order of their batches: a checkpoint puts these back.
         ordered = sorted([*self.under_way, *ended], key=lambda each: each.number)
         return [each for each in ordered if each.number > since]
 

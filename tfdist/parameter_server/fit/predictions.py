@@ -30,6 +30,7 @@ class WorkerPredictions:
         """Waits for the outputs of one batch, and requests those of later batches."""
         if data.output is None:
             self._ask_for(data)
+        # Keras asks for one batch at a time, and the others of the workers would wait.
         for ahead in data.feed.peek(self._in_flight.limit):
             if ahead.output is None:
                 self._ask_for(ahead)

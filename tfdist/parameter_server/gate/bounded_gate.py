@@ -56,6 +56,8 @@ class BoundedGate(WaitingGate):
             with contextlib.suppress(tf.errors.OpError):
                 self._leave(tf.constant(worker, tf.int64))
 
+        # In a thread: if the step was cut off with the key, this one waits until it is
+        # replaced.
         removal = threading.Thread(target=remove, daemon=True)
         removal.start()
         seen, since = self._seen(), time.monotonic()
@@ -109,6 +111,8 @@ class BoundedGate(WaitingGate):
         slots = decisions.at(slots, worker, phase, ticket)
         slots, goes_on, writes, staleness = decisions.release(slots, self._bound)
         workers = tf.range(self._num_workers, dtype=tf.int64)
+        # A line gets one ticket or none: a tensor of length 1 or 0, and no branch per
+        # worker.
         sizes = tf.split(tf.cast(goes_on, tf.int32), self._num_workers)
         tickets = tf.unstack(slots.ticket)
         calls = [
@@ -144,6 +148,7 @@ class BoundedGate(WaitingGate):
             )
             with tf.control_dependencies([*ended, self._write(slots)]):
                 put_back = self._key.enqueue(key)
+            # As if it had written, so that those go on that have waited for it.
             taken = tf.constant(TAKEN, tf.int64)
             self._event(worker, IDLE, taken, [put_back])
 

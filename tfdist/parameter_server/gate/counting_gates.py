@@ -42,6 +42,8 @@ class OpenGate:
             with tf.control_dependencies([before, started]):
                 has_written = tf.no_op()
             with tf.control_dependencies([has_written]):
+                # The value that this addition has made: another read could have those
+                # of others.
                 after = self._written.assign_add(size)
                 ended = tf.timestamp()
             worker = self._meter.worker(variable)
@@ -127,6 +129,7 @@ class RoundGate:
         self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
     ) -> tuple[Any, Turn]:
         """Runs a step with the operations that count it: see `Gate`."""
+        # `check_combination` has refused it.
         assert size == 1, "steps that write at once cannot be in different rounds"
         (variable,) = slot
         with tf.name_scope("turn") as self.scope, tf.device(self.device):

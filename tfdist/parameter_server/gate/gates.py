@@ -63,6 +63,7 @@ class Gates:
     @functools.cached_property
     def _meter(self) -> Meter:
         """On the ps with the most bytes, whose messages carry what a gate needs."""
+        # Variables exist by now: a gate is first asked for when a step is traced.
         sizes = self._strategy.placement_report().bytes_per_ps
         device = device_of(f"ps:{sizes.index(max(sizes))}")
         return Meter(

@@ -124,6 +124,7 @@ class Meter:
 
 
 def _add(variable: tf.Variable, indices: Any, added: Any) -> tf.Operation:
+    # With a lock: two steps may add to the same element, and neither may be lost.
     return tf.raw_ops.ResourceScatterNdAdd(
         ref=variable.handle, indices=indices, updates=added, use_locking=True
     )

@@ -75,6 +75,8 @@ def _gradients(
     near = (WORKER, task_at(device))
     here = _inputs([op for op in writes if tasks[op.name] == task_at(device)])
     ready = [op for op in here if tasks[op.name] in near]
+    # Nothing is written there. What others write is ready when the worker has computed
+    # it.
     if not ready:
         ready = [op for op in _inputs(writes) if tasks[op.name] == WORKER]
     yield from (op for op in ready if op not in written and not turn.has(op))
@@ -84,6 +86,7 @@ def _computing(
     reads: list[tf.Operation], tasks: Mapping[str, str], turn: Turn
 ) -> list[tf.Operation]:
     """Returns where the worker first uses what was read, but for what reads need."""
+    # An edge from what waits for them to what they need would be a circle.
     needed = _ancestors(reads, control=True)
     found: list[tf.Operation] = []
     pending, seen = list(reads), set(reads)
@@ -109,6 +112,7 @@ def _writes(graph: Any, op: tf.Operation) -> bool:
     library = {
         each.signature.name: each for each in graph.as_graph_def().library.function
     }
+    # A function is a write if anything that it calls is, at any depth.
     pending = _functions(op.node_def)
     seen = set(pending)
     while pending:

@@ -60,6 +60,7 @@ class BackupSteps(RoundSteps):
         if self._rounds is None:
             return
         gradients = self._state()[1]
+        # A round without any has no average: it has not begun.
         if gradients:
             self._rounds.lead.end(gradients)
             self._wait(gradients)

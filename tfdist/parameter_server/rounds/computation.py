@@ -76,6 +76,7 @@ class RoundComputation(Computation):
                 "consistency=tfdist.Asynchronous()"
             )
         self.applied.append(optimizer.name)
+        # Outside of rounds, `apply` does this, which is not called here.
         if not optimizer.built:
             optimizer.build(list(given))
         variables = (

@@ -77,6 +77,7 @@ class Rounds:
             with tf.name_scope(self.gate.scope), tf.device(self.gate.device):
                 is_part = here >= self._first(ticket)
             self.gate.entered(here, is_part)
+            # Of weights of two rounds, a gradient is one of neither: it counts nowhere.
             computed_in = _same_as(first, list(entered.values()))
 
             def contribute(contribution: Contribution) -> None:
@@ -114,6 +115,8 @@ class Rounds:
         self, contribution: Contribution, computed_in: tf.Tensor, batch: tf.Tensor
     ) -> None:
         if self._sums is None:
+            # Sums live as long as the rounds, and not in the graph of the step being
+            # traced.
             with tf.init_scope():
                 self._sums = GradientSums(list(self.turnstiles), contribution)
         self.gate.computed()
@@ -180,6 +183,8 @@ class Rounds:
         self._strategy.run(apply)
         graph = tf.compat.v1.get_default_graph()
         homes = {inside.ref(): outside.device for outside, inside in graph.captures}
+        # A ps is open again once all that the update writes there is written, and no
+        # sooner.
         written = graph.get_operations()
         for device, turnstile in self.turnstiles.items():
             there = [
@@ -196,6 +201,7 @@ _COUNT = tf.TensorSpec([], tf.int32)
 
 def _devices_of(model: Any) -> list[str]:
     """Returns the ps that hold variables which a step or an update reads."""
+    # A step adds to metrics without a turn: sums come out the same in any order.
     metrics = {id(each) for each in model.metrics_variables}
     every = [*model.variables, *model.optimizer.variables]
     holders = [_tf.value_of(each) for each in every if id(each) not in metrics]

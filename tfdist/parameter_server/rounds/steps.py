@@ -170,6 +170,8 @@ class RoundSteps(WorkerSteps):
 
     def reset(self) -> None:
         """Gives up what is under way, after an error."""
+        # What the ps have of a round may be incomplete for ever, so all of it is made
+        # anew.
         self._updates.close()
         self._updates = Updates()
         self._rounds = None
@@ -179,6 +181,7 @@ class RoundSteps(WorkerSteps):
         self._round = self._dealt = 0
 
     def _begin(self) -> None:
+        # At each call: another model may have trained since.
         self._in_flight.rounds = self
 
     def _deal(
@@ -225,6 +228,7 @@ class RoundSteps(WorkerSteps):
             [_as_string([self._round + i, first + i * self._batches])]
             for i in range(len(rows))
         ]
+        # In the same rows: one more argument of a function would be one more message.
         with_tickets = tf.concat([batches, tf.constant(tickets)], axis=1)
         self._submit_message(_Message(first, structure, with_tickets, batches, _Fate()))
 

@@ -93,6 +93,7 @@ class RowAccumulator:
     def add(self, gradient: tf.IndexedSlices, step: tf.Tensor) -> None:
         """Adds a gradient, or drops it."""
         with tf.device(self.device):
+            # A dropped one is enqueued as a batch of length 0, without a branch.
             many = tf.cast(step >= 0, tf.int32)
             indices, values = tf.identity(gradient.indices), gradient.values
             # A shard of which the batch has no row would crash the queue.
@@ -127,6 +128,7 @@ class GradientSums:
 
     def __init__(self, devices: list[str], contribution: Contribution) -> None:
         self.contribution = contribution
+        # Each ps divides by itself, so each has the sum of the weights.
         self._weights = {
             each: DenseAccumulator(tf.TensorShape([]), tf.float32, each)
             for each in devices

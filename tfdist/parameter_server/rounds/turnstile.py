@@ -83,6 +83,8 @@ class Turnstile:
                 with tf.control_dependencies(self._woken(next_one)):
                     return look()
 
+            # One look after the other: an iteration that ran ahead would take a wake-up
+            # in vain.
             current, _ = tf.while_loop(waits, wait, look(), parallel_iterations=1)
             return tf.identity(current, name="entered")
 
@@ -119,6 +121,8 @@ class Turnstile:
         in which its batch counts, or -1.
         """
         batch = tf.identity(batch)
+        # A ring, which has the batch itself beside it: an older one with this place is
+        # gone.
         place = batch % _REMEMBERED
         # Nobody may have the lock while its gradient is being computed.
         with tf.control_dependencies([known]):

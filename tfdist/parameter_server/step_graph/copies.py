@@ -63,6 +63,7 @@ def without_seeds(definition: Any) -> list[Any]:
     for each in made:
         each.signature.name = names[each.signature.name]
         _without_seeds(each.node_def, names)
+    # A gradient is found by the name of its function.
     for each in definition.library.gradient:
         each.function_name = names.get(each.function_name, each.function_name)
         each.gradient_func = names.get(each.gradient_func, each.gradient_func)

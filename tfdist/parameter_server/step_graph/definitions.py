@@ -61,6 +61,7 @@ class Builder:
 
     def constant(self, value: Any, dtype: tf.DType = tf.int32) -> str:
         """Adds a constant, unless it is there, and returns the reference to it."""
+        # Equal ones are one: a message has the same few sizes and axes again and again.
         tensor = tf.make_tensor_proto(value, dtype)
         key = tensor.SerializeToString()
         if key not in self._constants:

@@ -155,6 +155,7 @@ def _push(
         with tf.device(variable.device):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         return
+    # Of what is only added to, the worker begins with zeros: its value is the change.
     change = value - before if variable.is_read else value
     with tf.device(variable.device):
         tf.raw_ops.AssignAddVariableOp(resource=handle, value=change)

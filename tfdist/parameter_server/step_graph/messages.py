@@ -206,6 +206,7 @@ def via(task: str, nodes: Iterable[Node]) -> list[Node]:
     if not relayed:
         return nodes
     detour = list(_with_relays(task, nodes, relayed))
+    # A detour is one message longer where the worker had nothing to send.
     return detour if len(messages(detour)) < len(direct) else nodes
 
 
@@ -232,6 +233,7 @@ def _latest_levels(nodes: list[Node], tasks: Mapping[str, str]) -> dict[str, int
     for node in nodes:
         levels = (earliest[each] + cost for each, cost in _costs(node, tasks))
         earliest[node.name] = max(levels, default=0)
+    # As late as the longest chain allows: then a tensor has the most others to go with.
     latest = dict.fromkeys(earliest, max(earliest.values(), default=0))
     for node in reversed(nodes):
         for source, cost in _costs(node, tasks):

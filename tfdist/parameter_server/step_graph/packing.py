@@ -112,6 +112,7 @@ class _Packing:
                 arrived[i] = self._pack(i, part, before, made, replaced)
         for node in self._nodes:
             rewire(self._definitions[node.name], replaced[node.task])
+        # A `Fragment` is given these; their placeholders would be fed by nobody.
         given = {tensor.op.name for tensor in self._graph.inputs}
         kept = [self._definitions[n.name] for n in self._nodes if n.name not in given]
         del self._graph_def.node[:]
@@ -191,6 +192,7 @@ class _Packing:
             return None
         name = f"constant_{task.replace(':', '_')}/{output[0]}_{output[1]}"
         builder = Builder(name, device_of(task))
+        # A constant that another task uses would be a message in each step.
         builder.constant(value, tensor.dtype)
         (definition,) = builder.made
         definition.name = name

@@ -100,6 +100,7 @@ class Rewriting:
         local = {each.placeholder for each in self.variables} | self.lookups.keys()
         for op in self._ops:
             definition = self._definitions[op.name]
+            # It names what to run beside, which is not in the copy.
             definition.attr.pop("_class", None)
             used = [each.op.name for each in used_inputs(op)]
             homes = [
@@ -174,6 +175,7 @@ def _node(op: tf.Operation) -> Node:
 def _type_of(ops: Sequence[tf.Operation]) -> tuple[tf.DType, tf.TensorShape]:
     """Returns the dtype and the shape of the variable that these operations use."""
     tensors = [op.outputs[0] if op.type == _READ else op.inputs[1] for op in ops]
+    # What reads may know less of the shape than what writes.
     shapes = [each.shape for each in tensors if each.shape.is_fully_defined()]
     return tensors[0].dtype, shapes[0] if shapes else tensors[0].shape
 

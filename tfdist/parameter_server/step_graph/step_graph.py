@@ -63,6 +63,7 @@ class StepGraph:
             traced = tf.function(step, autograph=False)
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph
+        # Workers run copies, whose names say nothing of where the user wrote them.
         remember(graph)
         self.not_copied = not_copied(graph)
         self.seeded = seeded(graph)
@@ -74,6 +75,7 @@ class StepGraph:
         if gate is not None:
             slot = self.function.inputs[len(specs) - len(gate.slot_specs) : len(specs)]
             self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
+            # The last turn: TensorFlow traces a function again that creates variables.
             order_reads_and_writes(graph, self.homes, turns[-1], gate.device)
         self._entered = entered()
         self._strategy = strategy

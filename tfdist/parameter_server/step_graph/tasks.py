@@ -87,6 +87,7 @@ def _task_of(
         return task_at(homes[op.name])
     if op.type in _FORWARDING:
         return tasks[op.inputs[0].op.name]
+    # A function may use variables of several ps, so it runs where it was asked for.
     if not calls_functions(op):
         for each in used_inputs(op):
             if each.dtype == tf.resource and tasks[each.op.name] != WORKER:
