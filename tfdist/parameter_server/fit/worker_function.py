@@ -11,9 +11,9 @@ from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.fit import message
 from tfdist.parameter_server.fit.batch_source import (
-    BatchSource,
     IteratorSource,
-    RowSource,
+    Source,
+    source_of_rows,
 )
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.narrow import NarrowComputation
@@ -130,13 +130,13 @@ class WorkerFunction:
     def on_rows(self, steps: int, structure: BatchStructure | None = None) -> Any:
         """Returns a function of `steps` batches as rows, perhaps of another structure."""
         structure = structure or self._structure
-        return self._trace(RowSource(structure, self._tickets), steps)
+        return self._trace(source_of_rows(structure, self._tickets), steps)
 
     def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
         """Returns a function of a worker's iterator, which takes `steps` batches."""
         return self._trace(IteratorSource(self._structure, iterator_spec), steps)
 
-    def _trace(self, source: BatchSource, steps: int) -> Any:
+    def _trace(self, source: Source, steps: int) -> Any:
         def run(argument: Any) -> Any:
             # Captured here, and not within a loop, whose body gets no values at each
             # call.
@@ -156,7 +156,7 @@ class WorkerFunction:
         return function
 
     def _one_by_one(
-        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
         """Adds steps; returns the result of the last one."""
 
@@ -167,7 +167,7 @@ class WorkerFunction:
         return repeated(add, steps, copies(self.step.size))[0]
 
     def _from_cache(
-        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
         """Adds steps on what the worker keeps; returns the result of the last one."""
         cached = self.cached_steps
@@ -196,7 +196,7 @@ class WorkerFunction:
         return cached.around(run)
 
     def _merged(
-        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
         """Adds steps with as few exchanges as they may have."""
         most = min(self._strategy.exchange.steps, steps)
@@ -214,7 +214,7 @@ class WorkerFunction:
         rest = steps % most
         return add(steps - rest, rest) if rest else result
 
-    def _exchange(self, source: BatchSource, steps: int) -> StepGraph:
+    def _exchange(self, source: Source, steps: int) -> StepGraph:
         """Returns a graph of steps of which only the first pulls, and the last pushes."""
         key = source.key, steps
         if key not in self._exchanges:

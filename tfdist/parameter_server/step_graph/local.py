@@ -100,15 +100,7 @@ class LocalSteps:
     def ids(
         self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Adds what computes the rows that a step looks up, before it does.
-
-        Args:
-            batch: The tensors of its batch.
-            captured: What `captures_of` has captured for the function being traced.
-
-        Returns:
-            The rows, by the names that `lookups` has for them.
-        """
+        """Adds what computes the rows that a step looks up, before it does: by name."""
         tensors = self._before.add([*batch, *captured], self._ids, "rows_0")
         return dict(zip(self._ids, tensors, strict=True))
 
