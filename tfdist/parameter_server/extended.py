@@ -12,11 +12,11 @@ import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
-from tfdist.parameter_server.gradients import per_shard, sum_duplicate_rows
+from tfdist.parameter_server.gradient_parts import per_shard, sum_duplicate_rows
 from tfdist.parameter_server.link import seconds_per_byte
 from tfdist.parameter_server.narrow import widened_update
 from tfdist.parameter_server.placed_variables import PlacedVariables
-from tfdist.parameter_server.splitting import Splitting
+from tfdist.parameter_server.sharding import Sharding
 from tfdist.placement.best_fit import BestFit
 from tfdist.placement.placement import (
     PartitioningPlacement,
@@ -63,7 +63,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         )
         self.num_ps = len(cluster.ps)
         self._seconds_per_byte: float | None = None
-        self._splitting = Splitting(
+        self._sharding = Sharding(
             self._placement,
             partitioner,
             self.num_ps,
@@ -146,13 +146,13 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)
             layout, initializer = (
-                self._splitting.layout(spec),
+                self._sharding.layout(spec),
                 variable_initializer.get(),
             )
             if layout is None and kwargs.get("trainable", True):
                 # It is drawn as a whole: who has not asked for shards has the values of
                 # one process.
-                layout, initializer = self._splitting.layout_of_large(spec), None
+                layout, initializer = self._sharding.layout_of_large(spec), None
             if layout is not None:
                 return self._create_shards(
                     next_creator, layout, spec, (), initializer, kwargs

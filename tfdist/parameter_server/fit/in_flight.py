@@ -13,12 +13,12 @@ from tfdist import _tf
 from tfdist.liveness import supervision
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.watchdog import StalledError
-from tfdist.parameter_server.fit.functions import (
+from tfdist.parameter_server.fit.sent_functions import (
     Explain,
-    Function,
-    Functions,
     NoRounds,
     RoundsUnderWay,
+    SentFunction,
+    SentFunctions,
     as_it_is,
     told,
 )
@@ -61,7 +61,7 @@ class InFlight:
         self._patience = patience
         self.collect = collect
         self.limit = limit
-        self._functions = Functions()
+        self._functions = SentFunctions()
         self._newest_result = 0
         self._explain: Explain | None = None
         # The number of the last function that was submitted before a wait was given up.
@@ -109,7 +109,7 @@ class InFlight:
         self.submitted += 1
         batches = argument if batches is None else batches
         sent = self.submitted, steps, batches, output, on_result, on_end, explain
-        self._functions.under_way.append(Function(*sent))
+        self._functions.under_way.append(SentFunction(*sent))
         return output
 
     @property
@@ -170,7 +170,7 @@ class InFlight:
         for function in self._functions.take_ended():
             self._take_result(function)
 
-    def _take_result(self, function: Function) -> None:
+    def _take_result(self, function: SentFunction) -> None:
         result = self.fetch(function.output, function.explain)
         # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:

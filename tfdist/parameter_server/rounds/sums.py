@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.gradients import sum_duplicate_rows
+from tfdist.parameter_server.gradient_parts import sum_duplicate_rows
 from tfdist.parameter_server.resources import Resource
 from tfdist.parameter_server.rounds.computation import Contribution
 from tfdist.variables.partitioned import PartitionedVariable

@@ -11,7 +11,7 @@ from tfdist.variables.creation import requested
 from tfdist.variables.layout import DIV, Layout, layout_of
 
 
-class Splitting:
+class Sharding:
     """Decides which variables are split, and how.
 
     Large weights of which nobody has said anything are split if `splits_large`, where the link

@@ -30,7 +30,7 @@ def told(error: Exception, explain: Explain) -> Exception:
 
 
 @dataclass(frozen=True, eq=False)
-class Function:
+class SentFunction:
     """A function of some steps. `InFlight.submit` says what it takes.
 
     Attributes:
@@ -58,7 +58,7 @@ class Function:
         return False
 
 
-class Functions:
+class SentFunctions:
     """Those under way, and those that have ended and wait for the others of their round.
 
     Attributes:
@@ -66,11 +66,11 @@ class Functions:
     """
 
     def __init__(self) -> None:
-        self.under_way: list[Function] = []
-        self._ending: list[Function] = []
-        self._unapplied: list[tuple[Function, Callable[[], bool]]] = []
+        self.under_way: list[SentFunction] = []
+        self._ending: list[SentFunction] = []
+        self._unapplied: list[tuple[SentFunction, Callable[[], bool]]] = []
 
-    def take_ended(self) -> Iterator[Function]:
+    def take_ended(self) -> Iterator[SentFunction]:
         """Yields those that have ended since, in the order of their submission."""
         ended = [_tf.wait_for_result(each.output, 0) for each in self.under_way]
         both = list(zip(self.under_way, ended, strict=True))
@@ -80,13 +80,15 @@ class Functions:
         # Not reached if the caller fails on one of them: `explain_failed` looks at them.
         self._ending = []
 
-    def keep_until(self, function: Function, is_applied: Callable[[], bool]) -> None:
+    def keep_until(
+        self, function: SentFunction, is_applied: Callable[[], bool]
+    ) -> None:
         """Keeps one that has ended until the weights have what it computed."""
         if not is_applied():
             self._prune()
             self._unapplied.append((function, is_applied))
 
-    def not_applied(self, since: int) -> list[Function]:
+    def not_applied(self, since: int) -> list[SentFunction]:
         """Returns those that the weights may not have yet, submitted after the first."""
         self._prune()
         ended = [function for function, _ in self._unapplied]
