@@ -241,7 +241,7 @@ class Caches:
         self._used[id(steps.first)] = steps.first
 
     def flush(self) -> None:
-        """Has every worker send what it has kept back, and waits for it.
+        """Collects what every worker has kept back, and waits for it.
 
         Cost: a message to each worker; from each, what has changed.
 

@@ -44,7 +44,7 @@ class MovingBlock:
 
     Attributes:
         block: The block.
-        placeholders: Of the weight and its slots.
+        placeholders: Those of the weight and its slots.
     """
 
     def __init__(self, block: Block, variables: Sequence[LocalVariable]) -> None:

@@ -33,7 +33,7 @@ def measured_pipeline(
     batches: int,
     step_seconds: float | None,
 ) -> PipelineReport:
-    """Has each worker read the same leases once more for each stage; see the strategy.
+    """Times each worker as it reads the same leases once for each stage; see the strategy.
 
     Raises:
         SourceError: If workers do not read the dataset by leases, or cannot.

@@ -49,7 +49,7 @@ class StalenessLogs(keras.callbacks.Callback):
 
 
 def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
-    """Has `fit` log the staleness, before its other callbacks see the logs."""
+    """Adds the staleness to the logs of `fit`, before its other callbacks see them."""
     callbacks = arguments.get("callbacks")
     ours = StalenessLogs(strategy)
     if isinstance(callbacks, keras.callbacks.CallbackList):

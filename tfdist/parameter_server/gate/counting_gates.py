@@ -100,7 +100,7 @@ class RoundGate:
         return self._meter.slot()
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
-        """Says what the step being traced waits for, and whether it is part of a round.
+        """Notes what the step being traced waits for, and whether it is part of a round.
 
         It is not if it came too early, since a worker was lost; it will be sent again.
         """
@@ -108,12 +108,12 @@ class RoundGate:
         self._started = self._now([entered])
 
     def computed(self) -> None:
-        """Says that the step being traced has computed its gradient."""
+        """Notes that the step being traced has computed its gradient."""
         # TensorFlow runs what tells the time in the order in which it is traced.
         self._on_worker = self._meter.times_on_worker(self.scope)
 
     def admitted(self, arrived: tf.Tensor, counts: tf.Tensor) -> None:
-        """Says what tells that its gradient has arrived, and whether it counts."""
+        """Notes by what its gradient has arrived, and whether it counts."""
         self._arrived, self._turn = self._now([arrived]), self._now([arrived, counts])
         self._counts = counts
 

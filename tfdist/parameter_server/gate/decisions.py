@@ -63,7 +63,7 @@ def at(slots: Slots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None) -> S
 
 
 def release(slots: Slots, bound: int) -> Release:
-    """Lets all steps go on that may."""
+    """Releases all steps that may go on."""
     written, asked = tf.unstack(slots.counts)
     is_ready = tf.equal(slots.phase, Phase.READY)
     is_computing = tf.equal(slots.phase, Phase.COMPUTING)

@@ -1,4 +1,4 @@
-"""Has a step that was traced wait for its turn to start and to write."""
+"""Orders the reads and writes of a traced step after its turns to start and to write."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping

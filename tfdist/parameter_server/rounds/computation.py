@@ -34,7 +34,7 @@ class Contribution:
 
 
 class RoundComputation(Computation):
-    """Gives the gradients of one step to the accumulators, in place of the optimizer."""
+    """Passes the gradients of one step to the accumulators, not to the optimizer."""
 
     applies_at_once = True
 

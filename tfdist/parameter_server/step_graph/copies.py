@@ -40,7 +40,7 @@ _WITHOUT_STATE = frozenset(
 
 
 def without_seeds(definition: Any) -> list[Any]:
-    """Has the random operations of a `GraphDef` draw from streams of their own.
+    """Makes the random operations of a `GraphDef` draw from streams of their own.
 
     So do those of the functions that it calls, which get other names.
 
@@ -89,7 +89,7 @@ def not_copied(graph: Any) -> set[str]:
     """Returns the types of the operations of a `FuncGraph` that may not be copied.
 
     Args:
-        graph: Of a step. Branches, loops and functions inside it count too.
+        graph: That of a step. Branches, loops and functions inside it count too.
     """
     return {
         node.op

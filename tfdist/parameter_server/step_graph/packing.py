@@ -167,7 +167,7 @@ class _Packing:
         return self._graph.get_tensor_by_name(f"{name}:{index}")
 
     def _copy_constants(self) -> None:
-        """Gives each task its own copy of the constants that it uses."""
+        """Copies constants to each task that uses them."""
         copies: dict[tuple[str, Output], Node] = {}
         nodes = []
         for node in self._nodes:

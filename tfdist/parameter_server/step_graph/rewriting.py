@@ -145,7 +145,7 @@ class Rewriting:
     def _rewrite(
         self, placeholder: str, ops: Sequence[tf.Operation], state: str, adds: bool
     ) -> LocalVariable:
-        """Has the step use values in place of a variable."""
+        """Replaces a variable of the step by values."""
         value = state
         dtype, shape = _type_of(ops)
         for op in ops:

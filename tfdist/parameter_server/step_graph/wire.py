@@ -144,6 +144,7 @@ def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
     dtype, words = halves[0].dtype, _words(halves)
     vector = builder.constant([-1])
     flat = [_reshaped(each.reference, vector, dtype, builder) for each in halves]
+    # A last half that fills the last word.
     if sum(_static_size(part, dtype) for part in halves) % 2:
         flat.append(builder.constant([0], dtype))
     joined = builder.concatenate(flat, dtype)
