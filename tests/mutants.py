@@ -63,8 +63,8 @@ MUTANTS = (
         "kept-back-for-ever",
         "tfdist/parameter_server/fit/in_flight.py",
         (
-            "self.join_functions()\n        self.collect()\n        self.after_join()",
-            "self.join_functions()\n        self.after_join()",
+            "self.join_functions()\n        self.collect()\n        self.rounds.complete()",
+            "self.join_functions()\n        self.rounds.complete()",
         ),
         "tests/features/test_when_changed.py::test_no_change_of_a_worker_is_lost",
     ),

@@ -49,7 +49,6 @@ PARTS = {
     ),
     "consistency": (
         "features/test_consistency",
-        "test_backup_choice",
         "test_consistency_*",
         "test_gate_*",
         "test_in_flight",
@@ -74,9 +73,9 @@ PARTS = {
         "features/test_files_of_the_chief",
         "features/test_ordinary_files",
         "test_data_*",
-        "test_followed",
+        "test_auto_leases",
         "test_lease*",
-        "test_not_followed",
+        "test_not_auto_leased",
     ),
     "features": ("features/test_*",),
     "planning": (

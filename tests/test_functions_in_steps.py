@@ -12,8 +12,7 @@ from tfdist.keras import building, hooks
 from tfdist.keras.computation import computing
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.step_writes import LostWritesError
-from tfdist.parameter_server.rounds.computation import RoundComputation
-from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.parameter_server.rounds.computation import RoundComputation, RoundError
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import exchanged
 from tfdist.synchronous.fit.replica import NestedFunctionError, ReplicaStep

@@ -142,7 +142,7 @@ def test_a_slow_function_is_waited_for_a_limited_time(
 ):
     coordinator = Coordinator(lambda count: None)
     in_flight, joins = InFlight(coordinator, limit=9), []
-    in_flight.after_join = lambda: joins.append(1)
+    monkeypatch.setattr(in_flight.rounds, "complete", lambda: joins.append(1))
     for number in range(len(ends)):
         in_flight.submit(None, number)
     clock = Clock(monkeypatch, coordinator, ends)
@@ -175,7 +175,7 @@ def test_what_an_error_has_left_is_not_late_in_the_next_fit():
     in_flight.join_functions()
     assert in_flight.under_way() == [(0, 1), (1, 1)]
     assert in_flight.under_way(since=1) == [(1, 1)]
-    in_flight.settle()
+    in_flight.drain()
     assert in_flight.under_way() == []
 
 

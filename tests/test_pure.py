@@ -33,6 +33,7 @@ PURE = {
     "data": [
         "array_file",
         "chain",
+        "chief_only_reasons",
         "errors",
         "file_readers",
         "pipeline_report",
@@ -40,7 +41,6 @@ PURE = {
         "source_files",
         "stamp",
         "transformations",
-        "unread",
     ],
     "embedding": ["cost"],
     "federated": ["*"],
@@ -91,7 +91,7 @@ PURE = {
     ],
     "parameter_server": ["exchange", "exchange_report", "replicas"],
     "parameter_server.caching": ["decision", "report"],
-    "parameter_server.fit": ["pace", "step_time"],
+    "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "parameter_server.consistency": ["*"],
     "pipeline": [

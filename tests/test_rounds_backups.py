@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.parameter_server.consistency.timeline import TimelineFile
-from tfdist.parameter_server.rounds import backup_steps
 
 sys.path.insert(0, str(Path(__file__).parent / "features"))
 from models import mlp  # noqa: E402
@@ -151,27 +150,6 @@ def test_late_gradients_are_dropped_on_every_ps(strategy, policy):
     assert before - float(model.first.numpy()[0]) == pytest.approx(RATE * SLOW_BATCH)
 
 
-def test_the_number_is_chosen_between_epochs(strategy, policy, monkeypatch):
-    """Without measurements all count; then the choice is what `backup_choice` says."""
-    policy(tfdist.Synchronous(backup_workers="auto"))
-    model = ledger_of(strategy)
-    chosen = iter([1, 0])
-    seen = []
-
-    def choose(seconds):
-        seen.append([len(each) for each in seconds])
-        assert all(0 < each < 60 for worker in seconds for each in worker)
-        return next(chosen)
-
-    monkeypatch.setattr(backup_steps, "backup_workers_for", choose)
-    x = numbers(20)
-    history = model.fit(x, x, batch_size=2, epochs=3, verbose=0).history
-    assert history["backup_workers"] == [0, 1, 0]
-    assert history["dropped"][0] == history["dropped"][2] == 0
-    assert sum(seen[0]) == 20
-    assert model.check() == 10 + 20 - history["dropped"][1] + 10
-
-
 def test_the_report_counts_each_worker(strategy, policy, monkeypatch, tmp_path):
     """As on the other policies, also in the timeline."""
     policy(tfdist.Synchronous(backup_workers=1))
@@ -198,11 +176,9 @@ def test_the_report_counts_each_worker(strategy, policy, monkeypatch, tmp_path):
 
 
 def test_what_cannot_work_is_refused(strategy, policy):
-    with pytest.raises(ValueError, match="replicas_to_aggregate=1 besides"):
-        policy(tfdist.Synchronous("auto", replicas_to_aggregate=1))
     with pytest.raises(ValueError, match="needs 3 workers"):
         policy(tfdist.Synchronous(1, replicas_to_aggregate=2))
     with pytest.raises(ValueError, match="at most 1"):
         policy(tfdist.Synchronous(2))
-    policy(tfdist.Synchronous("auto"))
+    policy(tfdist.Synchronous(1))
     strategy.consistency = strategy.consistency  # As it is.

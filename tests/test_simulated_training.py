@@ -234,7 +234,6 @@ def test_a_policy_that_lets_nothing_start_is_named():
         ("bounded:0", BoundedStaleness(0)),
         ("synchronous", Synchronous()),
         ("synchronous:2", Synchronous(2)),
-        ("synchronous:auto", Synchronous("auto")),
     ],
 )
 def test_policies_by_name(text, policy):
@@ -255,6 +254,7 @@ def test_without_a_setting_training_is_asynchronous():
         "bounded:-1",
         "bounded:x",
         "bounded:auto",
+        "synchronous:auto",
         "asynchronous:1",
         "sync",
     ],

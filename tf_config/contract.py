@@ -138,23 +138,20 @@ def is_import_setting(name: str) -> bool:
 def is_policy(text: str) -> bool:
     """Whether a text is a value of `CONSISTENCY`.
 
-    >>> [is_policy(text) for text in ("bounded:4", "bounded", "synchronous:auto", "ssp")]
+    >>> [is_policy(text) for text in ("bounded:4", "bounded", "synchronous:1", "ssp")]
     [True, False, True, False]
     """
     name, colon, argument = text.partition(":")
     if not colon:
         return text in (ASYNCHRONOUS, SYNCHRONOUS)
-    if name == SYNCHRONOUS and argument == "auto":
-        return True
     return name in (BOUNDED, SYNCHRONOUS) and argument.isdecimal()
 
 
 def unknown_policy(text: str) -> str:
     """Returns the message of the error about a text that `is_policy` rejects."""
     return (
-        f"a policy is {ASYNCHRONOUS}, {BOUNDED}:STALENESS, {SYNCHRONOUS}, "
-        f"{SYNCHRONOUS}:BACKUPS or {SYNCHRONOUS}:auto, with whole numbers from 0; "
-        f"received {text!r}"
+        f"a policy is {ASYNCHRONOUS}, {BOUNDED}:STALENESS, {SYNCHRONOUS} or "
+        f"{SYNCHRONOUS}:BACKUPS, with whole numbers from 0; received {text!r}"
     )
 
 

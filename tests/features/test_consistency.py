@@ -54,13 +54,13 @@ def policy(strategy, monkeypatch):
 def traced(monkeypatch):
     """The graphs of steps that are traced in a test, and their turns."""
     found = []
-    connect = step_graph.connect
+    order = step_graph.order_reads_and_writes
 
     def connected(graph, homes, turn, device):
-        connect(graph, homes, turn, device)
+        order(graph, homes, turn, device)
         found.append((graph, homes, turn))
 
-    monkeypatch.setattr(step_graph, "connect", connected)
+    monkeypatch.setattr(step_graph, "order_reads_and_writes", connected)
     return found
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from models import SampleCount
 from policies import own_logs
 
-from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.parameter_server.rounds.computation import RoundError
 
 layers = keras.layers
 STEPS = 8

@@ -36,7 +36,7 @@ _log = logging.getLogger("tfdist")
 _VALUES, _METRIC = "values.npz", "metric-"
 # How often the processes ask each other whether a checkpoint is due.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
-_SETTLE_SECONDS = 30.0
+_DRAIN_SECONDS = 30.0
 _CORRUPTION_ERRORS = (
     tf.errors.OpError,
     OSError,
@@ -278,9 +278,9 @@ class KeptFit(keras.callbacks.Callback):
 
         self._writer.start(write, f"a checkpoint in {store.directory}")
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""
-        if not self._writer.wait(_SETTLE_SECONDS):
+        if not self._writer.wait(_DRAIN_SECONDS):
             _log.warning("abandoned a checkpoint that was still being written")
 
 

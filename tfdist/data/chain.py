@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.data import unread
+from tfdist.data import chief_only_reasons
 from tfdist.data.file_readers import (
     FILES,
     PART,
@@ -67,7 +67,7 @@ def parts_of(definition: Any, places: Any) -> Parts:
     chain = _chain(definition)
     has_batches = sum(node.op in _BATCHES for node in chain)
     if has_batches > 1:
-        raise unread.transformed("a second batch")
+        raise chief_only_reasons.transformed("a second batch")
     return Parts(
         _leases(definition, chain, places),
         _reads(definition, chain),
@@ -85,7 +85,7 @@ def _chain(definition: Any) -> list[Any]:
     library = library_of(definition)
     while not _joins_files(last := chain[-1], library):
         if last.op not in _ORDER | _MAPS | _BATCHES:
-            raise unread.transformed(shown(last.op))
+            raise chief_only_reasons.transformed(shown(last.op))
         _check_arguments(last, nodes)
         chain.append(nodes[source_of(last)])
     _check_arguments(chain[-1], nodes)
@@ -112,7 +112,7 @@ def _check_repeats(chain: Sequence[Any]) -> None:
         between = list(before)
         follows = chain[i + 1 + len(between)].op == "ShuffleDatasetV3"
         if follows and any(each.op in _MAPS for each in between):
-            raise unread.repeated_after_map()
+            raise chief_only_reasons.repeated_after_map()
 
 
 def _check_arguments(node: Any, nodes: Mapping[str, Any]) -> None:
@@ -121,23 +121,23 @@ def _check_arguments(node: Any, nodes: Mapping[str, Any]) -> None:
         kind = each.attr["dtype"].type
         is_seed = node.op == "ShuffleDatasetV3" and kind == _RESOURCE
         if each.op != "Const" or (kind in (_RESOURCE, _VARIANT) and not is_seed):
-            raise unread.uses_resource()
+            raise chief_only_reasons.uses_resource()
 
 
 def _files(definition: Any, node: Any) -> Any:
     """Returns the names of the files that go into a `flat_map` or an `interleave`."""
     nodes = by_name(definition.node)
     if node.attr["Targuments"].list.type:
-        raise unread.uses_resource()
+        raise chief_only_reasons.uses_resource()
     below = nodes[source_of(node)]
     while below.op in _ORDER:
         _check_arguments(below, nodes)
         below = nodes[source_of(below)]
     if below.op != "TensorSliceDataset" or len(below.input) != 1:
-        raise unread.computed_names(shown(below.op))
+        raise chief_only_reasons.computed_names(shown(below.op))
     names = nodes[source_of(below)]
     if names.op != "Const" or names.attr["dtype"].type != _STRING:
-        raise unread.computed_names(shown(below.op))
+        raise chief_only_reasons.computed_names(shown(below.op))
     return names.attr["value"].tensor
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfdist.data import unread
+from tfdist.data import chief_only_reasons
 from tfdist.data.transformations import shown
 from tfdist.graph.functions import library_of
 
@@ -77,20 +77,20 @@ def _reader_in(function: Any) -> Any:
     nodes = by_name(function.node_def)
     for node in function.node_def:
         if node.op not in PART | FILES | READERS | _NAMES:
-            raise unread.within_interleave(shown(node.op))
+            raise chief_only_reasons.within_interleave(shown(node.op))
         if node.op in READERS and not _is_empty(nodes.get(name_of(node.input[1]))):
-            raise unread.compressed()
+            raise chief_only_reasons.compressed()
     for node in function.node_def:
         if _is_name(node):
-            raise unread.computed_names("a name of a file")
+            raise chief_only_reasons.computed_names("a name of a file")
     if sum(node.op in FILES | READERS for node in function.node_def) != 1:
-        raise unread.computed_names("records of other files")
+        raise chief_only_reasons.computed_names("records of other files")
     (result,) = function.ret.values()
     node = nodes.get(name_of(result))
     while node is not None and node.op in PART | {"Identity"}:
         node = nodes.get(source_of(node))
     if node is None or node.op not in READERS | FILES:
-        raise unread.transformed("a dataset of datasets")
+        raise chief_only_reasons.transformed("a dataset of datasets")
     return node
 
 

@@ -50,7 +50,7 @@ class EpochLogs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces the logs by their means over the workers."""
         logs = {} if logs is None else logs
-        self._mix().settle()
+        self._mix().drain()
         if self._is_mean:
             # A log of the user's own train_step may be an array.
             mine = {n: float(each) for n, each in logs.items() if np.ndim(each) == 0}

@@ -110,7 +110,7 @@ class Mix:
             self._mix(fragment)
             self._welcome()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits for the exchange that is under way if a worker may come back by it.
 
         Called before this worker exchanges anything else.
@@ -154,7 +154,7 @@ class Mix:
 
         Nobody comes back any more: this `fit` is over.
         """
-        self.settle()
+        self.drain()
         self.hand_over = None
         self._exchange.door = None
         self._end_overlap()

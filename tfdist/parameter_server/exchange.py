@@ -13,7 +13,7 @@ class Every:
 
     A worker pulls the variables, runs up to `steps` steps on its own copies, and pushes
     the sum of its changes. So a step costs a fraction of the messages and the bytes, and
-    the workers see each other's progress later. Exact are, whatever `steps` is: the
+    the workers see each other's progress later. These stay exact for any `steps`: the
     number of steps, the metrics, and the sum of the changes of each weight. What a step
     computes from its own value, such as a moving average, becomes that of the worker that
     pushed last: `ParameterServerStrategy.exchange_report()` lists these.

@@ -74,6 +74,7 @@ class Exchanges:
         kinds = {"added": added, "set": list(set_), "in_each_step": in_each_step}
         for kind, names in kinds.items():
             self._names.setdefault(kind, {}).update(dict.fromkeys(names))
+        # An optimizer's averages, such as Adam's, bear being those of one worker.
         others = [each for each in kinds["set"] if each not in set(slots)]
         if others and self._workers > 1 and not self._warned:
             self._warned = True

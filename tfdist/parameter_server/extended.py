@@ -2,7 +2,6 @@
 
 import contextvars
 import functools
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,29 +12,27 @@ import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
+from tfdist.parameter_server.gradient_parts import per_shard, sum_duplicate_rows
 from tfdist.parameter_server.link import seconds_per_byte
+from tfdist.parameter_server.narrow import widened_update
+from tfdist.parameter_server.placed_variables import PlacedVariables
+from tfdist.parameter_server.sharding import Sharding
 from tfdist.placement.best_fit import BestFit
-from tfdist.placement.large_weights import partitioner_for
-from tfdist.placement.partition import PartitionError
-from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import (
     PartitioningPlacement,
     Placement,
     VariableSpec,
     ps_for,
 )
-from tfdist.placement.report import PlacedVariable
 from tfdist.variables import narrowing
 from tfdist.variables.creation import (
-    requested,
     shard_name,
     spec_before_creation,
-    spec_of,
     variable_initializer,
     variable_path,
 )
 from tfdist.variables.initial_value import of_shards
-from tfdist.variables.layout import DIV, Layout, layout_of
+from tfdist.variables.layout import Layout
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
@@ -56,9 +53,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         # made, which this object replaces afterwards.
         self._retrace_functions_for_each_device = False
         # Who says where variables live is asked about each as it is.
-        self._splits_large_weights = placement is None and partitioner is None
+        splits_large = placement is None and partitioner is None
         self._placement = BestFit() if placement is None else placement
-        self._partitioner = partitioner
         self.num_workers = len(cluster.worker)
         self.replicas = replicas.replicas_of(
             self.num_workers,
@@ -67,9 +63,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         )
         self.num_ps = len(cluster.ps)
         self._seconds_per_byte: float | None = None
-        # Weak references: the report must not keep the variables of a deleted model
-        # alive on the ps.
-        self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
+        self._sharding = Sharding(
+            self._placement,
+            partitioner,
+            self.num_ps,
+            splits_large,
+            lambda: self.seconds_per_byte,
+        )
+        self.placed = PlacedVariables()
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -98,33 +99,6 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             self._seconds_per_byte = seconds_per_byte(self._container_strategy())
         return self._seconds_per_byte or 0.0
 
-    def placed_variables(self) -> tuple[PlacedVariable, ...]:
-        """Returns the variables that still exist, in creation order."""
-        return tuple(
-            placed for variable, placed in self._placed if variable() is not None
-        )
-
-    def existing_variables(self) -> list[tuple[ParameterServerVariable, str]]:
-        """Returns the variables that still exist, with their names."""
-        return [
-            (variable, placed.spec.name)
-            for reference, placed in self._placed
-            if (variable := reference()) is not None
-        ]
-
-    def of_handles(
-        self, handles: Iterable[Any]
-    ) -> list[tuple[ParameterServerVariable, str]]:
-        """Returns the variables of these handles, with their names.
-
-        What is not one of the strategy's, such as a lookup table, is left out.
-        """
-        known = {
-            id(variable.handle): (variable, name)
-            for variable, name in self.existing_variables()
-        }
-        return [known[id(each)] for each in handles if id(each) in known]
-
     def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
         """Checks, before the first step, that the model matches the placement plan."""
         if isinstance(self._placement, PartitioningPlacement):
@@ -142,7 +116,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             variable = ParameterServerVariable(
                 created, len(self.replicas), is_weight=is_weight, beside=beside
             )
-            self._record(variable)
+            self.placed.record(variable)
             return variable
 
         is_weight = kwargs.get("is_weight", False)
@@ -171,11 +145,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             kwargs["colocate_with"] = beside.shards[0]
         elif beside is None and variable_path.get() is not None:
             spec = spec_before_creation(kwargs)
-            layout, initializer = self._layout(spec), variable_initializer.get()
+            layout, initializer = (
+                self._sharding.layout(spec),
+                variable_initializer.get(),
+            )
             if layout is None and kwargs.get("trainable", True):
                 # It is drawn as a whole: who has not asked for shards has the values of
                 # one process.
-                layout, initializer = self._layout_of_large(spec), None
+                layout, initializer = self._sharding.layout_of_large(spec), None
             if layout is not None:
                 return self._create_shards(
                     next_creator, layout, spec, (), initializer, kwargs
@@ -185,38 +162,6 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             creator = self._create_var_creator(next_creator)
             return self._create_variable_round_robin(creator, **kwargs)
         return super()._create_variable(next_creator, **kwargs)
-
-    def _layout(self, spec: VariableSpec) -> Layout | None:
-        """Returns how to split a Keras variable, or None to leave it unsplit."""
-        request = requested()
-        if isinstance(self._placement, PartitioningPlacement):
-            partition = self._placement.partition(spec, self.num_ps)
-        else:
-            partitioner = request.partitioner or self._partitioner
-            if partitioner is None:
-                return None
-            partition = partition_of(partitioner, spec, self.num_ps, self._placement)
-        if partition is None or len(partition.bounds) == 1:
-            return None
-        partition.check(spec, self.num_ps)
-        if request.rows_only and partition.axis:
-            raise PartitionError(
-                f"{spec.name} of shape {spec.shape} can be split by rows only, because "
-                "it is looked up by row or uses the 'mod' layout; the partitioner "
-                f"splits axis {partition.axis}. Use a partitioner that splits axis 0"
-            )
-        return layout_of(partition, request.partition_strategy, spec.name)
-
-    def _layout_of_large(self, spec: VariableSpec) -> Layout | None:
-        """Returns how to split a weight for which nobody has said anything, or None."""
-        if not self._splits_large_weights or requested().partitioner is not None:
-            return None
-        partitioner = partitioner_for(spec, self.num_ps)
-        # Where processors bind, shards cost more than they save.
-        if partitioner is None or not self.seconds_per_byte:
-            return None
-        partition = partition_of(partitioner, spec, self.num_ps, self._placement)
-        return None if partition is None else layout_of(partition, DIV, spec.name)
 
     def _create_shards(
         self,
@@ -270,7 +215,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
         if isinstance(var, PartitionedVariable) and not var.updated_whole:
-            per_argument = [self._per_shard(var, each) for each in args]
+            per_argument = [per_shard(var, each) for each in args]
             for i, shard in enumerate(var.shards):
                 # The optimizer's function still gets the partitioned variable, by which
                 # it finds its slots. While it runs, partitioned variables read and
@@ -285,7 +230,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                     )
             return None
         if args and getattr(args[0], "dtype", var.dtype) == tf.bfloat16 != var.dtype:
-            fn = _widened(fn, var.dtype)
+            fn = widened_update(fn, var.dtype)
         if isinstance(var, PartitionedVariable):
             if args and isinstance(args[0], tf.IndexedSlices):
                 args = (tf.convert_to_tensor(args[0]), *args[1:])
@@ -297,24 +242,13 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                 group,
             )
         if args and isinstance(args[0], tf.IndexedSlices):
-            summed = _sum_duplicate_rows(args[0])
+            summed = sum_duplicate_rows(args[0])
             if var.updates_rows:
                 args = (summed.values, *args[1:])
                 with narrowing.of_rows(var, summed.indices):
                     return super()._update(var, fn, args, kwargs, group)
             args = (summed, *args[1:])
         return super()._update(var, fn, args, kwargs, group)
-
-    def _per_shard(self, var: PartitionedVariable, argument: Any) -> list[Any]:
-        """Splits a gradient into one part per shard; repeats any other argument."""
-        if isinstance(argument, tf.IndexedSlices):
-            return var.parts_of(argument)
-        # Of a gradient, TensorFlow may not know the shape, nor even the rank.
-        if tf.is_tensor(argument) and argument.shape.is_compatible_with(var.shape):
-            if isinstance(argument, tf.Tensor):
-                argument.set_shape(var.shape)
-            return var.parts_of(argument)
-        return [argument] * len(var.shards)
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
@@ -366,28 +300,12 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         with _without_colocation(), tf.device(f"/job:ps/task:{ps}/device:CPU:0"):
             return creator(**kwargs)
 
-    def _record(self, variable: ParameterServerVariable) -> None:
-        name = variable_path.get() or variable.name.removesuffix(":0")
-        spec = spec_of(name, variable.shape, variable.dtype)
-        device = tf.DeviceSpec.from_string(variable.device)
-        placed = PlacedVariable(spec, device.task)
-        self._placed.append((weakref.ref(variable), placed))
-
     def _assert_being_scheduled_by_cluster_coordinator(self) -> None:
         # The base class warns about `run` outside a scheduled function. tfdist traces a
         # step before it schedules it, so warn only about a call that would really run
         # on the chief.
         if tf.executing_eagerly():
             super()._assert_being_scheduled_by_cluster_coordinator()
-
-
-def _widened(update: Callable[..., Any], dtype: tf.DType) -> Callable[..., Any]:
-    """Returns an update whose gradient has travelled in fewer bits than it has."""
-
-    def widened(var: Any, gradient: Any, *rest: Any, **kwargs: Any) -> Any:
-        return update(var, tf.cast(gradient, dtype), *rest, **kwargs)
-
-    return widened
 
 
 def _without_colocation() -> AbstractContextManager[Any]:
@@ -397,15 +315,3 @@ def _without_colocation() -> AbstractContextManager[Any]:
         return nullcontext()
     graph = tf.compat.v1.get_default_graph()
     return graph.colocate_with(None, ignore_existing=True)
-
-
-def _sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Sums the values of each row, so that every row occurs once in the gradient.
-
-    Optimizers square gradients, and the sum of squares is not the square of the sum.
-    """
-    # Sum where the gradient was computed: on a worker, this saves sending duplicates.
-    with tf.device(gradient.values.device):
-        rows, positions = tf.unique(gradient.indices)
-        summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
-    return tf.IndexedSlices(summed, rows, gradient.dense_shape)

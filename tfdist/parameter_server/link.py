@@ -43,6 +43,7 @@ def seconds_per_byte(strategy: Any) -> float | None:
     except tf.errors.OpError:
         # Whoever is lost is noticed by the step, which training recovers from.
         return None
+    # Two measurements of a busy machine may come out in the wrong order.
     found = max(copy - answer, 0.0) / BYTES
     return found if found > FASTEST else 0.0
 

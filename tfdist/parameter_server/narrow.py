@@ -8,7 +8,7 @@ SignSGD and other Gradient Compression Schemes", ICML 2019. A weight has no feed
 step reads it anew, and the ps keep all of its bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -91,5 +91,15 @@ def _sent(gradient: tf.Tensor, holder: Any) -> tf.Tensor:
     left = tf.where(tf.math.is_finite(left), left, tf.zeros_like(left))
     (handle,) = handles
     kept = tf.raw_ops.AssignVariableOp(resource=handle, value=left)
+    # Before it is sent: the next step reads it once it has seen this one's update.
     with tf.control_dependencies([kept]):
         return tf.identity(sent)
+
+
+def widened_update(update: Callable[..., Any], dtype: tf.DType) -> Callable[..., Any]:
+    """Returns an update whose gradient has travelled in fewer bits than it has."""
+
+    def widened(var: Any, gradient: Any, *rest: Any, **kwargs: Any) -> Any:
+        return update(var, tf.cast(gradient, dtype), *rest, **kwargs)
+
+    return widened

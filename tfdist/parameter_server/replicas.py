@@ -57,6 +57,7 @@ def replicas_of(
     """
     counts: dict[int, int] = {}
     for name in devices:
+        # The cluster has the devices of the ps and of this process, too.
         if found := _DEVICE.fullmatch(name):
             index, is_one = int(found[1]), found[2] == kind
             counts[index] = counts.get(index, 0) + is_one

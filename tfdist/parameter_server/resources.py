@@ -64,7 +64,7 @@ class Numbers(Resource):
     Args:
         device: The device of the ps.
         values: The initial values.
-        dtype: Of the numbers.
+        dtype: The numbers' dtype.
     """
 
     def __init__(self, device: str, values: Any, dtype: tf.DType = tf.int64) -> None:

@@ -11,12 +11,7 @@ from tfdist.placement.report import WorkerReport
 
 
 class StepCounter:
-    """One counter per worker.
-
-    Args:
-        strategy: The `ParameterServerStrategy` whose workers count.
-        presence: Which workers take part.
-    """
+    """One counter per worker."""
 
     def __init__(self, strategy: Any, presence: Presence) -> None:
         self._presence = presence

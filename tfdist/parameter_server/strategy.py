@@ -1,6 +1,5 @@
 """`ParameterServerStrategy`: variables on the ps, steps on the workers."""
 
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
@@ -10,70 +9,31 @@ from typing import Any
 import tensorflow as tf
 
 import tf_config
-from tf_config import contract
-from tfdist import _tf
-from tfdist.checkpoint.options import CheckpointOptions
-from tfdist.cluster import servers, spinning, status
+from tfdist.cluster import spinning, status
 from tfdist.cluster.lost_variables import tell_of_lost_variables
-from tfdist.cluster.membership import (
-    MEMBERSHIP,
-    JoinsOnce,
-    check_eager,
-    config_of,
-    resolver_of,
-)
-from tfdist.cluster.presence import Presence, min_workers_of
+from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolver_of
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras.distributed_data import DistributesForFit
-from tfdist.liveness.activity import Activity
-from tfdist.liveness.patience import Patience
-from tfdist.liveness.stall import check_on_stall
-from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
-from tfdist.liveness.watchdog import Watchdog
+from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
 from tfdist.parameter_server.caching.blocks import moves_of
-from tfdist.parameter_server.caching.caches import Caches
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.consistency.combinations import (
-    check_combination,
-    is_free,
-)
+from tfdist.parameter_server.consistency.combinations import check_combination
 from tfdist.parameter_server.consistency.policy import (
     Consistency,
     check_consistency,
     for_workers,
 )
-from tfdist.parameter_server.consistency.setting import (
-    policy_of_environment,
-    setting_of,
-)
+from tfdist.parameter_server.consistency.setting import setting_of
 from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.exchange import (
-    Every,
-    WhenChanged,
-    check_exchange,
-    keeps_values,
-)
-from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
+from tfdist.parameter_server.exchange import Every, WhenChanged, keeps_values
+from tfdist.parameter_server.exchange_report import ExchangeReport
 from tfdist.parameter_server.extended import ParameterServerExtended
-from tfdist.parameter_server.fit.driver import ParameterServerDriver
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gate import Gate
-from tfdist.parameter_server.gate.gates import Gates
-from tfdist.parameter_server.narrow import checked_wire_dtype
 from tfdist.parameter_server.replicas import Replica
-from tfdist.parameter_server.step_counter import StepCounter
-from tfdist.placement.placement import (
-    Placement,
-    check_placement,
-)
-from tfdist.placement.report import (
-    PlacementReport,
-    WorkerReport,
-)
-
-_log = logging.getLogger("tfdist")
+from tfdist.parameter_server.settings import Settings, settings_of
+from tfdist.placement.placement import Placement
+from tfdist.placement.report import PlacementReport, WorkerReport
 
 
 class ParameterServerStrategy(
@@ -139,6 +99,11 @@ class ParameterServerStrategy(
             pushed and wrote, in Chrome's format, which Perfetto opens. Defaults to the
             environment variable TFDIST_TIMELINE, which `launch.local --timeline` sets.
 
+    Attributes:
+        coordinator: The coordinator that sends steps to the workers.
+        in_flight: The steps of `fit`, `evaluate` and `predict` that are in flight.
+        gates: Where the steps of each policy take their turns.
+
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or
             `consistency` needs more workers or another `exchange`, `wire_dtype` is unknown
@@ -171,93 +136,37 @@ class ParameterServerStrategy(
         timeline: str | os.PathLike[str] | None = None,
     ) -> None:
         check_eager("ParameterServerStrategy")
-        if placement is not None:
-            check_placement(placement)
-        exchange = Every() if exchange is None else exchange
-        check_exchange(exchange)
-        asks = consistency is not None
-        if consistency is None:
-            consistency = policy_of_environment(os.environ)
-        # Who does not ask for a policy does not pay for its measurements either.
-        timeline = timeline or os.environ.get(contract.TIMELINE)
-        self._measures = asks or bool(timeline) or not is_free(consistency)
-        check_consistency(consistency)
-        wire_dtype = checked_wire_dtype(wire_dtype)
-        check_combination(consistency, exchange, wire_dtype)
-        checkpoints = CheckpointOptions(
-            checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR),
-            checkpoint_interval,
-            checkpoints_to_keep,
-        )
-        stall_timeout = _stall_timeout(stall_timeout)
-        check_on_stall(on_stall)
-        config = _chief_of(cluster)
-        # How many devices the workers have is known once they are connected.
-        for_workers(consistency, len(config.cluster.worker))
-        min_workers = min_workers_of(min_workers, len(config.cluster.worker))
-        MEMBERSHIP.check_none()
-        # Before TensorFlow connects: this wait has a deadline and names missing
-        # servers.
-        absent = servers.wait_for_servers(config.cluster, startup_timeout, min_workers)
-        MEMBERSHIP.joined(self)
-        self._gates = Gates(self, timeline)
-        self.activity = Activity(len(config.cluster.worker))
-        self.servers = servers.servers_of(config.cluster)
-        self.presence = presence = Presence(
-            self.servers, absent, min_workers, _tf.connect_to_workers
-        )
-        self.watchdog = Watchdog(
-            self.servers,
-            self.activity,
+        settings = settings_of(
+            cluster,
+            placement,
+            partitioner,
+            startup_timeout,
+            min_workers,
             stall_timeout,
             on_stall,
-            not_waited_for=lambda: presence.not_waited_for,
+            checkpoint_dir,
+            checkpoint_interval,
+            checkpoints_to_keep,
+            exchange,
+            consistency,
+            wire_dtype,
+            timeline,
         )
-        # Not at exit: the watchdog must also catch a process that hangs while exiting.
-        weakref.finalize(self, self.watchdog.stop).atexit = False
-        tell_of_lost_variables("ParameterServerStrategy")
-        with self.activity.call():
-            self._connect(config, partitioner, placement)
-            here = {
-                task: address
-                for task, address in self.servers.items()
-                if task.job == "worker" and task not in self.presence.away
-            }
-            have_workers_reach_ps(here, len(config.cluster.ps), startup_timeout)
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
-        if self.num_replicas > self.num_workers:
-            devices = [each.device for each in self.replicas]
-            _tf.run_on_devices(self._coordinator, devices)
-        self._step_counter = StepCounter(self, presence)
-        self._in_flight = InFlight(
-            self._coordinator,
-            MESSAGES_PER_WORKER * self.num_replicas,
-            Patience(self._coordinator, self.activity, self.watchdog.check),
-        )
-        # On TensorFlow's shared executor, each worker's thread would wait after every
-        # step for what a slow worker has pending: 3 of 4 workers kept 83% of their
-        # speed.
-        _tf.give_workers_own_executors(self._coordinator)
-        _tf.observe_workers(
-            self._coordinator, self.activity.begun, _weakly(self._ended)
-        )
-        self.checkpoints = checkpoints
-        self.exchange = exchange
-        self.wire_dtype = wire_dtype
-        self.exchanges = Exchanges(self.num_replicas)
-        self.caches = Caches(self)
-        self._in_flight.collect = self.caches.flush
-        self._consistency = for_workers(consistency, self.num_replicas)
-        self.fit_driver = ParameterServerDriver(self, self._in_flight, checkpoints)
-        shorten_the_coordinators_log()
-        print_records_once()
-        if presence.is_elastic:
-            late = {task.index for task in presence.away}
-            _tf.recover_workers_one_by_one(
-                self._coordinator, self.activity.worker_of, presence.rejoin, late
-            )
-        if presence.away:
-            _log.warning("%s", presence.describe())
+        self.checkpoints = settings.checkpoints
+        self.exchange, self.wire_dtype = settings.exchange, settings.wire_dtype
+        # A second strategy fails at once, and not after a wait for servers.
+        MEMBERSHIP.check_none()
+        watched = watched_cluster(settings)
+        self._connect(settings, watched)
+        parts = parts_of(self, settings, watched)
+        self._step_counter, self.coordinator = parts.step_counter, parts.coordinator
+        self.in_flight, self.fit_driver = parts.in_flight, parts.fit_driver
+        self.gates, self.caches = parts.gates, parts.caches
+        self.exchanges = parts.exchanges
+        self._parts = parts
+        # By replicas now, of which a worker with several GPUs has several.
+        self._consistency = for_workers(settings.consistency, self.num_replicas)
+        self._measures = settings.measures
 
     @property
     def replicas_here(self) -> frozenset[int]:
@@ -266,45 +175,40 @@ class ParameterServerStrategy(
         here = (i for i, each in enumerate(self.replicas) if each.worker not in away)
         return frozenset(here) - self.activity.lost
 
-    def _ended(self, replica: int, is_over: bool) -> None:
-        self.activity.ended(replica, is_over)
-        if not is_over:
-            self._gates.leave(replica)
-            self.caches.lose(replica)
-            self._in_flight.worker_lost(replica)
-
-    def _connect(
-        self,
-        config: tf_config.TFConfig,
-        partitioner: Callable[..., Any] | None,
-        placement: Placement | None,
-    ) -> None:
+    def _connect(self, settings: Settings, watched: WatchedCluster) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
-        spinning.configure_this_process()
-        self._resolver = resolver_of(config, self.presence.away)
-        super().__init__(self._resolver, variable_partitioner=partitioner)
-        status.publish_here(config)
-        # TensorFlow's constructor makes its own `extended` and takes no other, so it is
-        # replaced here. Nothing has created a variable yet.
-        self._extended = ParameterServerExtended(
-            self, self._resolver, config.cluster, partitioner, placement
-        )
-        self.activity.worker_of = [each.worker for each in self.replicas]
+        # Even if this fails: TensorFlow cannot be asked to connect a process twice.
+        MEMBERSHIP.joined(self)
+        self.servers, self.activity = watched.servers, watched.activity
+        self.presence, self.watchdog = watched.presence, watched.watchdog
+        # Not at exit: the watchdog must also catch a process that hangs while exiting.
+        weakref.finalize(self, self.watchdog.stop).atexit = False
+        tell_of_lost_variables("ParameterServerStrategy")
+        config, partitioner = settings.config, settings.partitioner
+        with self.activity.call():
+            spinning.configure_this_process()
+            self._resolver = resolver_of(config, self.presence.away)
+            super().__init__(self._resolver, variable_partitioner=partitioner)
+            status.publish_here(config)
+            # TensorFlow's constructor makes its own `extended` and takes no other, so it
+            # is replaced here. Nothing has created a variable yet.
+            self._extended = ParameterServerExtended(
+                self, self._resolver, config.cluster, partitioner, settings.placement
+            )
+            # TensorFlow's coordinator counts replicas, and the launcher knows of
+            # workers.
+            self.activity.worker_of = [each.worker for each in self.replicas]
+            here = {
+                task: address
+                for task, address in self.servers.items()
+                if task.job == "worker" and task not in self.presence.away
+            }
+            have_workers_reach_ps(here, self.num_ps, settings.startup_timeout)
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
         """The cluster and this process's task in it."""
         return self._resolver
-
-    @property
-    def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """The coordinator that sends steps to the workers."""
-        return self._coordinator
-
-    @property
-    def in_flight(self) -> InFlight:
-        """The steps of `fit`, `evaluate` and `predict` that are in flight."""
-        return self._in_flight
 
     @property
     def consistency(self) -> Consistency:
@@ -332,14 +236,9 @@ class ParameterServerStrategy(
         self._measures = True
 
     @property
-    def gates(self) -> Gates:
-        """Where the steps of each policy take their turns."""
-        return self._gates
-
-    @property
     def gate(self) -> Gate | None:
         """Where the steps of the current policy take their turns, if they do."""
-        return self._gates.of(self._consistency) if self._measures else None
+        return self.gates.of(self._consistency) if self._measures else None
 
     def staleness_report(self) -> StalenessReport:
         """Reports how stale the training steps of `fit` were, and how long they waited.
@@ -350,7 +249,7 @@ class ParameterServerStrategy(
             RuntimeError: If nothing was counted: no step has run, or the strategy was
                 given no policy.
         """
-        report = self._gates.report()
+        report = self.gates.report()
         if report is None:
             raise RuntimeError(
                 "no step was counted. Train first, under a strategy with a policy, such "
@@ -373,7 +272,7 @@ class ParameterServerStrategy(
             return noted
         return WhenChangedReport(
             sum(self.worker_report().steps),
-            moves_of(self._extended.existing_variables()),
+            moves_of(self._extended.placed.existing()),
             noted.set,
             noted.in_each_step,
         )
@@ -469,50 +368,4 @@ class ParameterServerStrategy(
 
     def placement_report(self) -> PlacementReport:
         """Reports where every variable that still exists lives."""
-        return PlacementReport(self.num_ps, self._extended.placed_variables())
-
-
-def _weakly(method: Callable[[int, bool], None]) -> Callable[[int, bool], None]:
-    """Returns a function that calls a method while its object is there."""
-    # The threads of the workers hold on to what they call, and must not to a strategy.
-    reference = weakref.WeakMethod(method)
-
-    def call(replica: int, is_over: bool) -> None:
-        if (there := reference()) is not None:
-            there(replica, is_over)
-
-    return call
-
-
-def _stall_timeout(given: float | None) -> float:
-    """Returns the timeout from the user or the launcher, or 120 seconds.
-
-    Raises:
-        ValueError: If it is not a positive number.
-    """
-    text = os.environ.get(contract.STALL_TIMEOUT, "120")
-    try:
-        seconds = float(text) if given is None else given
-    except ValueError:
-        raise ValueError(
-            f"{contract.STALL_TIMEOUT} must be a time > 0 seconds; received {text!r}"
-        ) from None
-    if not seconds > 0:
-        raise ValueError(f"stall_timeout must be > 0 seconds; received {seconds!r}")
-    return seconds
-
-
-def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    cluster = config_of(cluster, "--num_ps=2 --num_workers=2")
-    if not cluster.cluster.has_parameter_servers:
-        raise tf_config.ClusterError(
-            "ParameterServerStrategy needs a cluster with a ps, a worker and a chief; "
-            f"received the jobs {', '.join(cluster.cluster.as_dict())}"
-        )
-    if cluster.task.job != "chief":
-        raise tf_config.ClusterError(
-            "ParameterServerStrategy runs on the chief alone; this task is "
-            f"{cluster.task}. A ps or a worker runs `python -m tfdist.server`, which "
-            "`python -m launch.task` and `python -m launch.local` start for you"
-        )
-    return cluster
+        return PlacementReport(self.num_ps, self._extended.placed.report())

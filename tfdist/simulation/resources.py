@@ -135,7 +135,7 @@ class Resources:
                     taken[resource] = taken.get(resource, 0.0) + rate
         return taken
 
-    def settle(self) -> None:
+    def advance(self) -> None:
         """Brings `Resource.used` up to the present time."""
         for pool in self._apart():
             pool.advance()

@@ -22,7 +22,7 @@ _left_to_keras: contextvars.ContextVar[bool] = contextvars.ContextVar(
 )
 
 
-def leaving_updates_to_keras(step: Callable[..., Any]) -> Callable[..., Any]:
+def without_fused_updates(step: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps what traces a step whose updates are to be computed on copies of variables.
 
     A fused kernel cannot be: it wants the variable itself.
@@ -81,7 +81,7 @@ def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bo
         use_locking=True,
     )
     for written in (weight, *wholes.values()):
-        written.forget_view()
+        written.invalidate_read()
     return True
 
 

@@ -170,11 +170,11 @@ class PartitionedVariable:
         index = narrowing.shard_seen()
         return None if index is None else self._shards[index]
 
-    def forget_view(self) -> None:
+    def invalidate_read(self) -> None:
         """Has the next read ask the ps: this step has written what it sees of it."""
         self._view = None
         if (seen := self._seen()) is not None:
-            seen.forget_view()
+            seen.invalidate_read()
 
     def read_value(self) -> tf.Tensor:
         """Reads the whole, or the shard that an update is narrowed to."""

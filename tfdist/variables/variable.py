@@ -81,7 +81,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         """Whether it is a slot of an optimizer."""
         return self._beside is not None
 
-    def forget_view(self) -> None:
+    def invalidate_read(self) -> None:
         """Has the next read ask the ps: this step has written the variable."""
         self._view = None
         if tf.executing_eagerly():
@@ -122,7 +122,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         result = tf.convert_to_tensor(self)[place]
 
         def assign(value: Any, name: str | None = None) -> Any:
-            self.forget_view()
+            self.invalidate_read()
             return self._v[place].assign(value, name)
 
         result.assign = assign
@@ -169,7 +169,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         """
         # The write makes the view stale, also where the lines below raise.
         view, rows = self._current_view(), self._rows_seen()
-        self.forget_view()
+        self.invalidate_read()
         if view is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
             with tf.device(value.device):
@@ -194,7 +194,7 @@ class ParameterServerVariable(_tf.CachingVariable):
 
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Adds to the value under the variable's lock."""
-        self.forget_view()
+        self.invalidate_read()
         rows = self._rows_seen()
         if rows is not None:
             return self.scatter_add(self._slices(delta, rows))
@@ -202,7 +202,7 @@ class ParameterServerVariable(_tf.CachingVariable):
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         """Subtracts from the value under the variable's lock."""
-        self.forget_view()
+        self.invalidate_read()
         rows = self._rows_seen()
         if rows is not None:
             return self.scatter_sub(self._slices(delta, rows))
@@ -236,7 +236,7 @@ class ParameterServerVariable(_tf.CachingVariable):
     ) -> None:
         # The op that `tf.Variable.scatter_add` uses takes the lock shared: workers
         # that add to one row at the same time lose some of it.
-        self.forget_view()
+        self.invalidate_read()
         op(
             ref=self.handle,
             indices=tf.expand_dims(delta.indices, -1),
@@ -271,7 +271,7 @@ def each_row_once(
 # The base class passes these methods to the variable on the ps, past the view.
 def _forgetting_the_view(method: str) -> Callable[..., Any]:
     def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
-        self.forget_view()
+        self.invalidate_read()
         return getattr(self._v, method)(*args, **kwargs)
 
     write.__name__ = method

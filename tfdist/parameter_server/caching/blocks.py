@@ -30,12 +30,7 @@ class Block:
 
 
 def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
-    """Returns the placeholders of what a worker keeps of the variables of a step.
-
-    Args:
-        handles: Those of which it could have a copy, by their placeholders.
-        known: The strategy's variables among them.
-    """
+    """Returns the placeholders of what a worker keeps of the variables of a step."""
     variables = {id(each.handle): each for each in known}
     weights = {
         id(variable.handle)
@@ -54,13 +49,7 @@ def blocks_of(
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
 ) -> list[Block]:
-    """Returns the blocks that the variables of a step make.
-
-    Args:
-        variables: What `kept` has chosen.
-        handles: Their handles, by their placeholders.
-        known: The strategy's variables with their names.
-    """
+    """Returns the blocks that the variables make which `kept` has chosen."""
     owners = {id(variable.handle): (variable, name) for variable, name in known}
     of_index = [owners[id(handles[each.placeholder])] for each in variables]
     slots: dict[int, list[int]] = {}

@@ -1,5 +1,10 @@
-"""Steps on blocks and rows that a worker keeps, of which some move before each step."""
+"""Steps on blocks and rows that a worker keeps, of which some move before each step.
 
+What the workers have kept back goes to the ps before anything else reads it: `Caches`.
+"""
+
+import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +21,8 @@ from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
 from tfdist.parameter_server.step_graph.step_graph import StepGraph, captures_of
+
+_log = logging.getLogger("tfdist")
 
 
 class CachedSteps:
@@ -47,7 +54,7 @@ class CachedSteps:
         self._learning_rate = learning_rate
         self._function = step.function
         captured = [outside for outside, _ in step.function.graph.captures]
-        known = strategy.extended.of_handles(captured)
+        known = strategy.extended.placed.of_handles(captured)
         variables = [variable for variable, _ in known]
         self._tables: list[Table] = []
 
@@ -66,6 +73,7 @@ class CachedSteps:
         ]
         self._names = {id(variable.handle): name for variable, name in known}
         key = [id(local.captured[each]) for each in self._placeholders]
+        # Batches of another structure have another step, and must find the same values.
         self.first: CachedSteps = others.setdefault(tuple(key), self)
         self.kept: Kept
         self.kept_tables: Kept
@@ -78,6 +86,8 @@ class CachedSteps:
         with strategy.scope():
             traced = tf.function(self._forget, autograph=False)
             self.flush = traced.get_concrete_function()
+        # It takes an empty vector for one of the size that a branch needs: see
+        # `_restored`.
         _tf.leave_out_constant_folding(self.flush)
 
     @property
@@ -127,15 +137,10 @@ class CachedSteps:
     def around(
         self, run: Callable[[State, Sequence[tf.Tensor]], tuple[Any, State]]
     ) -> Any:
-        """Adds steps to the function being traced.
+        """Adds steps to the function being traced, and returns their result.
 
-        Args:
-            run: Takes the values that the worker has kept and the handles of what it has
-                kept of tables, adds the steps, and returns their result and the values
-                that the worker is to keep.
-
-        Returns:
-            The result.
+        `run` takes the values that the worker has kept and the handles of what it has kept of
+        tables; it returns the result and the values that the worker is to keep.
         """
         handles, of_tables = self.kept.handles(), self.kept_tables.handles()
         self.kept_tables.prepare(of_tables)
@@ -146,12 +151,7 @@ class CachedSteps:
     def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Any, State]:
         """Adds one step, before which blocks and rows move, to the function being traced.
 
-        Args:
-            batch: The tensors of its batch.
-            kept: What the worker keeps, by `specs`.
-
-        Returns:
-            The result, and the values that the worker keeps then.
+        Takes what the worker keeps, by `specs`, and returns it with the result as it is then.
         """
         captured = captures_of(self._function)
         handles = self._local.handles(captured)
@@ -175,6 +175,8 @@ class CachedSteps:
             for table, of_table in zip(self._tables, of_tables, strict=True)
             for name, handle in table.local_handles(of_table).items()
         }
+        # A lookup finds the worker's own table by the handle that stands for that on
+        # the ps.
         captured = [own.get(name, handle) for name, handle in handles.items()]
         result, after = self._local.compute(batch, captured, values, ids)
         states = [
@@ -225,6 +227,56 @@ class CachedSteps:
             for table in self._tables
         ]
         return states, steps, of_tables
+
+
+class Caches:
+    """What the workers of a strategy keep."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self._used: dict[int, CachedSteps] = {}
+
+    def use(self, steps: CachedSteps) -> None:
+        """Notes that such steps were sent to workers, which may keep changes back."""
+        self._used[id(steps.first)] = steps.first
+
+    def flush(self) -> None:
+        """Collects what every worker has kept back, and waits for it.
+
+        Cost: a message to each worker; from each, what has changed.
+
+        Raises:
+            tf.errors.OpError: If a ps cannot be reached.
+            StalledError: If a worker does not answer.
+        """
+        if not self._used:
+            return
+        used = list(self._used.values())
+        # Those that are under way keep back changes after this.
+        if not self._strategy.in_flight.under_way():
+            self._used = {}
+        for steps in used:
+            here = self._strategy.replicas_here
+            outputs = _tf.run_on_workers(self._strategy.coordinator, steps.flush, here)
+            for index, output in outputs.items():
+                self._strategy.in_flight.wait_until(
+                    functools.partial(_tf.has_run, output)
+                )
+                if _tf.was_lost(output):
+                    self._warn(index)
+
+    def lose(self, replica: int) -> None:
+        """Warns if a replica that is lost may have kept changes back."""
+        if self._used:
+            self._warn(replica)
+
+    def _warn(self, replica: int) -> None:
+        _log.warning(
+            "worker %s was lost, and with it the changes that it had kept back: of each "
+            "weight those of at most max_age=%s of its steps",
+            self._strategy.replicas[replica].name,
+            getattr(self._strategy.exchange, "max_age", "?"),
+        )
 
 
 def _of_spec(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:

@@ -18,7 +18,7 @@ def bound(threshold: Any, learning_rate: Any, norm: Any) -> Any:
 
     Args:
         threshold: In learning rates.
-        learning_rate: Of the optimizer, now.
+        learning_rate: The optimizer's rate now.
         norm: The Euclidean norm of the block when it last moved.
     """
     return threshold * learning_rate * norm

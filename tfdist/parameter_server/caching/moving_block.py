@@ -42,13 +42,9 @@ class BlockState(NamedTuple):
 class MovingBlock:
     """A block, and the operations that move it.
 
-    Args:
-        block: The block.
-        variables: Those of the step of which workers have copies.
-
     Attributes:
         block: The block.
-        placeholders: Of the weight and its slots.
+        placeholders: Those of the weight and its slots.
     """
 
     def __init__(self, block: Block, variables: Sequence[LocalVariable]) -> None:
@@ -81,17 +77,7 @@ class MovingBlock:
         rate: tf.Tensor,
         exchange: WhenChanged,
     ) -> BlockState:
-        """Adds what moves the block if it is due.
-
-        Args:
-            state: What the worker has of it.
-            handles: The handles on the ps, by placeholders.
-            rate: The learning rate.
-            exchange: When it moves.
-
-        Returns:
-            What the worker has of it then.
-        """
+        """Adds what moves the block if it is due; returns what the worker has of it."""
         weight, counts = self._weight, self.block.counts
         total = counts.read()[_CHANGE]
         own = _norm(state.value - state.base)
@@ -121,6 +107,7 @@ class MovingBlock:
         def same() -> tuple[tf.Tensor, ...]:
             return state.value, state.base, state.seen, state.age
 
+        # A branch of the worker alone: both sides are on it by now.
         now, base, seen, age = tf.cond(fetches, fetched, same)
         now.set_shape(weight.shape)
         base.set_shape(weight.shape)
@@ -160,6 +147,7 @@ class MovingBlock:
 
 def _norm(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the Euclidean norm, a float64."""
+    # The square of a half overflows early.
     wide = tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
     return tf.cast(tf.sqrt(2.0 * tf.nn.l2_loss(wide)), tf.float64)
 

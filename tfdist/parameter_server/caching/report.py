@@ -8,7 +8,7 @@ class BlockMoves:
     """How often a block has moved.
 
     Attributes:
-        name: Of the weight.
+        name: The weight's name.
         size: Its bytes; of a table, those of a row.
         fetched: How often a worker has fetched it, or one of its rows.
         pushed: How often a worker has sent a change of it, or of one of its rows.

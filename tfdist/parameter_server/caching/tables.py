@@ -78,23 +78,21 @@ class Table:
     ) -> None:
         """Adds what moves the rows that a step looks up, of those that are due.
 
-        Args:
-            rows: Which it looks up, integers of any shape.
-            handles: Of what the worker keeps, as `specs` has it.
-            own_handles: The handles on the ps, by placeholders.
-            now: How many steps the worker has run with what it keeps.
-            rate: The learning rate.
-            exchange: When a row moves.
+        The worker's `handles` are as `specs` has them; `own_handles` are those on the ps, and `now`
+        is how many steps the worker has run with what it keeps.
         """
         weight, *slots = self.variables
         value, base, seen, stamp, *of_slots = handles
         specs = self.specs
+        # Each row once: of two updates of a row, a scatter may keep either.
         rows = tf.cast(tf.unique(tf.reshape(rows, [-1])).y, tf.int32)
         stamps = _gather(stamp, rows, specs[3])
         before = _gather(base, rows, weight)
         change = _gather(value, rows, weight) - before
         own = _norms(change)
         total = self.counts.at(rows)
+        # Stamps count from 1: a worker begins with zeros, so 0 is a row that it never
+        # had.
         is_warm = stamps > 0
         is_due = decision.is_due(
             own,
@@ -169,13 +167,7 @@ def tables_of(
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
 ) -> list[Table]:
-    """Returns the tables of a step of which workers keep rows.
-
-    Args:
-        lookups: How the step uses variables by their rows.
-        handles: The handles of all variables, by their placeholders in the step.
-        known: The strategy's variables with their names.
-    """
+    """Returns the tables of a step of which workers keep rows."""
     placeholders = {id(handle): name for name, handle in handles.items()}
     # Whatever the order in which a step uses them.
     of_step = [

@@ -34,12 +34,7 @@ class Kept:
         handles: Sequence[tf.Tensor],
         otherwise: Callable[[], Sequence[tf.Tensor]],
     ) -> list[tf.Tensor]:
-        """Returns the tensors.
-
-        Args:
-            handles: As `handles` has returned them for the same function.
-            otherwise: Returns what to begin with.
-        """
+        """Returns the tensors, or what `otherwise` returns, to begin with."""
 
         def kept() -> list[tf.Tensor]:
             return [
@@ -47,6 +42,8 @@ class Kept:
                 for handle, spec in zip(handles, self._specs, strict=True)
             ]
 
+        # To read a variable that is not there yet is an error, also if nobody uses the
+        # value.
         tensors: list[tf.Tensor] = tf.cond(
             _are_here(handles), kept, lambda: list(otherwise())
         )

@@ -10,7 +10,7 @@ from tfdist.parameter_server.consistency.policy import Gradient, Phase, State, S
 
 @dataclass(frozen=True)
 class BoundedStaleness:
-    """Lets a step write only while few others have written since it began to read.
+    """A step writes only while few others have written since it began to read.
 
     The *staleness* of a step is the number of steps of other workers that have been let
     write between the start of the step, before it reads any weight, and its own write. It

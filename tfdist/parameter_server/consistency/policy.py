@@ -122,5 +122,6 @@ def for_workers(policy: Any, num_workers: int) -> Any:
     Raises:
         ValueError: If it cannot work with so few.
     """
+    # A policy of the user need not know how many workers there are.
     resolve = getattr(policy, "for_workers", None)
     return policy if resolve is None else resolve(num_workers)

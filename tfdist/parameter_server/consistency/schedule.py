@@ -76,6 +76,7 @@ class Schedule:
     def _release(self) -> Released:
         released = Released()
         may_write = getattr(self.policy, "may_write", _always)
+        # Writes first: whoever starts afterwards reads what they have written.
         for step in list(self.state.in_phase(Phase.READY)):
             if may_write(step, self.state):
                 self._write(step, released)
@@ -90,6 +91,8 @@ class Schedule:
         self._change(
             step.worker,
             phase=Phase.COMPUTING,
+            # A write under way may reach a ps before or after this step reads: it
+            # counts as later.
             began=self.state.written - writing,
             round=self.state.round,
         )

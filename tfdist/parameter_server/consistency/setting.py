@@ -6,7 +6,7 @@ from typing import Any
 from tf_config import contract
 from tfdist.parameter_server.consistency.asynchronous import Asynchronous
 from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
-from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 
 
 def policy_of(text: str) -> Any:
@@ -18,8 +18,8 @@ def policy_of(text: str) -> Any:
     Synchronous(backup_workers=1, replicas_to_aggregate=None)
 
     Args:
-        text: `asynchronous`, `bounded:STALENESS`, `synchronous`, `synchronous:BACKUPS`
-            or `synchronous:auto`.
+        text: `asynchronous`, `bounded:STALENESS`, `synchronous` or
+            `synchronous:BACKUPS`.
 
     Raises:
         ValueError: If it names none.
@@ -31,8 +31,6 @@ def policy_of(text: str) -> Any:
         return BoundedStaleness(int(argument))
     if text == contract.SYNCHRONOUS:
         return Synchronous()
-    if name == contract.SYNCHRONOUS and argument == AUTO:
-        return Synchronous(AUTO)
     if name == contract.SYNCHRONOUS and argument.isdecimal():
         return Synchronous(int(argument))
     raise ValueError(contract.unknown_policy(text))
@@ -55,9 +53,7 @@ def setting_of(policy: Any, num_workers: int) -> str:
             return contract.ASYNCHRONOUS
         return f"{contract.BOUNDED}:{policy.max_staleness}"
     if isinstance(policy, Synchronous):
-        if policy.backup_workers == AUTO:
-            return f"{contract.SYNCHRONOUS}:{AUTO}"
-        backups = int(policy.backup_workers)
+        backups = policy.backup_workers
         if policy.replicas_to_aggregate in (None, num_workers - backups):
             return contract.SYNCHRONOUS + (f":{backups}" if backups else "")
     return repr(policy)

@@ -1,12 +1,9 @@
 """Rounds: the gradients of several workers make one update. Pure."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tfdist.parameter_server.consistency.numbers import count_of
 from tfdist.parameter_server.consistency.policy import Gradient, State, Step
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -32,33 +29,22 @@ class Synchronous:
     reads from and writes to the others, and each message to a worker has one step.
 
     Args:
-        backup_workers: How many of the workers a round does not wait for; or "auto", to
-            choose it after each epoch from the measured times of steps, by
-            `tfdist.parameter_server.consistency.backup_choice`. The first epoch under
-            "auto" waits for all. The logs have the number as `backup_workers`.
+        backup_workers: How many of the workers a round does not wait for.
         replicas_to_aggregate: How many gradients make an update. By default, those of all
-            workers but the backups. Not with "auto".
+            workers but the backups.
 
     Raises:
         TypeError: If a number is not an integer.
         ValueError: If it is out of range.
     """
 
-    backup_workers: int | str = 0
+    backup_workers: int = 0
     replicas_to_aggregate: int | None = None
 
     def __post_init__(self) -> None:
         owner = "Synchronous"
-        if self.backup_workers != AUTO:
-            if isinstance(self.backup_workers, str):
-                raise ValueError(
-                    'backup_workers of Synchronous is a whole number from 0, or "auto"; '
-                    f"received {self.backup_workers!r}"
-                )
-            backups = count_of(
-                owner, "backup_workers", self.backup_workers, 0, ', or "auto"'
-            )
-            object.__setattr__(self, "backup_workers", backups)
+        backups = count_of(owner, "backup_workers", self.backup_workers, least=0)
+        object.__setattr__(self, "backup_workers", backups)
         if self.replicas_to_aggregate is not None:
             enough = self.replicas_to_aggregate
             enough = count_of(owner, "replicas_to_aggregate", enough, least=1)
@@ -70,20 +56,13 @@ class Synchronous:
         Raises:
             ValueError: If the cluster has too few workers.
         """
-        given: Any = self.backup_workers
-        backups = 0 if given == AUTO else given
+        backups = self.backup_workers
         if backups >= num_workers:
             raise ValueError(
                 f"backup_workers={backups} leaves no worker of {num_workers} whose "
                 f"gradient counts; it can be at most {num_workers - 1}"
             )
         enough = self.replicas_to_aggregate
-        if given == AUTO and enough not in (None, num_workers):
-            raise ValueError(
-                'backup_workers="auto" of Synchronous chooses how many gradients make an '
-                f"update; received replicas_to_aggregate={enough} besides. Leave one of "
-                "them out"
-            )
         if enough is None:
             enough = num_workers - backups
         if enough + backups > num_workers:

@@ -1,4 +1,7 @@
-"""Where the batches of a function come from: its only argument."""
+"""Where the batches of a function come from: its only argument.
+
+The chief sends batches or leases, as rows; an endless dataset is read by the worker.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,9 +11,10 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit import message
+from tfdist.parameter_server.fit.leased_batches import LeasedBatches
 
 
-class BatchSource(ABC):
+class Source(ABC):
     """Takes batches out of a function's argument, while the function is traced.
 
     Args:
@@ -38,13 +42,8 @@ class BatchSource(ABC):
         """Returns the tensors of a step's batch."""
 
 
-class RowSource(BatchSource):
-    """The batches themselves, as rows.
-
-    Args:
-        structure: The structure of each batch.
-        tickets: The specs of what follows each batch.
-    """
+class RowSource(Source):
+    """The chief's batches, as rows; tickets may follow each batch."""
 
     def __init__(
         self, structure: BatchStructure, tickets: Sequence[tf.TensorSpec] = ()
@@ -52,9 +51,13 @@ class RowSource(BatchSource):
         super().__init__(structure)
         self._tickets = tickets
 
+    @property
+    def _row_specs(self) -> list[tf.TensorSpec]:
+        return message.tensor_specs(self.structure)
+
     def spec(self, steps: int) -> tf.TypeSpec:
         """Returns the spec of a matrix of strings."""
-        width = len(message.row_specs(self.structure)) + len(self._tickets)
+        width = len(self._row_specs) + len(self._tickets)
         return tf.TensorSpec([steps, width], tf.string)
 
     def part(self, argument: Any, first: Any, steps: int) -> Any:
@@ -64,19 +67,36 @@ class RowSource(BatchSource):
     def tensors(self, argument: Any, step: Any) -> list[tf.Tensor]:
         """Returns the tensors of a row."""
         row = argument[step]
-        return message.tensors_from_row(self.structure, row) + [
-            tf.ensure_shape(tf.io.parse_tensor(row[-1], spec.dtype), spec.shape)
-            for spec in self._tickets
-        ]
+        of_row = [_parsed(row[i], spec) for i, spec in enumerate(self._row_specs)]
+        return self._read(of_row) + [_parsed(row[-1], spec) for spec in self._tickets]
+
+    def _read(self, of_row: list[tf.Tensor]) -> list[tf.Tensor]:
+        return of_row
 
 
-class IteratorSource(BatchSource):
-    """A worker's iterator, which yields a batch per step.
+class LeaseSource(RowSource):
+    """Leases as rows, by which the worker reads the batches."""
 
-    Args:
-        structure: The structure of each batch.
-        iterator_spec: The spec of the iterator.
-    """
+    structure: LeasedBatches
+
+    @property
+    def _row_specs(self) -> list[tf.TensorSpec]:
+        return message.tensor_specs(self.structure.lease)
+
+    def _read(self, of_row: list[tf.Tensor]) -> list[tf.Tensor]:
+        return self.structure.read(of_row)
+
+
+def source_of_rows(
+    structure: BatchStructure, tickets: Sequence[tf.TensorSpec]
+) -> RowSource:
+    """Returns the source of batches whose rows have this structure."""
+    is_leased = isinstance(structure, LeasedBatches)
+    return (LeaseSource if is_leased else RowSource)(structure, tickets)
+
+
+class IteratorSource(Source):
+    """A worker's iterator, which yields a batch per step."""
 
     def __init__(self, structure: BatchStructure, iterator_spec: tf.TypeSpec) -> None:
         super().__init__(structure)
@@ -96,3 +116,8 @@ class IteratorSource(BatchSource):
         """Returns the tensors of the next batch."""
         del step
         return message.tensors_of(self.structure, next(argument))
+
+
+def _parsed(string: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    # `parse_tensor` returns an unknown shape, and layers need the rank.
+    return tf.ensure_shape(tf.io.parse_tensor(string, spec.dtype), spec.shape)

@@ -33,7 +33,7 @@ _SECONDS_FOR_A_STEP = 10.0
 _SECONDS_FOR_STEPS = 2.0
 _SECONDS_FOR_A_LOOK = 0.05  # At what else may have ended a wait for the ps.
 # How long a failed `fit` waits for the checkpoint that is being written.
-_SETTLE_SECONDS = 30.0
+_DRAIN_SECONDS = 30.0
 
 
 @dataclass
@@ -56,16 +56,7 @@ class Progress:
 
 
 class Checkpoints:
-    """Writes a checkpoint whenever one is due.
-
-    Args:
-        options: How often to write a checkpoint.
-        in_flight: The steps in flight.
-        store: The directory of this `fit`.
-        model: The Keras model, built in the scope of the strategy.
-        progress: The progress of `fit`, which the caller keeps up to date.
-        changes: The state of the callbacks.
-    """
+    """Writes a checkpoint whenever one is due."""
 
     def __init__(
         self,
@@ -118,13 +109,7 @@ class Checkpoints:
         self._write(self._put_back(self._snapshot(position), late))
 
     def _put_back(self, snapshot: Snapshot, late: list[tuple[Any, int]]) -> Snapshot:
-        """Returns the snapshot with the batches of late steps put back.
-
-        Args:
-            snapshot: The snapshot.
-            late: The functions that have not finished: the argument and the number of
-                steps of each.
-        """
+        """Returns the snapshot with the batches of late functions put back."""
         if not late:
             return snapshot
         position = snapshot.position
@@ -193,9 +178,9 @@ class Checkpoints:
             while not has_read.wait(_SECONDS_FOR_A_LOOK) and self._writer.busy:
                 self._in_flight.check()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""
         # In a stall, the ps that writes may be the task that does not respond.
         stalls = self._in_flight.stalls
-        if not self._writer.wait(0.0 if stalls else _SETTLE_SECONDS):
+        if not self._writer.wait(0.0 if stalls else _DRAIN_SECONDS):
             _log.warning("abandoned a checkpoint that was still being written")

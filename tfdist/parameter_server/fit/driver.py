@@ -32,12 +32,12 @@ from tfdist.parameter_server.fit.feed import FedDataset
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.measured_pipeline import measured_pipeline
-from tfdist.parameter_server.fit.pace import Pace
+from tfdist.parameter_server.fit.pace import Pace, StepTime
+from tfdist.parameter_server.fit.predictions import WorkerPredictions
 from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
 from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
-from tfdist.parameter_server.fit.step_time import StepTime
-from tfdist.parameter_server.fit.steps import WorkerPredictions, WorkerSteps
+from tfdist.parameter_server.fit.steps import WorkerSteps
 from tfdist.parameter_server.fit.train_steps import TrainSteps
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.placement.link_use import STEPS, LinkUse, Traffic
@@ -51,11 +51,6 @@ _pace: ContextVar[tuple[Pace, bool] | None] = ContextVar("pace", default=None)
 
 class ParameterServerDriver(DefaultDriver):
     """Sends each step to a free worker, and waits only where Keras needs the results.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
-        in_flight: Sends functions to the workers.
-        checkpoints: Where and how often `fit` writes checkpoints.
 
     Attributes:
         fits: How many calls of `fit` have written checkpoints. Each has a directory,
@@ -129,6 +124,7 @@ class ParameterServerDriver(DefaultDriver):
         """Continues `fit` from its checkpoint; waits for pending steps on errors."""
         if method == "fit":
             measure_staleness(self.strategy, arguments)
+        # A callback of `fit` may call `evaluate`.
         outer, self._method = self._method, method
         try:
             # A call within a callback of another one, whose steps are under way.
@@ -142,7 +138,7 @@ class ParameterServerDriver(DefaultDriver):
         except BaseException as error:
             # The user's `except` block may save or read variables, which steps still in
             # flight would change meanwhile.
-            self._in_flight.settle()
+            self._in_flight.drain()
             # A gate is on a ps, and can only be asked if none is lost.
             if lost := error_of_lost_ps(error, self.strategy.servers):
                 raise lost.with_traceback(error.__traceback__) from None
@@ -163,6 +159,7 @@ class ParameterServerDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch."""
         given = callbacks_of(arguments)
+        # `predict` asks for several batches ahead by itself.
         stage = building.STAGES[method] if method != "predict" else None
         pace = None
         if stage is not None and sees_batches(given, stage):
@@ -288,4 +285,4 @@ class ParameterServerDriver(DefaultDriver):
     def join(self) -> None:
         """Waits for all steps in flight, and ends the round of the last ones."""
         self._in_flight.join()
-        self._in_flight.end_round()
+        self._in_flight.rounds.finish()

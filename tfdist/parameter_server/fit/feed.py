@@ -93,6 +93,8 @@ class Feed(Iterator[FedBatch]):
 
     def __del__(self) -> None:
         if self._batches is not None:
+            # The deletion may take as long as TensorFlow's tuner pauses, and the epoch
+            # is over.
             delete_in_background([self.__dict__.pop("_batches")])
 
     def start_at(
@@ -226,14 +228,7 @@ class Feed(Iterator[FedBatch]):
 
 
 class FedDataset:
-    """A dataset for the steps of a cluster. Each iteration starts from its beginning.
-
-    Args:
-        dataset: The dataset, made before or after the process joined the cluster.
-        coordinator: The coordinator of the workers.
-        num_workers: The number of workers.
-        readers: Finds how the workers read it by leases.
-    """
+    """A dataset for the steps of a cluster. Each iteration starts from its beginning."""
 
     def __init__(
         self,
@@ -267,8 +262,9 @@ class FedDataset:
             worker_input = WorkerInput.of(
                 self._dataset, self._coordinator, self._num_workers
             )
-        elif self._leased.followed is not None:
+        elif self._leased.auto_leased is not None:
             otherwise = functools.partial(self._rows_and_structure, not is_by_lease)
+        # The files are noted when the iteration begins: a checkpoint compares them.
         files = None
         if is_by_lease:
             assert self._leased is not None

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -13,8 +12,16 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.liveness import supervision
 from tfdist.liveness.patience import Patience
-from tfdist.liveness.step_error import shortened
 from tfdist.liveness.watchdog import StalledError
+from tfdist.parameter_server.fit.sent_functions import (
+    Explain,
+    NoRounds,
+    RoundsUnderWay,
+    SentFunction,
+    SentFunctions,
+    as_it_is,
+    told,
+)
 
 _log = logging.getLogger("tfdist")
 
@@ -22,32 +29,6 @@ _log = logging.getLogger("tfdist")
 _POLL_SECONDS = 0.005
 _LONGEST_POLL_SECONDS = 0.025
 _SLICE_SECONDS = 0.5
-
-_LAST_BATCH = (
-    "if one of these sizes is that of a batch: the last one may have fewer examples; "
-    "tf.shape(x)[0] is the number in each"
-)
-
-
-Explain = Callable[[tf.errors.OpError], Exception]
-
-
-def as_it_is(error: tf.errors.OpError) -> Exception:
-    """Explains nothing."""
-    return error
-
-
-@dataclass(frozen=True, eq=False)
-class _Function:
-    """A submitted function of some steps; `number` counts submissions from 1."""
-
-    number: int
-    steps: int
-    batches: Any
-    output: Any
-    on_result: Callable[[Any], None]
-    on_end: Callable[[Any], Callable[[], bool]]
-    explain: Explain
 
 
 class InFlight:
@@ -60,17 +41,13 @@ class InFlight:
         limit: The maximum number of functions in flight.
         patience: How long to wait; without it, waits have no deadline, as in
             TensorFlow.
+        collect: Has the workers send what they have kept back, before anything reads it.
 
     Attributes:
         submitted: How many functions have been submitted.
         steps_finished: How many steps are known to have finished.
         stalls: Whether the last wait was given up because training stalled.
-        after_join: What `join` also waits for: the updates of complete rounds.
-        collect: Has the workers send what they have kept back, before anything reads it.
-        end_round: Ends the round of the last steps, and waits for it.
-        worker_lost: Is called, in some thread, with the index of a worker that is lost
-            with its function.
-        after_error: Is called once functions have been cancelled or given up.
+        rounds: The rounds that the functions are part of, if they are.
     """
 
     def __init__(
@@ -78,14 +55,13 @@ class InFlight:
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         limit: int,
         patience: Patience | None = None,
+        collect: Callable[[], None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._patience = patience
+        self.collect = collect
         self.limit = limit
-        self._under_way: list[_Function] = []
-        self._ending: list[_Function] = []
-        # What has ended, and waits for the others of its round.
-        self._ended: list[tuple[_Function, Callable[[], bool]]] = []
+        self._functions = SentFunctions()
         self._newest_result = 0
         self._explain: Explain | None = None
         # The number of the last function that was submitted before a wait was given up.
@@ -94,11 +70,7 @@ class InFlight:
         self.submitted = 0
         self.steps_finished = 0
         self.stalls = False
-        self.after_join: Callable[[], None] = _nothing
-        self.collect: Callable[[], None] = _nothing
-        self.end_round: Callable[[], None] = _nothing
-        self.worker_lost: Callable[[int], None] = _nothing
-        self.after_error: Callable[[], None] = _nothing
+        self.rounds: RoundsUnderWay = NoRounds()
 
     def submit(
         self,
@@ -107,7 +79,7 @@ class InFlight:
         on_result: Callable[[Any], None] = lambda _: None,
         steps: int = 1,
         batches: Any = None,
-        on_end: Callable[[Any], Callable[[], bool]] = lambda _: _yes,
+        on_end: Callable[[Any], Callable[[], bool]] = lambda _: lambda: True,
         explain: Explain = as_it_is,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
@@ -136,38 +108,19 @@ class InFlight:
         self.stalls = False
         self.submitted += 1
         batches = argument if batches is None else batches
-        self._under_way.append(
-            _Function(
-                self.submitted, steps, batches, output, on_result, on_end, explain
-            )
-        )
+        sent = self.submitted, steps, batches, output, on_result, on_end, explain
+        self._functions.under_way.append(SentFunction(*sent))
         return output
 
     @property
     def finished(self) -> int:
         """The number of functions known to have finished, in any order."""
-        return self.submitted - len(self._under_way)
+        return self.submitted - len(self._functions.under_way)
 
     def under_way(self, since: int = 0) -> list[tuple[Any, int]]:
-        """Returns the functions that the weights may not have yet.
-
-        Args:
-            since: How many of the first to leave out: those of an earlier `fit`.
-
-        Returns:
-            The batches of each, and its number of steps.
-        """
-        return [
-            (each.batches, each.steps)
-            for each in sorted(
-                [*self._under_way, *self._unapplied()], key=lambda each: each.number
-            )
-            if each.number > since
-        ]
-
-    def _unapplied(self) -> list[_Function]:
-        self._ended = [each for each in self._ended if not each[1]()]
-        return [function for function, _ in self._ended]
+        """Returns the batches and steps of what the weights may not have, after `since`."""
+        left = self._functions.not_applied(since)
+        return [(each.batches, each.steps) for each in left]
 
     def wait(self, timeout: float, renewed: bool = False) -> None:
         """Waits a limited time for the functions in flight.
@@ -185,7 +138,7 @@ class InFlight:
         deadline, finished = time.monotonic() + timeout, self.finished
         self._take_results()
         while slow := [
-            each for each in self._under_way if each.number > self._outlasted
+            each for each in self._functions.under_way if each.number > self._outlasted
         ]:
             if renewed and self.finished > finished:
                 deadline, finished = time.monotonic() + timeout, self.finished
@@ -195,43 +148,35 @@ class InFlight:
                 return
             _tf.wait_for_result(slow[0].output, min(left, _LONGEST_POLL_SECONDS))
             self._take_results()
-        if not self._under_way:
+        if not self._functions.under_way:
             self.collect()
-            self.after_join()
+            self.rounds.complete()
 
     def _make_room(self) -> None:
         """Waits until fewer than `limit` functions are in flight."""
         self._take_results()
         with self.waiting():
-            while len(self._under_way) >= self.limit:
+            while len(self._functions.under_way) >= self.limit:
                 # Each result has its own event, and nothing waits for any one of
                 # several. So wait for the oldest, which usually finishes first, but
                 # only briefly: if a slow worker has it, others may have finished.
-                oldest = self._under_way[0]
+                oldest = self._functions.under_way[0]
                 seconds = min(_POLL_SECONDS * oldest.steps, _LONGEST_POLL_SECONDS)
                 _tf.wait_for_result(oldest.output, seconds)
                 self.check()
                 self._take_results()
 
     def _take_results(self) -> None:
-        ended = [_tf.wait_for_result(each.output, 0) for each in self._under_way]
-        both = list(zip(self._under_way, ended, strict=True))
-        self._under_way = [function for function, has_ended in both if not has_ended]
-        self._ending = [function for function, has_ended in both if has_ended]
-        for function in self._ending:
+        for function in self._functions.take_ended():
             self._take_result(function)
-        self._ending = []
 
-    def _take_result(self, function: _Function) -> None:
+    def _take_result(self, function: SentFunction) -> None:
         result = self.fetch(function.output, function.explain)
         # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:
             supervision.report_training()
         self.steps_finished += function.steps
-        is_applied = function.on_end(result)
-        if not is_applied():
-            self._unapplied()
-            self._ended.append((function, is_applied))
+        self._functions.keep_until(function, function.on_end(result))
         # Results arrive in any order, and logs must not go back to an earlier step.
         if function.number > self._newest_result:
             self._newest_result = function.number
@@ -242,14 +187,7 @@ class InFlight:
         return nullcontext() if self._patience is None else self._patience.waiting()
 
     def wait_until(self, has_ended: Callable[[float], bool]) -> None:
-        """Waits until something has ended, as long as training makes progress.
-
-        Args:
-            has_ended: Waits for so many seconds, and returns whether it has.
-
-        Raises:
-            StalledError: If training has stalled.
-        """
+        """Waits until something has ended; `has_ended` waits for so many seconds."""
         with self.waiting():
             while not has_ended(_SLICE_SECONDS):
                 self.check()
@@ -268,14 +206,7 @@ class InFlight:
                 raise
 
     def schedule(self, function: Any, argument: Any) -> Any:
-        """Sends a function without waiting; the caller fetches its result.
-
-        Args:
-            function: A `ConcreteFunction`.
-            argument: Its only argument.
-
-        Returns:
-            The remote value of its result, for `fetch`.
+        """Sends a function without waiting, and returns what to `fetch` its result by.
 
         Raises:
             tf.errors.OpError: The error of an earlier function.
@@ -287,11 +218,7 @@ class InFlight:
             raise self._told(error) from None
 
     def fetch(self, output: Any, explain: Explain = as_it_is) -> Any:
-        """Waits for one function, and returns its result.
-
-        Args:
-            output: The remote value of its result.
-            explain: Takes its error if it fails, and returns what to raise.
+        """Waits for the result of one function; its error is what `explain` returns.
 
         Raises:
             tf.errors.OpError: The error of this or another function. No function is in
@@ -324,7 +251,7 @@ class InFlight:
         """
         self.join_functions()
         self.collect()
-        self.after_join()
+        self.rounds.complete()
 
     def join_functions(self) -> None:
         """Waits for every function, and not for the rounds that they are part of.
@@ -350,7 +277,8 @@ class InFlight:
     def _join(self) -> None:
         try:
             if self._patience is not None:
-                self._patience.wait_for_all([each.output for each in self._under_way])
+                under_way = self._functions.under_way
+                self._patience.wait_for_all([each.output for each in under_way])
             self._coordinator.join()
         except StalledError:
             self._give_up()
@@ -361,9 +289,7 @@ class InFlight:
 
     def _told(self, error: Exception) -> Exception:
         explain, self._explain = self._explain or as_it_is, None
-        if not isinstance(error, tf.errors.OpError):
-            return error
-        return explain(shortened(error, _LAST_BATCH))
+        return told(error, explain)
 
     def _give_up(self) -> None:
         self._forget()
@@ -372,15 +298,12 @@ class InFlight:
     def _forget(self) -> None:
         # After an error, the coordinator has cancelled all functions; after a stall,
         # nobody fetches them. Either way they must not count towards `limit`.
-        for each in (*self._ending, *self._under_way):
-            if self._explain is None and _has_failed(each.output):
-                self._explain = each.explain
-        self._under_way.clear()
-        self._ending = []
-        self._ended.clear()
-        self.after_error()
+        if self._explain is None:
+            self._explain = self._functions.explain_failed()
+        self._functions.clear()
+        self.rounds.reset()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits for every function while another error is being raised."""
         if self.stalls:
             return
@@ -393,22 +316,3 @@ class InFlight:
         finally:
             # Rounds that the error has ended are never applied.
             self._forget()
-
-
-def _nothing(*_: Any) -> None:
-    pass
-
-
-def _yes() -> bool:
-    return True
-
-
-def _has_failed(output: Any) -> bool:
-    """Whether a function has failed, and was not cancelled because another one had."""
-    try:
-        _tf.wait_for_result(output, 0) and output.get()
-    except tf.errors.CancelledError:
-        return False
-    except Exception:
-        return True
-    return False

@@ -17,22 +17,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.data import unread
+from tfdist.data import chief_only_reasons
+from tfdist.data.auto_leases import AutoLeased, auto_leased
+from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.data.errors import SourceError
-from tfdist.data.followed import MAX_CONSTANT_BYTES, Followed, followed
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_index import mean_length
 from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles
 from tfdist.data.stamp import Stamp
 from tfdist.data.transformations import above_a_source
-from tfdist.data.unread import OnlyTheChiefReads
-from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.liveness.step_error import saying
+from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
 from tfdist.parameter_server.fit.shared_files import SharedFiles
-from tfdist.parameter_server.step_graph.copies import without_seeds
-from tfdist.parameter_server.step_graph.fragment import Fragment
 
 _log = logging.getLogger("tfdist")
 
@@ -50,7 +48,7 @@ class LeasedBatches(BatchStructure):
     Args:
         dataset: The dataset.
         pipeline: What reads its leases.
-        followed: What it was made of, if not by `tfdist.data`.
+        auto_leased: What it was made of, if not by `tfdist.data`.
 
     Attributes:
         leases: The dataset of leases.
@@ -61,11 +59,11 @@ class LeasedBatches(BatchStructure):
     def __init__(
         self,
         dataset: LeasedDataset,
-        pipeline: "Pipeline",
-        followed: Followed | None = None,
+        pipeline: Pipeline,
+        auto_leased: AutoLeased | None = None,
     ) -> None:
         super().__init__(dataset.element_spec)
-        self.followed = followed
+        self.auto_leased = auto_leased
         self.pipeline = pipeline
         self.leases = dataset.leases
         self.lease = BatchStructure(self.leases.element_spec)
@@ -83,11 +81,11 @@ class LeasedBatches(BatchStructure):
         Raises:
             SourceError: If those of a source of `tfdist.data` are not what they were.
         """
-        if self.followed is None:
+        if self.auto_leased is None:
             self.files.check()
             return self.files
         there = []
-        for path in self.followed.paths:
+        for path in self.auto_leased.paths:
             # One that is missing is told when its turn comes.
             with contextlib.suppress(SourceError):
                 there.append(Stamp.of(path))
@@ -119,43 +117,11 @@ class LeasedBatches(BatchStructure):
         return self.pipeline.read(lease)
 
 
-class Pipeline:
-    """What a worker does with a lease: a graph for any number of functions.
-
-    Args:
-        function: The `read` of a dataset with leases, a `ConcreteFunction`.
-        definition: Its graph.
-        key: Equal for pipelines that do the same.
-    """
-
-    def __init__(self, function: Any, definition: Any, key: str) -> None:
-        self.key = key
-        self._outputs = [each.name for each in function.outputs]
-        self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
-        inputs = _inputs_of(function)
-        without_seeds(definition)
-        # By names of their own: TensorFlow deletes those of a dataset with it, and has
-        # never told the workers of a dataset made before the process joined them.
-        _tf.add_functions(renamed(definition, "by_lease"))
-        _leave_out(definition, inputs)
-        self._fragment = Fragment(definition, [each.name for each in inputs])
-
-    def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Reads a batch, in the function being traced, and returns its tensors."""
-        tensors = self._fragment.add(lease, self._outputs, "lease")
-        for each, spec in zip(tensors, self._specs, strict=True):
-            each.set_shape(spec.shape)
-        return tensors
-
-
 class LeaseReaders:
     """Finds how workers read datasets by leases, and says so where only the chief can.
 
     Datasets that do the same share what reads them, and so the functions of the workers,
     also if a program makes its dataset anew for each `fit`.
-
-    Args:
-        files: Knows whether the workers have the files of the chief.
     """
 
     def __init__(self, files: SharedFiles) -> None:
@@ -192,11 +158,11 @@ class LeaseReaders:
         """
         found = leased_of(dataset)
         if found is None:
-            raise unread.without_leases()
+            raise chief_only_reasons.without_leases()
         if isinstance(found, LeasedDataset):
             return found
         if why_not := self._files.why_not(found.paths):
-            raise unread.not_shared(why_not)
+            raise chief_only_reasons.not_shared(why_not)
         return found.leased
 
     def can_read(self, leased: LeasedBatches) -> bool:
@@ -204,18 +170,18 @@ class LeaseReaders:
 
         Always true of a source of `tfdist.data`: its user has said so.
         """
-        if leased.followed is None:
+        if leased.auto_leased is None:
             return True
-        why_not = self._files.why_not(leased.followed.paths)
+        why_not = self._files.why_not(leased.auto_leased.paths)
         if why_not:
-            self._tell_once(unread.not_shared(why_not))
+            self._tell_once(chief_only_reasons.not_shared(why_not))
         elif leased.pipeline.key not in self._told:
             self._told.add(leased.pipeline.key)
             _log.info(
                 "the workers read this dataset themselves, by leases: %d files such as "
                 "%s; %s",
-                len(leased.followed.paths),
-                leased.followed.paths[0],
+                len(leased.auto_leased.paths),
+                leased.auto_leased.paths[0],
                 TURN_OFF,
             )
         return not why_not
@@ -245,12 +211,12 @@ class LeaseReaders:
         function, definition, key = traced(dataset.read, dataset.leases.element_spec)
         if key not in pipelines:
             if len(pipelines) >= most:
-                raise unread.one_of_many(len(pipelines))
+                raise chief_only_reasons.one_of_many(len(pipelines))
             pipelines[key] = Pipeline(function, definition, key)
         return pipelines[key]
 
 
-def leased_of(dataset: Any) -> LeasedDataset | Followed | None:
+def leased_of(dataset: Any) -> LeasedDataset | AutoLeased | None:
     """Returns a dataset that workers may read by leases, or None if none is to be.
 
     Raises:
@@ -260,34 +226,20 @@ def leased_of(dataset: Any) -> LeasedDataset | Followed | None:
         return dataset
     if path := _path_to_source(dataset):
         names = [type(each).__name__ for each in path]
-        raise unread.transformed(above_a_source(names))
+        raise chief_only_reasons.transformed(above_a_source(names))
     policy = dataset.options().experimental_distribute.auto_shard_policy
     # Endless ones are read by the workers without leases, if they can be.
     if policy == tf.data.experimental.AutoShardPolicy.OFF or _is_endless(dataset):
         return None
-    found = followed(dataset)
+    found = auto_leased(dataset)
     if found is None or _is_endless(found.leased.leases):
         return None
     length = _length_of_records(found.paths)
     if not length:
         return None
     if length < _LEAST_RECORD_BYTES:
-        raise unread.short(length, _LEAST_RECORD_BYTES)
+        raise chief_only_reasons.short(length, _LEAST_RECORD_BYTES)
     return found
-
-
-def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
-    """Traces what reads a lease: the arguments of a `Pipeline`.
-
-    Raises:
-        OnlyTheChiefReads: If workers cannot run it.
-    """
-    function = tf.function(read, autograph=False).get_concrete_function(*lease_specs)
-    definition = function.graph.as_graph_def()
-    _check(function, definition)
-    inputs, values = _inputs_of(function), function.captured_inputs
-    _keep(definition, function.inputs[len(inputs) :], values)
-    return function, definition, digest(definition)
 
 
 def _length_of_records(paths: Sequence[str]) -> float:
@@ -304,27 +256,6 @@ def _is_endless(dataset: Any) -> bool:
     return dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def _inputs_of(function: Any) -> list[tf.Tensor]:
-    """Returns the inputs of a function without those for what it has captured."""
-    return function.inputs[: len(function.inputs) - len(function.captured_inputs)]
-
-
-def _check(function: Any, definition: Any) -> None:
-    """Checks that workers can run a function.
-
-    Raises:
-        OnlyTheChiefReads: If they cannot.
-    """
-    if calls_python(definition):
-        raise unread.calls_python()
-    captured = [outside for outside, _ in function.graph.captures]
-    if any(each.dtype in (tf.resource, tf.variant) for each in captured):
-        raise unread.uses_resource()
-    size = sum(each.dtype.size * each.shape.num_elements() for each in captured)
-    if size > MAX_CONSTANT_BYTES:
-        raise unread.large(size, MAX_CONSTANT_BYTES)
-
-
 def _path_to_source(dataset: Any) -> list[Any]:
     """Returns the datasets from a dataset to a source that it reads; none without."""
     for each in _tf.inputs_of(dataset):
@@ -333,23 +264,3 @@ def _path_to_source(dataset: Any) -> list[Any]:
         if path := _path_to_source(each):
             return [dataset, *path]
     return []
-
-
-def _keep(definition: Any, inside: list[tf.Tensor], values: list[tf.Tensor]) -> None:
-    """Makes constants of the tensors that a function has captured."""
-    kept = {each.op.name: value for each, value in zip(inside, values, strict=True)}
-    for node in definition.node:
-        if node.name in kept:
-            value = kept[node.name]
-            node.op = "Const"
-            node.ClearField("attr")
-            node.attr["dtype"].type = value.dtype.as_datatype_enum
-            proto = tf.make_tensor_proto(value.numpy(), value.dtype)
-            node.attr["value"].tensor.CopyFrom(proto)
-
-
-def _leave_out(definition: Any, inputs: list[tf.Tensor]) -> None:
-    names = {each.op.name for each in inputs}
-    rest = [node for node in definition.node if node.name not in names]
-    del definition.node[:]
-    definition.node.extend(rest)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.pipeline_report import (
@@ -14,10 +15,10 @@ from tfdist.data.pipeline_report import (
     seconds_of_stages,
     seconds_of_steps,
 )
-from tfdist.data.unread import OnlyTheChiefReads
 from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders, Pipeline, traced
+from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 from tfdist.parameter_server.fit.on_workers import on_workers
 
 # A message has several steps, and its worker reads for the next ones while it computes one.
@@ -32,7 +33,7 @@ def measured_pipeline(
     batches: int,
     step_seconds: float | None,
 ) -> PipelineReport:
-    """Has each worker read the same leases once more for each stage; see the strategy.
+    """Times each worker as it reads the same leases once for each stage; see the strategy.
 
     Raises:
         SourceError: If workers do not read the dataset by leases, or cannot.

@@ -37,23 +37,6 @@ def to_row(structure: BatchStructure, batch: Any) -> tf.Tensor:
     return tf.reshape(tf.stack(strings), [1, len(strings)])
 
 
-def row_specs(structure: BatchStructure) -> list[tf.TensorSpec]:
-    """Returns the specs of the tensors in a row: those of the batch, or of its lease."""
-    return tensor_specs(
-        structure.lease if isinstance(structure, LeasedBatches) else structure
-    )
-
-
-def tensors_from_row(structure: BatchStructure, row: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the tensors of the batch that a row, a vector of strings, stands for."""
-    tensors = [
-        # `parse_tensor` returns an unknown shape, and layers need the rank.
-        tf.ensure_shape(tf.io.parse_tensor(row[i], spec.dtype), spec.shape)
-        for i, spec in enumerate(row_specs(structure))
-    ]
-    return structure.read(tensors) if isinstance(structure, LeasedBatches) else tensors
-
-
 def explained(
     structure: BatchStructure, rows: tf.Tensor, error: tf.errors.OpError
 ) -> Exception:

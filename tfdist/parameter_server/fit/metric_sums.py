@@ -29,10 +29,6 @@ class MetricSums:
     """The variables of a model's metrics as one vector on a ps, which has whole steps alone.
 
     Cost: a vector to one ps per exchange, as long as the state of all metrics.
-
-    Args:
-        model: The Keras model, whose metrics are built.
-        join: Waits for the steps that are under way.
     """
 
     def __init__(self, model: keras.Model, join: Callable[[], None]) -> None:
@@ -98,11 +94,7 @@ class MetricSums:
     def begin(self, is_read: bool) -> bool:
         """Begins anew if this process has written the metrics, as it does to reset them.
 
-        Args:
-            is_read: Whether anybody will read them within the epoch.
-
-        Returns:
-            Whether it has begun anew.
+        Not if nobody reads them within the epoch. Returns whether it has.
         """
         written = sum(getattr(each, "writes_here", 0) for each in self._holders)
         if not is_read or written == self._written:

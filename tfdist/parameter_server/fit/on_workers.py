@@ -17,13 +17,7 @@ def on_workers(
 ) -> dict[int, Any]:
     """Calls a function for each worker, with the worker's CPU as TensorFlow's device.
 
-    Args:
-        strategy: The `ParameterServerStrategy` of the workers.
-        workers: Their indices.
-        call: The function; it waits for what it has the worker do.
-
-    Returns:
-        For each worker what was returned, or the `tf.errors.OpError` that was raised.
+    Returns for each worker what was returned, or the `tf.errors.OpError` that was raised.
 
     Raises:
         StalledError: If a worker does not answer, as in training.

@@ -143,9 +143,6 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
 def check_compiled(graph: Any) -> None:
     """Checks that no function which XLA compiles uses variables of the ps.
 
-    Args:
-        graph: The graph of a step.
-
     Raises:
         AsynchronousTrainingError: If a `tf.function(jit_compile=True)` does.
     """
@@ -166,10 +163,6 @@ def check_captures(function: Any, model: Any) -> None:
     """Checks that a traced step uses no variables, tables or the like on the chief.
 
     Nor may it compile those of the ps.
-
-    Args:
-        function: The step, a `ConcreteFunction`.
-        model: The Keras model, whose names for variables the error uses.
 
     Raises:
         AsynchronousTrainingError: If one was created outside of the scope.

@@ -58,13 +58,6 @@ def resumable_fit(
 
     The n-th `fit` of a program uses the n-th directory. A `fit` that had already
     finished returns immediately, with its variables and its history.
-
-    Args:
-        model: The Keras model.
-        arguments: The arguments of `fit` by name. A callback is added to them.
-        number: Which `fit` of the program this is, from 0.
-        options: The options of the checkpoints, including a directory.
-        in_flight: The steps in flight.
     """
     assert options.directory is not None
     directory = Path(options.directory, f"fit-{number:03d}")
@@ -92,20 +85,11 @@ def resumable_fit(
         finally:
             # Otherwise the next `fit` of this model would begin at this epoch too.
             model._initial_epoch = None
-            resumable.settle()
+            resumable.drain()
 
 
 class ResumableFit(keras.callbacks.Callback):
-    """Restores the newest checkpoint when `fit` begins, and writes others.
-
-    Args:
-        options: How often to write a checkpoint.
-        in_flight: The steps in flight.
-        store: The directory of this `fit`.
-        callbacks: The other callbacks, which come before this one.
-        epochs: The number of epochs requested.
-        termination: Whether the process was told to end.
-    """
+    """Restores the newest checkpoint when `fit` begins, and writes others."""
 
     # Keras dispatches only the hooks after a batch to another thread, and this callback
     # has none of them.
@@ -196,12 +180,7 @@ class ResumableFit(keras.callbacks.Callback):
         self._progress.epochs_done = epoch
 
     def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Yields the steps of an epoch, without those that ran before the checkpoint.
-
-        Args:
-            epoch_iterator: Keras's epoch iterator, of `fit` or of an evaluation in it.
-            steps: What it yields: the first and the last step, and the data.
-        """
+        """Yields the steps of an epoch, without those that ran before the checkpoint."""
         # `on_epoch_begin` precedes the training steps of an epoch. The steps of an
         # evaluation follow without it.
         if not self._epoch_begins:
@@ -270,10 +249,10 @@ class ResumableFit(keras.callbacks.Callback):
             assert self._checkpoints
             self._checkpoints.at_end()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""
         if self._checkpoints is not None:
-            self._checkpoints.settle()
+            self._checkpoints.drain()
 
 
 def _tell_of_other_data(snapshot: Snapshot, feed: Feed) -> None:

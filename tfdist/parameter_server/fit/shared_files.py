@@ -22,9 +22,6 @@ class SharedFiles:
 
     Cost: of each file that is new or has changed, 2 KiB are read by the chief and by each
     worker, which then sends 8 bytes. Of others, the chief alone asks for size and time.
-
-    Args:
-        strategy: The `ParameterServerStrategy` of the workers.
     """
 
     def __init__(self, strategy: Any) -> None:

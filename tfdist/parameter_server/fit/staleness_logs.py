@@ -5,17 +5,14 @@ from typing import Any
 import keras
 
 from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 
 
 class StalenessLogs(keras.callbacks.Callback):
     """Adds `staleness`, `max_staleness` and `waiting_share` to the logs of each epoch.
 
-    Under `Synchronous`, also the number of gradients that were `dropped`; with "auto", the
-    number of `backup_workers`; and without any, no `waiting_share`.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
+    Under `Synchronous`, also the number of gradients that were `dropped`; and without
+    backup workers, no `waiting_share`.
     """
 
     # It does not look at batches.
@@ -49,17 +46,10 @@ class StalenessLogs(keras.callbacks.Callback):
             logs["waiting_share"] = counted.waiting_share
         if isinstance(policy, Synchronous):
             logs["dropped"] = int(counted.dropped.sum())
-            if policy.backup_workers == AUTO:
-                logs["backup_workers"] = self._strategy.gates.backup_workers
 
 
 def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
-    """Has `fit` log the staleness, before its other callbacks see the logs.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
-        arguments: Those of the call of `fit`; its callbacks are changed.
-    """
+    """Adds the staleness to the logs of `fit`, before its other callbacks see them."""
     callbacks = arguments.get("callbacks")
     ours = StalenessLogs(strategy)
     if isinstance(callbacks, keras.callbacks.CallbackList):

@@ -10,22 +10,25 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.keras.building import PREDICT, step_of, trace_with_state
+from tfdist.keras.building import trace_with_state
 from tfdist.keras.logs import StepLogs
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.exchange import keeps_values
-from tfdist.parameter_server.fit.feed import FedBatch, Feed
+from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.learning_rate import learning_rate_of
 from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
 from tfdist.parameter_server.fit.metric_sums import MetricSums
-from tfdist.parameter_server.fit.refusals import check_captures
+from tfdist.parameter_server.fit.refusals import (
+    AsynchronousTrainingError,
+    check_captures,
+    optimizers_of,
+)
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 from tfdist.parameter_server.gate.gate import Gate
@@ -139,13 +142,7 @@ class WorkerSteps:
     def _functions_of(
         self, structure: BatchStructure, steps: int, asked: int
     ) -> Iterable[int]:
-        """Returns of how many steps each function is.
-
-        Args:
-            structure: The structure of a batch.
-            steps: How many steps there are.
-            asked: How many steps were asked for.
-        """
+        """Returns of how many steps each function is, of those that were `asked` for."""
         if self._worker_function(structure).step.not_copied:
             return [1] * steps
         if steps == asked:
@@ -245,12 +242,41 @@ class WorkerSteps:
         """Returns a step on what its worker keeps."""
         captured = [outside for outside, _ in step.function.graph.captures]
         # Nothing is learned in a test, so any change of others is one.
-        rate = learning_rate_of(self._model, captured) if self._is_training else _none
+        rate = _learning_rate_of(self._model, captured) if self._is_training else _none
         return CachedSteps(step, self._strategy, rate, self._kept)
 
     @property
     def _gate(self) -> Gate | None:
         return self._strategy.gate if self._is_training else None
+
+
+def _learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Tensor]:
+    """Returns what reads the learning rate where a step is traced.
+
+    If several optimizers learn in a step, it is the smallest rate: the values of all
+    weights move as often as those that need it most.
+
+    Raises:
+        AsynchronousTrainingError: If the step uses none of the model's optimizers.
+    """
+    handles = {id(each) for each in captured}
+    used = [
+        each
+        for each in optimizers_of(model)
+        if id(_tf.value_of(each.iterations).handle) in handles
+    ]
+    if not used:
+        raise AsynchronousTrainingError(
+            "exchange=WhenChanged(...) asks the learning rate how large a change is, and "
+            "the train_step uses no optimizer that is an attribute of the model. Make its "
+            "optimizer one, or use tfdist.Every(k)"
+        )
+
+    def rate() -> tf.Tensor:
+        rates = [tf.cast(each.learning_rate, tf.float64) for each in used]
+        return tf.reduce_min(tf.stack(rates))
+
+    return rate
 
 
 def _tell_of_seeds(seeded: Collection[str], not_copied: Collection[str]) -> None:
@@ -274,71 +300,3 @@ def _none() -> float:
 
 def _joined(rows: list[tf.Tensor]) -> tf.Tensor:
     return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0)
-
-
-class WorkerPredictions:
-    """Predicts on the workers.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-    """
-
-    data_type = FedBatch
-
-    def __init__(self, model: Any, in_flight: InFlight) -> None:
-        self._model = model
-        self._in_flight = in_flight
-        self._traced: dict[Any, Any] = {}
-
-    def on_data(self, data: FedBatch) -> Any:
-        """Waits for the outputs of one batch, and requests those of later batches."""
-        if data.output is None:
-            self._ask_for(data)
-        for ahead in data.feed.peek(self._in_flight.limit):
-            if ahead.output is None:
-                self._ask_for(ahead)
-        return self._in_flight.fetch(
-            data.output, functools.partial(explained, data.feed.structure, data.row)
-        )
-
-    def on_batch(self, batch: Any) -> Any:
-        """Returns the outputs for a batch from the user."""
-        tensors = as_tensors(batch)
-        structure = BatchStructure.of_batch(tensors)
-        output = self._schedule(structure, to_row(structure, tensors))
-        return self._in_flight.fetch(output)
-
-    def _ask_for(self, batch: FedBatch) -> None:
-        batch.output = self._schedule(batch.feed.structure, batch.row)
-
-    def _schedule(self, structure: BatchStructure, row: tf.Tensor) -> Any:
-        if structure.row_key not in self._traced:
-            self._build(structure)
-            give_to_workers(self._model)
-            strategy, step = (
-                self._model.distribute_strategy,
-                step_of(self._model, PREDICT),
-            )
-            traced = trace_with_state(
-                self._model,
-                structure.specs,
-                lambda: WorkerFunction(strategy, step, structure),
-            )
-            check_captures(traced.step.function, self._model)
-            self._traced[structure.row_key] = traced.on_rows(1)
-        # The chief fetches every output and requests only `limit` ahead, so the number
-        # of functions in flight needs no other bound.
-        return self._in_flight.schedule(self._traced[structure.row_key], row)
-
-    def _build(self, structure: BatchStructure) -> None:
-        """Creates the variables of a model that has not been built."""
-        if self._model.built:
-            return
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(structure.specs)
-        with self._model.distribute_strategy.scope():
-            self._model(
-                tf.nest.map_structure(
-                    lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x
-                )
-            )

@@ -17,15 +17,13 @@ def give_to_workers(model: Any) -> None:
 
     Cost: sends each table to every worker, the first time only.
 
-    Args:
-        model: A Keras model in the scope of a `ParameterServerStrategy`.
-
     Raises:
         AsynchronousTrainingError: If a table was created before the strategy.
     """
     for owner in (model, *_tf.flatten_layers(model)):
         for name, table in list(vars(owner).items()):
             if _is_on_chief(table) and not _is_empty(table, owner, name):
+                # In the scope, TensorFlow makes a copy on every worker.
                 with model.distribute_strategy.scope():
                     setattr(owner, name, _copy(table))
 

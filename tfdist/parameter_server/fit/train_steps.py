@@ -13,13 +13,7 @@ from tfdist.parameter_server.rounds.steps import RoundSteps
 
 
 class TrainSteps:
-    """Asks for the policy at each call, and traces the steps once for each policy.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-        step: The model's step, which maps a batch to a dict of logs.
-    """
+    """Asks for the policy at each call, and traces the steps once for each policy."""
 
     data_type = Feed
 

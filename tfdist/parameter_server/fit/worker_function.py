@@ -11,9 +11,9 @@ from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.fit import message
 from tfdist.parameter_server.fit.batch_source import (
-    BatchSource,
     IteratorSource,
-    RowSource,
+    Source,
+    source_of_rows,
 )
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.narrow import NarrowComputation
@@ -22,7 +22,7 @@ from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.unrolling import copies, is_optimized
-from tfdist.variables.fused_update import leaving_updates_to_keras
+from tfdist.variables.fused_update import without_fused_updates
 
 
 class WorkerFunction:
@@ -61,24 +61,13 @@ class WorkerFunction:
         self._structure = structure
         self._specs = message.tensor_specs(structure)
         self._tickets = [] if rounds is None else [TICKET]
-
         is_narrow = learns and strategy.wire_dtype is not None
-
-        def run(*tensors: tf.Tensor) -> Any:
-            of_batch = list(tensors[: len(self._specs)])
-            batch = message.pack(structure, of_batch)
-            if is_narrow:
-                with computing(NarrowComputation()):
-                    return strategy.run(step, args=(batch,))
-            if rounds is None:
-                return strategy.run(step, args=(batch,))
-            return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
-
+        run = self._on_tensors(step, rounds, is_narrow)
         # Steps with local copies write together, and take one turn.
         alone = caching is None and strategy.exchange.steps == 1
         self.writes_each_step = alone
         if not alone:
-            run = leaving_updates_to_keras(run)
+            run = without_fused_updates(run)
 
         entered = dict if rounds is None else rounds.entered
         specs = [*self._specs, *self._tickets]
@@ -100,16 +89,34 @@ class WorkerFunction:
             self._local_steps = self._local(strategy)
         self._exchanges: dict[Any, StepGraph] = {}
 
+    def _on_tensors(
+        self, step: Callable[[Any], Any], rounds: Rounds | None, is_narrow: bool
+    ) -> Callable[..., Any]:
+        """Returns the step, in the replica's context, as a function of flat tensors."""
+        strategy = self._strategy
+
+        def run(*tensors: tf.Tensor) -> Any:
+            of_batch = list(tensors[: len(self._specs)])
+            batch = message.pack(self._structure, of_batch)
+            if is_narrow:
+                with computing(NarrowComputation()):
+                    return strategy.run(step, args=(batch,))
+            if rounds is None:
+                return strategy.run(step, args=(batch,))
+            return strategy.run(rounds.in_round(step), args=(batch, tensors[-1]))
+
+        return run
+
     def _local(self, strategy: Any) -> LocalSteps:
         """Returns the step with copies, and tells the strategy what becomes of them."""
-        extended = strategy.extended
+        placed = strategy.extended.placed
         captured = [outside for outside, _ in self.step.function.graph.captures]
-        known = extended.of_handles(captured)
+        known = placed.of_handles(captured)
         weights = {id(each.handle) for each, _ in known if each.is_weight}
         local = LocalSteps(self.step, lambda handle: id(handle) in weights)
 
         def names(handles: Sequence[Any]) -> list[str]:
-            return [name for _, name in extended.of_handles(handles)]
+            return [name for _, name in placed.of_handles(handles)]
 
         strategy.exchanges.note(
             strategy.exchange.steps,
@@ -121,21 +128,15 @@ class WorkerFunction:
         return local
 
     def on_rows(self, steps: int, structure: BatchStructure | None = None) -> Any:
-        """Returns a function of `steps` batches, given as rows.
-
-        Args:
-            steps: The number of steps.
-            structure: Of each batch, if its rows have another form than those of the
-                structure that this was made with.
-        """
+        """Returns a function of `steps` batches as rows, perhaps of another structure."""
         structure = structure or self._structure
-        return self._trace(RowSource(structure, self._tickets), steps)
+        return self._trace(source_of_rows(structure, self._tickets), steps)
 
     def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
         """Returns a function of a worker's iterator, which takes `steps` batches."""
         return self._trace(IteratorSource(self._structure, iterator_spec), steps)
 
-    def _trace(self, source: BatchSource, steps: int) -> Any:
+    def _trace(self, source: Source, steps: int) -> Any:
         def run(argument: Any) -> Any:
             # Captured here, and not within a loop, whose body gets no values at each
             # call.
@@ -155,7 +156,7 @@ class WorkerFunction:
         return function
 
     def _one_by_one(
-        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
         """Adds steps; returns the result of the last one."""
 
@@ -166,7 +167,7 @@ class WorkerFunction:
         return repeated(add, steps, copies(self.step.size))[0]
 
     def _from_cache(
-        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
         """Adds steps on what the worker keeps; returns the result of the last one."""
         cached = self.cached_steps
@@ -195,7 +196,7 @@ class WorkerFunction:
         return cached.around(run)
 
     def _merged(
-        self, source: BatchSource, argument: Any, slot: list[tf.Tensor], steps: int
+        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
         """Adds steps with as few exchanges as they may have."""
         most = min(self._strategy.exchange.steps, steps)
@@ -213,7 +214,7 @@ class WorkerFunction:
         rest = steps % most
         return add(steps - rest, rest) if rest else result
 
-    def _exchange(self, source: BatchSource, steps: int) -> StepGraph:
+    def _exchange(self, source: Source, steps: int) -> StepGraph:
         """Returns a graph of steps of which only the first pulls, and the last pushes."""
         key = source.key, steps
         if key not in self._exchanges:

@@ -71,6 +71,7 @@ class WorkerInput:
         pipelines = getattr(dataset, "pipelines", (dataset,))
         if any(p.cardinality() != tf.data.INFINITE_CARDINALITY for p in pipelines):
             return None
+        # The graphs: a dataset itself belongs to this process.
         graphs = tf.stack([_tf.dataset_graph(each) for each in pipelines])
         parse = tf.compat.v1.GraphDef.FromString
         definitions = [parse(graph) for graph in graphs.numpy()]

@@ -23,11 +23,6 @@ class BoundedGate(WaitingGate):
     """Keeps a bound on staleness: the steps of all workers, in a variable on one ps.
 
     A *key*, the element of a queue of one, lets one event at a time change the variable.
-
-    Args:
-        meter: Counts the staleness of each step, and how long it has waited, on the ps.
-        num_workers: The number of workers.
-        bound: The largest staleness.
     """
 
     def __init__(self, meter: Meter, num_workers: int, bound: int) -> None:
@@ -54,17 +49,15 @@ class BoundedGate(WaitingGate):
             self._key.enqueue(True)
 
     def leave(self, worker: int) -> None:
-        """Takes a lost worker's step out, so that nobody waits for it.
-
-        Args:
-            worker: The index of the worker.
-        """
+        """Takes a lost worker's step out, so that nobody waits for it."""
 
         def remove() -> None:
             # If the ps is lost too, the polls below say so.
             with contextlib.suppress(tf.errors.OpError):
                 self._leave(tf.constant(worker, tf.int64))
 
+        # In a thread: if the step was cut off with the key, this one waits until it is
+        # replaced.
         removal = threading.Thread(target=remove, daemon=True)
         removal.start()
         seen, since = self._seen(), time.monotonic()
@@ -110,11 +103,7 @@ class BoundedGate(WaitingGate):
         ticket: tf.Tensor | None,
         after: Sequence[Any],
     ) -> tuple[tf.Tensor, tf.Operation]:
-        """Records a step's phase, and lets go on who may.
-
-        Returns:
-            The ticket of the worker's step, and the operation that ends the event.
-        """
+        """Records a phase, lets go on who may; returns the ticket and the last op."""
         with tf.control_dependencies(after):
             key = self._key.dequeue()
         with tf.control_dependencies([key]):
@@ -122,6 +111,8 @@ class BoundedGate(WaitingGate):
         slots = decisions.at(slots, worker, phase, ticket)
         slots, goes_on, writes, staleness = decisions.release(slots, self._bound)
         workers = tf.range(self._num_workers, dtype=tf.int64)
+        # A line gets one ticket or none: a tensor of length 1 or 0, and no branch per
+        # worker.
         sizes = tf.split(tf.cast(goes_on, tf.int32), self._num_workers)
         tickets = tf.unstack(slots.ticket)
         calls = [
@@ -157,6 +148,7 @@ class BoundedGate(WaitingGate):
             )
             with tf.control_dependencies([*ended, self._write(slots)]):
                 put_back = self._key.enqueue(key)
+            # As if it had written, so that those go on that have waited for it.
             taken = tf.constant(TAKEN, tf.int64)
             self._event(worker, IDLE, taken, [put_back])
 

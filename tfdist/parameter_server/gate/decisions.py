@@ -49,12 +49,7 @@ class Release(NamedTuple):
 def at(slots: Slots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None) -> Slots:
     """Returns the slots with one of them in another phase.
 
-    Args:
-        slots: The steps.
-        slot: The index of the worker.
-        phase: The phase.
-        ticket: Of the worker's step: if it has another one by now, nothing changes. None
-            takes a new one.
+    None takes a new ticket. If the worker's step has another one by now, nothing changes.
     """
     is_it = tf.equal(tf.range(tf.size(slots.phase), dtype=tf.int64), slot)
     if ticket is None:
@@ -68,12 +63,7 @@ def at(slots: Slots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None) -> S
 
 
 def release(slots: Slots, bound: int) -> Release:
-    """Lets all steps go on that may.
-
-    Args:
-        slots: The steps.
-        bound: The largest staleness.
-    """
+    """Releases all steps that may go on."""
     written, asked = tf.unstack(slots.counts)
     is_ready = tf.equal(slots.phase, Phase.READY)
     is_computing = tf.equal(slots.phase, Phase.COMPUTING)

@@ -15,27 +15,17 @@ from tfdist.parameter_server.consistency.staleness import StalenessReport
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.consistency.timeline import TimelineFile, events_of
 from tfdist.parameter_server.gate.bounded_gate import BoundedGate
+from tfdist.parameter_server.gate.counting_gates import OpenGate, RoundGate
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.meter import Meter
-from tfdist.parameter_server.gate.open_gate import OpenGate
 from tfdist.parameter_server.gate.policy_gate import PolicyGate
-from tfdist.parameter_server.gate.round_gate import RoundGate
 from tfdist.parameter_server.step_graph.tasks import device_of
 
 _OURS = (Asynchronous, BoundedStaleness)
 
 
 class Gates:
-    """The gates of a strategy.
-
-    Args:
-        strategy: The `ParameterServerStrategy`.
-        timeline: The file for the times of each step, or None.
-
-    Attributes:
-        backup_workers: How many workers the rounds of the last steps do not wait for;
-            None before there are any.
-    """
+    """The gates of a strategy."""
 
     def __init__(
         self, strategy: Any, timeline: str | os.PathLike[str] | None = None
@@ -43,7 +33,6 @@ class Gates:
         self._strategy = strategy
         self._timeline = TimelineFile(timeline) if timeline else None
         self._gates: dict[Any, Gate] = {}
-        self.backup_workers: int | None = None
 
     def of(self, policy: Any) -> Gate | None:
         """Returns where the steps of a policy report, or None if they need not."""
@@ -74,6 +63,7 @@ class Gates:
     @functools.cached_property
     def _meter(self) -> Meter:
         """On the ps with the most bytes, whose messages carry what a gate needs."""
+        # Variables exist by now: a gate is first asked for when a step is traced.
         sizes = self._strategy.placement_report().bytes_per_ps
         device = device_of(f"ps:{sizes.index(max(sizes))}")
         return Meter(

@@ -99,14 +99,7 @@ class Meter:
     def times_on_worker(
         self, scope: str
     ) -> tuple[tf.Tensor, tf.Tensor] | tuple[None, None]:
-        """Adds what is to tell when the worker has pulled and computed, on the worker.
-
-        Args:
-            scope: The name scope.
-
-        Returns:
-            The times, if any are recorded.
-        """
+        """Adds what tells when the worker has pulled and computed, if anybody asks."""
         if not self.records:
             return None, None
         with tf.name_scope(scope):
@@ -131,6 +124,7 @@ class Meter:
 
 
 def _add(variable: tf.Variable, indices: Any, added: Any) -> tf.Operation:
+    # With a lock: two steps may add to the same element, and neither may be lost.
     return tf.raw_ops.ResourceScatterNdAdd(
         ref=variable.handle, indices=indices, updates=added, use_locking=True
     )

@@ -33,11 +33,6 @@ class PolicyGate(WaitingGate):
     Cost: besides the messages of a bounded gate, two messages between the chief and the ps
     for each time that a step starts or writes.
 
-    Args:
-        meter: Counts the staleness of each step, and how long it has waited, on the ps.
-        num_workers: The number of workers.
-        policy: The policy: see `tfdist.parameter_server.consistency.policy.Consistency`.
-
     Attributes:
         error: What the policy has raised.
     """
@@ -49,10 +44,17 @@ class PolicyGate(WaitingGate):
         self._schedule = Schedule(policy)
         with tf.device(self.device):
             self._requests = tf.queue.FIFOQueue(
-                4 * num_workers + 4, [tf.int64], [[2]], shared_name=self.name
+                # Who asks must not wait for room: three messages of a step, and those
+                # of the chief.
+                4 * num_workers + 4,
+                [tf.int64],
+                [[2]],
+                shared_name=self.name,
             )
         next_request = tf.function(self._requests.dequeue, autograph=False)
         self._next = next_request.get_concrete_function()
+        # It waits in TensorFlow most of the time, and must not keep the program from
+        # ending.
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         weakref.finalize(self, _stop, self._ask_now, self._thread)
@@ -120,6 +122,7 @@ class PolicyGate(WaitingGate):
 
     def _answer(self, phase: int, worker: int) -> None:
         waiting = [step.worker for step in self._schedule.state.steps if _waits(step)]
+        # Its step may still wait on the ps: it is called, and its check ends it.
         if phase == _LEAVE and worker in waiting:
             self._call(worker, TAKEN)
         try:

@@ -45,7 +45,12 @@ class WaitingGate(abc.ABC):
         with tf.device(self.device):
             self.lines = [
                 tf.queue.FIFOQueue(
-                    8, [tf.int64], [[]], shared_name=f"{self.name}_{worker}"
+                    # Room for surplus calls: a step that was cut off may have let the
+                    # same ones go on.
+                    8,
+                    [tf.int64],
+                    [[]],
+                    shared_name=f"{self.name}_{worker}",
                 )
                 for worker in range(num_workers)
             ]
@@ -97,6 +102,8 @@ class WaitingGate(abc.ABC):
                 )
             ticket, arrived = self.arrive(worker, drained)
             before, started = self._wait(line, ticket, arrived)
+        # The operations of the turn are traced around it, and connected to it
+        # afterwards.
         result = step()
         pulled, pushed = self._meter.times_on_worker(scope)
         with tf.name_scope(scope), tf.device(self.device):

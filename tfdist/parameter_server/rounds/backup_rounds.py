@@ -4,7 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.rounds.durations import Durations
 from tfdist.parameter_server.rounds.lead import FollowingTurnstile, LeadTurnstile
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.turnstile import Turnstile, step_of
@@ -19,24 +18,11 @@ class BackupRounds(Rounds):
 
     Cost: beyond `Rounds`, a step waits for the lead before it reads from other ps, and
     before it writes there.
-
-    Args:
-        model: The Keras model, built with its optimizer.
-        enough: How many gradients make an update.
-        started: How many workers start a step of a round.
-        is_timed: Whether to keep the times of steps.
-
-    Attributes:
-        durations: The times of steps, if they are kept.
     """
 
-    def __init__(
-        self, model: Any, enough: int, started: int, is_timed: bool = False
-    ) -> None:
+    def __init__(self, model: Any, enough: int, started: int) -> None:
         self._started = started
         super().__init__(model, enough)
-        workers = self._strategy.num_replicas
-        self.durations = Durations(self.gate.device, workers) if is_timed else None
 
     def _turnstile(self, device: str) -> Turnstile:
         workers = self._strategy.num_replicas
@@ -62,8 +48,6 @@ class BackupRounds(Rounds):
         self, ticket: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
         joined = self.lead.join(self.gate.worker, ticket[1])
-        if self.durations is not None:
-            self.durations.begin(joined)
         entered = {
             device: joined if each is self.lead else each.enter(joined)
             for device, each in self.turnstiles.items()
@@ -73,8 +57,6 @@ class BackupRounds(Rounds):
     def _admit(
         self, computed_in: tf.Tensor, ready: tf.Tensor, batch: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        if self.durations is not None:
-            self.durations.end(self.gate.worker, ready)
         counts, of_lead = self.lead.decide(ready, self.gate.worker, batch)
         steps = {
             device: each.admit_as(counts, batch)

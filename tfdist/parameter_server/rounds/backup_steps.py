@@ -7,12 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.backup_choice import backup_workers_for
-from tfdist.parameter_server.consistency.synchronous import AUTO, Synchronous
-from tfdist.parameter_server.fit.feed import Feed
+from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
-from tfdist.parameter_server.rounds.repeated_update import RepeatedUpdate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.steps import RoundSteps
 
@@ -22,12 +19,6 @@ class BackupSteps(RoundSteps):
 
     Each message has one batch, and any worker takes the next one: a slow worker holds up
     no more than one.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-        step: The model's step, which maps a batch to a dict of logs.
-        policy: The policy, with its numbers for the cluster.
     """
 
     _rounds: BackupRounds | None
@@ -41,58 +32,26 @@ class BackupSteps(RoundSteps):
     ) -> None:
         assert policy.replicas_to_aggregate is not None
         super().__init__(model, in_flight, step, policy.replicas_to_aggregate)
-        self._is_auto = policy.backup_workers == AUTO
-        self._backups = 0 if self._is_auto else int(policy.backup_workers)
-        # Whether no step is under way, and the last round has ended.
-        self._is_idle = False
-        self._update: RepeatedUpdate | None = None
-
-    def on_data(self, data: Feed) -> dict[str, Any]:
-        """Sends the next batches to workers, and returns the logs of finished steps.
-
-        Raises:
-            StopIteration: If no batch is left; all rounds have finished.
-        """
-        if self._is_auto and self._is_idle:
-            self._choose()
-        self._is_idle = False
-        self._strategy.gates.backup_workers = self._backups
-        return super().on_data(data)
-
-    def _choose(self) -> None:
-        """Chooses the number of backup workers by the steps so far, between epochs."""
-        if self._rounds is None or self._rounds.durations is None:
-            return
-        started = self._batches + self._backups
-        self._backups = backup_workers_for(self._rounds.durations.recent())
-        self._batches = started - self._backups
-        self._rounds.lead.set_limits(self._batches, started)
+        self._backups = policy.backup_workers
+        self._has_update = False
 
     def _new_rounds(self) -> Rounds:
-        started = self._batches + self._backups
-        return BackupRounds(self._model, self._batches, started, self._is_auto)
+        return BackupRounds(self._model, self._batches, self._batches + self._backups)
 
     def _deal(self, structure: Any, rows: list[tf.Tensor], is_usual: bool) -> None:
-        self._raise_error()
+        self._updates.raise_error()
         for row in rows:
             self._send(structure, [row], self._batch)
             self._batch += 1
             # The first step has been traced, with the gradients that there are.
-            if self._update is None:
+            if not self._has_update:
                 assert self._rounds
-                self._update = RepeatedUpdate(
-                    self._rounds.update(), _ending_waits(self._rounds)
-                )
-
-    def _rounds_ended(self) -> int:
-        return 0 if self._update is None else self._update.calls
-
-    def _raise_error(self) -> None:
-        if self._update is not None:
-            self._update.raise_error()
+                update = self._rounds.update()
+                self._updates.repeat(update, _ending_waits(self._rounds))
+                self._has_update = True
 
     def _recover(self) -> None:
-        self._raise_error()
+        self._updates.raise_error()
         super()._recover()
 
     def finish(self) -> None:
@@ -101,10 +60,10 @@ class BackupSteps(RoundSteps):
         if self._rounds is None:
             return
         gradients = self._state()[1]
+        # A round without any has no average: it has not begun.
         if gradients:
             self._rounds.lead.end(gradients)
             self._wait(gradients)
-        self._is_idle = True
 
     def complete(self) -> None:
         """Waits for the rounds that are full."""
@@ -113,14 +72,14 @@ class BackupSteps(RoundSteps):
 
     def _wait(self, gradients: int) -> None:
         """Waits for the update of the current round, if it has so many."""
-        if self._update is None:
+        if not self._has_update:
             return
 
         def rounds() -> int:
             number, so_far = self._state()
             return number + int(so_far >= gradients)
 
-        self._update.wait(rounds, self._in_flight.waiting(), self._check)
+        self._updates.wait(rounds, self._in_flight.waiting(), self._check)
 
     def _state(self) -> tuple[int, int]:
         """Returns the number of the round, and of its gradients."""
@@ -130,9 +89,7 @@ class BackupSteps(RoundSteps):
 
     def reset(self) -> None:
         """Gives up what is under way, after an error."""
-        if self._update is not None:
-            self._update.close()
-            self._update = None
+        self._has_update = False
         super().reset()
 
 

@@ -1,25 +1,40 @@
 """A worker's step of a round while it is traced: its gradients wait for the others'."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import Computation
-from tfdist.parameter_server.rounds.contribution import Contribution
-from tfdist.parameter_server.rounds.errors import RoundError
 
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-class RoundComputation(Computation):
-    """Gives the gradients of one step to the accumulators, in place of the optimizer.
+class RoundError(ValueError):
+    """The model needs something that `tfdist.Synchronous()` cannot do correctly."""
 
-    Args:
-        examples: The number of examples in the step's batch, a scalar tensor.
-        contribute: Adds gradients, weighted by a number, for an optimizer to apply.
+
+@dataclass(frozen=True)
+class Contribution:
+    """The gradients of one batch, which its step gives to a round.
+
+    Attributes:
+        optimizer: The Keras optimizer that is to apply their average.
+        gradients: A gradient or None for each variable.
+        variables: The variables, as the optimizer expects them.
+        weight: What the gradients count, in units of examples; a scalar tensor.
     """
+
+    optimizer: Any
+    gradients: list[Any]
+    variables: list[Any]
+    weight: tf.Tensor
+
+
+class RoundComputation(Computation):
+    """Passes the gradients of one step to the accumulators, not to the optimizer."""
 
     applies_at_once = True
 
@@ -61,6 +76,7 @@ class RoundComputation(Computation):
                 "consistency=tfdist.Asynchronous()"
             )
         self.applied.append(optimizer.name)
+        # Outside of rounds, `apply` does this, which is not called here.
         if not optimizer.built:
             optimizer.build(list(given))
         variables = (

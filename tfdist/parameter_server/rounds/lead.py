@@ -15,10 +15,6 @@ class FollowingTurnstile(Turnstile):
         """Adds a gradient that counts, unless it is there already.
 
         A lost worker may have told the lead, and not this ps.
-
-        Args:
-            counts: What the lead has decided.
-            batch: The number of its batch.
         """
         with tf.device(self.device):
             counts = tf.identity(counts)
@@ -45,7 +41,7 @@ class LeadTurnstile(Turnstile):
         self, device: str, num_workers: int, enough: int, started: int
     ) -> None:
         super().__init__(device, num_workers, enough)
-        self._limits = Numbers(device, [enough, started])
+        self._started = started
         # The round that each worker has joined last, and whether its step is under way.
         self._joined = Numbers(device, [-1] * num_workers)
         self._runs = Numbers(device, [0] * num_workers)
@@ -54,49 +50,13 @@ class LeadTurnstile(Turnstile):
         )
 
     def join(self, worker: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
-        """Waits until a step may join a round.
+        """Waits until a step may join a round, and returns that; -1 if `let_all_pass` ended it.
 
-        Args:
-            worker: The index of its worker.
-            batch: The number of its batch. If that counts in the current round, because a
-                lost worker has said so, its gradient is needed and does not wait.
-
-        Returns:
-            The number of the round; -1 if `let_all_pass` has ended the wait.
+        If its batch counts in the current round, because a lost worker has said so, its gradient
+        is needed and does not wait.
         """
         with tf.device(self.device):
             worker, batch = tf.identity(worker), tf.identity(batch)
-
-            def look() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
-                with tf.control_dependencies([lock]):
-                    current, so_far = tf.unstack(self._state.read())
-                    enough, started = tf.unstack(self._limits.read())
-                    joined = self._joined.read()
-                    runs = self._runs.read()
-                    place = batch % self._counted.size
-                    is_needed = (self._counted.at(place) == batch) & (
-                        self._counted_in.at(place) == current
-                    )
-                    is_open = self._is_open.read()[0]
-                here = tf.cast(joined == current, tf.int64)
-                under_way = so_far + tf.reduce_sum(here * runs)
-                is_first = (tf.gather(joined, worker) != current) & (
-                    under_way < started
-                )
-                joins = (so_far < enough) & (is_first | (under_way < enough))
-                joins |= is_needed
-                number = tf.cast(joins, tf.int64)
-                at = tf.reshape(worker, [1])[:number]
-                with tf.control_dependencies([joins, is_open]):
-                    written = [
-                        self._joined.set_at(at, tf.reshape(current, [1])[:number]),
-                        self._runs.set_at(at, tf.ones([number], tf.int64)),
-                    ]
-                with tf.control_dependencies(written):
-                    unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-                with tf.control_dependencies([unlocked]):
-                    return tf.identity(joins), tf.identity(current), is_open
 
             def waits(
                 joins: tf.Tensor, current: tf.Tensor, is_open: tf.Tensor
@@ -107,38 +67,65 @@ class LeadTurnstile(Turnstile):
                 joins: tf.Tensor, current: tf.Tensor, is_open: tf.Tensor
             ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
                 with tf.control_dependencies(self._woken(current + 1)):
-                    return look()
+                    return self._join_now(worker, batch)
 
+            at_first = self._join_now(worker, batch)
             joins, current, _ = tf.while_loop(
-                waits, wait, look(), parallel_iterations=1
+                waits, wait, at_first, parallel_iterations=1
             )
             none = tf.constant(-1, tf.int64)
             return tf.identity(tf.where(joins, current, none), name="entered")
+
+    def _join_now(
+        self, worker: tf.Tensor, batch: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Joins the current round if the step may: whether, which, and if all may pass."""
+        lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
+        with tf.control_dependencies([lock]):
+            current, so_far = tf.unstack(self._state.read())
+            joined = self._joined.read()
+            runs = self._runs.read()
+            place = batch % self._counted.size
+            is_needed = (self._counted.at(place) == batch) & (
+                self._counted_in.at(place) == current
+            )
+            is_open = self._is_open.read()[0]
+        here = tf.cast(joined == current, tf.int64)
+        under_way = so_far + tf.reduce_sum(here * runs)
+        is_new = tf.gather(joined, worker) != current
+        is_first = is_new & (under_way < self._started)
+        joins = (so_far < self._enough) & (is_first | (under_way < self._enough))
+        joins |= is_needed
+        # Slices of length 0 or 1 write or leave, without a branch.
+        number = tf.cast(joins, tf.int64)
+        at = tf.reshape(worker, [1])[:number]
+        # The lock covers the writes only if these wait for what was read under it.
+        with tf.control_dependencies([joins, is_open]):
+            written = [
+                self._joined.set_at(at, tf.reshape(current, [1])[:number]),
+                self._runs.set_at(at, tf.ones([number], tf.int64)),
+            ]
+        with tf.control_dependencies(written):
+            unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([unlocked]):
+            return tf.identity(joins), tf.identity(current), is_open
 
     def decide(
         self, computed_in: tf.Tensor, worker: tf.Tensor, batch: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Decides whether the gradient of a step counts, and ends the step.
 
-        Args:
-            computed_in: The number of the round from whose weights it was computed, on
-                all ps, or -1.
-            worker: The index of the step's worker.
-            batch: The number of its batch.
-
-        Returns:
-            Whether it counts in the current round, and the step of what this ps adds.
+        Returns whether it counts in the current round, and the step of what this ps adds.
         """
         with tf.device(self.device):
             computed_in, worker = tf.identity(computed_in), tf.identity(worker)
-            enough = self._limits.read()[0]
 
             def counts(current: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor:
-                return (computed_in == current) & (so_far < enough)
+                return (computed_in == current) & (so_far < self._enough)
 
             def end(current: tf.Tensor, now: tf.Tensor, adds: tf.Tensor) -> list[Any]:
-                is_full = tf.cast(adds & (now == enough), tf.int32)
-                count = tf.fill([is_full], tf.cast(enough, tf.int32))
+                is_full = tf.cast(adds & (now == self._enough), tf.int32)
+                count = tf.fill([is_full], self._enough)
                 at = tf.reshape(worker, [1])
                 stopped = self._runs.set_at(at, tf.zeros([1], tf.int64))
                 with tf.control_dependencies([stopped]):
@@ -178,7 +165,3 @@ class LeadTurnstile(Turnstile):
             gone = self._runs.set_at(at, tf.zeros([number], tf.int64))
             with tf.control_dependencies([gone]):
                 self._wake(None)
-
-    def set_limits(self, enough: int, started: int) -> None:
-        """Changes them. Call it while no step is under way, and the round has none."""
-        self._limits.set([enough, started])

@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import Computation, computing
-from tfdist.parameter_server.rounds.computation import RoundComputation
-from tfdist.parameter_server.rounds.contribution import Contribution
-from tfdist.parameter_server.rounds.errors import RoundError
+from tfdist.parameter_server.rounds.computation import (
+    Contribution,
+    RoundComputation,
+    RoundError,
+)
 from tfdist.parameter_server.rounds.sums import GradientSums
 from tfdist.parameter_server.rounds.turnstile import Turnstile
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
@@ -21,12 +23,7 @@ TICKET = tf.TensorSpec([2], tf.int64)
 
 
 class Rounds:
-    """The rounds of a model under `tfdist.Synchronous()`.
-
-    Args:
-        model: The Keras model, built with its optimizer.
-        enough: How many gradients make an update.
-    """
+    """The rounds of a model under `tfdist.Synchronous()`, each of `enough` gradients."""
 
     def __init__(self, model: Any, enough: int) -> None:
         self._strategy = model.distribute_strategy
@@ -52,9 +49,7 @@ class Rounds:
     def let_all_pass(self, passing: bool, lost: int = -1) -> None:
         """Ends all waits of steps for their rounds, until it is called again.
 
-        Args:
-            passing: Whether to end them.
-            lost: The index of a worker that is lost, if one is.
+        `lost` is the index of a worker that is lost, if one is.
         """
         numbers = int(passing), lost
         self._let_all_pass(*(tf.constant(each, tf.int64) for each in numbers))
@@ -70,12 +65,8 @@ class Rounds:
     def in_round(self, step: Callable[[Any], Any]) -> Callable[[Any, tf.Tensor], Any]:
         """Returns a function that traces a step as a worker's part of a round.
 
-        Args:
-            step: Takes a batch, and returns a vector of float64.
-
-        Returns:
-            A function of a batch and its ticket. It returns the vector and, at its end, the
-            number of the step's round; -1 if it came before that, and so did nothing.
+        It takes a batch and its ticket. Its result is the step's vector, and at the end the number
+        of the round; -1 if it came before its round, and so did nothing.
         """
 
         def run(batch: Any, ticket: tf.Tensor) -> Any:
@@ -86,6 +77,7 @@ class Rounds:
             with tf.name_scope(self.gate.scope), tf.device(self.gate.device):
                 is_part = here >= self._first(ticket)
             self.gate.entered(here, is_part)
+            # Of weights of two rounds, a gradient is one of neither: it counts nowhere.
             computed_in = _same_as(first, list(entered.values()))
 
             def contribute(contribution: Contribution) -> None:
@@ -114,11 +106,7 @@ class Rounds:
     def _enter(
         self, ticket: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        """Waits for the round of a step on each ps.
-
-        Returns:
-            The round there, the round that it is to be, and whether the wait was ended.
-        """
+        """Returns the round on each ps, the step's, and whether the wait was ended."""
         entered = {d: each.enter(ticket[0]) for d, each in self.turnstiles.items()}
         is_early = tf.reduce_any(tf.stack(list(entered.values())) < ticket[0])
         return entered, ticket[0], is_early
@@ -127,6 +115,8 @@ class Rounds:
         self, contribution: Contribution, computed_in: tf.Tensor, batch: tf.Tensor
     ) -> None:
         if self._sums is None:
+            # Sums live as long as the rounds, and not in the graph of the step being
+            # traced.
             with tf.init_scope():
                 self._sums = GradientSums(list(self.turnstiles), contribution)
         self.gate.computed()
@@ -143,16 +133,7 @@ class Rounds:
     def _admit(
         self, computed_in: tf.Tensor, ready: tf.Tensor, batch: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Decides whether the gradient of a step counts.
-
-        Args:
-            computed_in: The round from whose weights it was computed, or -1.
-            ready: The same, once it was computed.
-            batch: The number of its batch.
-
-        Returns:
-            The step of what each ps adds, and whether it counts.
-        """
+        """Decides whether a gradient counts: the step of what each ps adds, and whether."""
         # Each of them counts, so there is no need to wait for it.
         steps = {
             d: each.admit(computed_in, batch) for d, each in self.turnstiles.items()
@@ -202,6 +183,8 @@ class Rounds:
         self._strategy.run(apply)
         graph = tf.compat.v1.get_default_graph()
         homes = {inside.ref(): outside.device for outside, inside in graph.captures}
+        # A ps is open again once all that the update writes there is written, and no
+        # sooner.
         written = graph.get_operations()
         for device, turnstile in self.turnstiles.items():
             there = [
@@ -218,6 +201,7 @@ _COUNT = tf.TensorSpec([], tf.int32)
 
 def _devices_of(model: Any) -> list[str]:
     """Returns the ps that hold variables which a step or an update reads."""
+    # A step adds to metrics without a turn: sums come out the same in any order.
     metrics = {id(each) for each in model.metrics_variables}
     every = [*model.variables, *model.optimizer.variables]
     holders = [_tf.value_of(each) for each in every if id(each) not in metrics]

@@ -73,12 +73,6 @@ class RoundSteps(WorkerSteps):
 
     Batches are numbered, and dealt out to rounds in their order: batch i belongs to round
     i // N. Any worker may compute any of them.
-
-    Args:
-        model: The Keras model.
-        in_flight: Sends functions to the workers.
-        step: The model's step, which maps a batch to a dict of logs.
-        batches: The number N of batches of a round.
     """
 
     def __init__(
@@ -138,13 +132,13 @@ class RoundSteps(WorkerSteps):
     def complete(self) -> None:
         """Waits for the rounds that have all their batches."""
         self._recover()
-        self._updates.wait(self._in_flight.waiting(), self._check)
+        self._updates.wait(lambda: self._round, self._in_flight.waiting(), self._check)
 
     def _check(self) -> None:
         self._in_flight.check()
         self._recover()
 
-    def _worker_lost(self, worker: int) -> None:
+    def worker_lost(self, worker: int) -> None:
         """Ends the waits of the other workers: one of them has to compute the lost step.
 
         It is behind steps of later rounds, for which they would wait for ever.
@@ -176,6 +170,8 @@ class RoundSteps(WorkerSteps):
 
     def reset(self) -> None:
         """Gives up what is under way, after an error."""
+        # What the ps have of a round may be incomplete for ever, so all of it is made
+        # anew.
         self._updates.close()
         self._updates = Updates()
         self._rounds = None
@@ -185,21 +181,13 @@ class RoundSteps(WorkerSteps):
         self._round = self._dealt = 0
 
     def _begin(self) -> None:
-        self._in_flight.after_join = self.complete
-        self._in_flight.end_round = self.finish
-        self._in_flight.worker_lost = self._worker_lost
-        self._in_flight.after_error = self.reset
+        # At each call: another model may have trained since.
+        self._in_flight.rounds = self
 
     def _deal(
         self, structure: BatchStructure, rows: list[tf.Tensor], is_usual: bool
     ) -> None:
-        """Deals batches out: to as many rounds at once as there are complete ones.
-
-        Args:
-            structure: The structure of a batch.
-            rows: The batches.
-            is_usual: Whether so many will come again, which is worth a trace.
-        """
+        """Deals batches out: to as many rounds at once as there are complete ones."""
         of_round = self._batches
         while rows:
             rounds = self._rounds_at_once(structure, len(rows))
@@ -240,6 +228,7 @@ class RoundSteps(WorkerSteps):
             [_as_string([self._round + i, first + i * self._batches])]
             for i in range(len(rows))
         ]
+        # In the same rows: one more argument of a function would be one more message.
         with_tickets = tf.concat([batches, tf.constant(tickets)], axis=1)
         self._submit_message(_Message(first, structure, with_tickets, batches, _Fate()))
 
@@ -255,7 +244,7 @@ class RoundSteps(WorkerSteps):
             else:
                 fate.missing -= 1
                 fate.last = max(fate.last, number)
-            return lambda: fate.missing == 0 and self._rounds_ended() > fate.last
+            return lambda: fate.missing == 0 and self._updates.rounds > fate.last
 
         self._in_flight.submit(
             function,
@@ -269,12 +258,10 @@ class RoundSteps(WorkerSteps):
 
     def _end_rounds(self, rounds: int, batches: int) -> None:
         assert self._rounds
-        self._updates.submit(self._rounds.update(rounds), batches, rounds)
+        update = self._rounds.update(rounds)
+        self._updates.submit(update, tf.constant(batches), rounds)
         self._round += rounds
         self._dealt = 0
-
-    def _rounds_ended(self) -> int:
-        return self._updates.rounds
 
     def _worker_function(self, structure: BatchStructure) -> WorkerFunction:
         if self._rounds is None:

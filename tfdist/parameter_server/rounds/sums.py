@@ -1,30 +1,134 @@
-"""The gradients of all variables in a round: added up on the ps, taken as averages."""
+"""The gradients of a round: added up on the ps, beside the variables, and taken as averages."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.rounds.accumulator import (
-    Accumulator,
-    DenseAccumulator,
-    RowAccumulator,
-)
-from tfdist.parameter_server.rounds.contribution import Contribution
+from tfdist.parameter_server.gradient_parts import sum_duplicate_rows
+from tfdist.parameter_server.resources import Resource
+from tfdist.parameter_server.rounds.computation import Contribution
 from tfdist.variables.partitioned import PartitionedVariable
+
+# TensorFlow's accumulators have kernels for these only.
+_SUMMED = (tf.float32, tf.float64)
+
+
+class Accumulator(Protocol):
+    """Adds gradients up, and gives the sum once there are enough."""
+
+    device: str
+
+    def add(self, gradient: Any, step: tf.Tensor) -> None:
+        """Adds a gradient, or drops it: see `Turnstile.admit`."""
+        ...
+
+    def take(self, count: tf.Tensor) -> Any:
+        """Waits for so many gradients, and returns their sum. Begins the next one."""
+        ...
+
+
+class DenseAccumulator:
+    """Sums tensors in place. Memory on the ps: one tensor of that shape."""
+
+    def __init__(self, shape: tf.TensorShape, dtype: tf.DType, device: str) -> None:
+        self.device = device
+        self._dtype = dtype
+        self._sum_dtype = dtype if dtype in _SUMMED else tf.float32
+        self._sum = Resource(
+            "ResourceConditionalAccumulator",
+            device,
+            dtype=self._sum_dtype,
+            shape=shape,
+            reduction_type="SUM",
+        )
+        self._shape = shape
+
+    def add(self, gradient: tf.Tensor, step: tf.Tensor) -> None:
+        """Adds a gradient, or drops it."""
+        with tf.device(self.device):
+            tf.raw_ops.ResourceAccumulatorApplyGradient(
+                handle=self._sum.handle,
+                local_step=step,
+                gradient=tf.cast(gradient, self._sum_dtype),
+            )
+
+    def take(self, count: tf.Tensor) -> tf.Tensor:
+        """Waits for so many gradients, and returns their sum, as a float."""
+        with tf.device(self.device):
+            taken = tf.raw_ops.ResourceAccumulatorTakeGradient(
+                handle=self._sum.handle, num_required=count, dtype=self._sum_dtype
+            )
+        taken.set_shape(self._shape)
+        return taken
+
+
+class RowAccumulator:
+    """Keeps gradients of rows until they are taken.
+
+    Memory on the ps: the rows of all gradients of a round.
+    """
+
+    def __init__(
+        self,
+        row_shape: tf.TensorShape,
+        dtype: tf.DType,
+        index_dtype: tf.DType,
+        device: str,
+    ) -> None:
+        self.device = device
+        self._types = [index_dtype, dtype, tf.int32]
+        self._shapes = [tf.TensorShape([None]), [None, *row_shape], tf.TensorShape([])]
+        # Gradients have different numbers of rows, which a queue of batches pads.
+        self._kept = Resource(
+            "PaddingFIFOQueueV2",
+            device,
+            component_types=self._types,
+            shapes=[tf.TensorShape(each) for each in self._shapes],
+            capacity=-1,
+        )
+        self._row_shape = row_shape
+
+    def add(self, gradient: tf.IndexedSlices, step: tf.Tensor) -> None:
+        """Adds a gradient, or drops it."""
+        with tf.device(self.device):
+            # A dropped one is enqueued as a batch of length 0, without a branch.
+            many = tf.cast(step >= 0, tf.int32)
+            indices, values = tf.identity(gradient.indices), gradient.values
+            # A shard of which the batch has no row would crash the queue.
+            padding = [tf.pad(indices, [[0, 1]]), _with_a_row(values)]
+            each = [*padding, tf.size(indices)]
+            tf.raw_ops.QueueEnqueueManyV2(
+                handle=self._kept.handle,
+                components=[tf.expand_dims(part, 0)[:many] for part in each],
+            )
+
+    def take(self, count: tf.Tensor) -> tf.IndexedSlices:
+        """Waits for so many gradients, and returns the rows of all of them."""
+        with tf.device(self.device):
+            indices, values, sizes = tf.raw_ops.QueueDequeueManyV2(
+                handle=self._kept.handle, n=count, component_types=self._types
+            )
+            indices.set_shape([None, None])
+            values.set_shape([None, None, *self._row_shape])
+            sizes.set_shape([None])
+            is_row = tf.sequence_mask(sizes, tf.shape(indices)[1])
+            return tf.IndexedSlices(
+                tf.boolean_mask(values, is_row), tf.boolean_mask(indices, is_row)
+            )
+
+
+def _with_a_row(values: tf.Tensor) -> tf.Tensor:
+    return tf.pad(values, [[0, 1], *([[0, 0]] * (values.shape.rank - 1))])
 
 
 class GradientSums:
-    """One accumulator per variable, or per shard of one, beside it.
-
-    Args:
-        devices: The devices of all ps that take part in a round.
-        contribution: The gradients of the first step that was traced.
-    """
+    """One accumulator per variable, or per shard of one, beside it."""
 
     def __init__(self, devices: list[str], contribution: Contribution) -> None:
         self.contribution = contribution
+        # Each ps divides by itself, so each has the sum of the weights.
         self._weights = {
             each: DenseAccumulator(tf.TensorShape([]), tf.float32, each)
             for each in devices
@@ -35,12 +139,7 @@ class GradientSums:
         ]
 
     def add(self, contribution: Contribution, steps: Mapping[str, tf.Tensor]) -> None:
-        """Adds the gradients of a step.
-
-        Args:
-            contribution: The gradients.
-            steps: What `Turnstile.admit` says, by the device of each ps.
-        """
+        """Adds gradients, with the steps that each ps has admitted them by."""
         weight = tf.cast(contribution.weight, tf.float32)
         for (gradient, variable), accumulators in zip(
             _pairs(contribution), self._accumulators, strict=True
@@ -56,10 +155,9 @@ class GradientSums:
     def averages(self, count: tf.Tensor) -> tuple[list[Any], dict[str, tf.Tensor]]:
         """Waits for so many gradients, and returns the average for each variable.
 
-        Returns:
-            The averages, and for the device of each ps what is there once all sums are,
-            on every ps. An update must not begin before: a gradient that still counts on
-            one ps could have been computed from what is written on another.
+        With them, for each ps what is there once all sums are, on every ps. An update must not
+        begin before: a gradient that still counts on one ps could have been computed from what is
+        written on another.
         """
         weights = {d: each.take(count) for d, each in self._weights.items()}
         variables = [variable for _, variable in _pairs(self.contribution)]
@@ -142,9 +240,8 @@ def _average(
 def _divided(total: Any, weight: tf.Tensor, variable: Any) -> Any:
     if isinstance(total, tf.IndexedSlices):
         # Each row once, as in the gradient of one batch: what clips looks at elements.
-        rows, places = tf.unique(total.indices)
-        summed = tf.math.unsorted_segment_sum(total.values, places, tf.size(rows))
-        values = summed / tf.cast(weight, total.dtype)
+        total = sum_duplicate_rows(total)
+        values = total.values / tf.cast(weight, total.dtype)
         shape = tf.constant(variable.shape.as_list(), tf.int64)
-        return tf.IndexedSlices(tf.cast(values, variable.dtype), rows, shape)
+        return tf.IndexedSlices(tf.cast(values, variable.dtype), total.indices, shape)
     return tf.cast(total / tf.cast(weight, total.dtype), variable.dtype)

@@ -83,6 +83,8 @@ class Turnstile:
                 with tf.control_dependencies(self._woken(next_one)):
                     return look()
 
+            # One look after the other: an iteration that ran ahead would take a wake-up
+            # in vain.
             current, _ = tf.while_loop(waits, wait, look(), parallel_iterations=1)
             return tf.identity(current, name="entered")
 
@@ -114,17 +116,13 @@ class Turnstile:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds a gradient to those of the round, if it counts and is not among them.
 
-        Args:
-            counts: Whether it would, given the number of the round and of its gradients.
-            batch: The number of its batch.
-            known: What `counts` waits for.
-            after: What else to do before the next gradient: it is given the number of the
-                round, of its gradients afterwards, and whether this one was added.
-
-        Returns:
-            Whether it was added, and the round in which its batch counts, or -1.
+        Before the next one does the same, `after` is called with the number of the round, of
+        its gradients then, and whether this one was added. Returns whether it was, and the round
+        in which its batch counts, or -1.
         """
         batch = tf.identity(batch)
+        # A ring, which has the batch itself beside it: an older one with this place is
+        # gone.
         place = batch % _REMEMBERED
         # Nobody may have the lock while its gradient is being computed.
         with tf.control_dependencies([known]):

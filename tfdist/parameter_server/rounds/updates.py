@@ -5,91 +5,150 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
-
-import tensorflow as tf
+from typing import Any, NamedTuple
 
 from tfdist import _tf
 
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
+_CLOSE_SECONDS = 1.0
+
+
+class _Update(NamedTuple):
+    """A function that ends so many rounds, and what is done if it fails."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    rounds: int
+    is_repeated: bool
+    on_error: Callable[[], None]
 
 
 class Updates:
     """Calls functions one after the other, in a thread of the chief.
 
-    The chief sends what it has scheduled without waiting: while one update waits for its
-    gradients, the next is known already.
-
-    Attributes:
-        rounds: How many rounds have ended.
+    The chief sends what it has scheduled without waiting: while one update waits on the ps
+    for its gradients, the next is known already.
     """
 
     def __init__(self) -> None:
-        self._functions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._state = _State()
         self._cancellation = _tf.new_cancellation()
-        weakref.finalize(self, self._functions.put, None).atexit = False
-        self._changed = threading.Condition()
-        self._pending = 0
-        self.rounds = 0
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
+        # At exit too: a thread must not wait within TensorFlow when that is taken down.
+        self.close = weakref.finalize(self, _close, self._state, self._cancellation)
 
-    def submit(self, function: Any, count: int, rounds: int) -> None:
+    @property
+    def rounds(self) -> int:
+        """How many rounds have ended."""
+        return self._state.rounds
+
+    def submit(self, function: Any, count: Any, rounds: int) -> None:
         """Schedules a function of a number of gradients, which ends so many rounds."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_run, args=(self._functions,), name="updates", daemon=True
-            )
-            self._thread.start()
-        with self._changed:
-            self._pending += 1
-        function = _tf.cancelable(function, self._cancellation)
-        self._functions.put((self, function, count, rounds))
+        self._schedule(function, (count,), rounds)
 
-    def wait(
-        self, waiting: AbstractContextManager[Any], check: Callable[[], None]
-    ) -> None:
-        """Waits until all functions have finished.
+    def repeat(self, function: Any, on_error: Callable[[], None]) -> None:
+        """Schedules a function again and again, which ends a round each time.
 
         Args:
+            function: A `ConcreteFunction` without arguments.
+            on_error: Is called in that thread if the function fails.
+        """
+        self._schedule(function, (), 1, True, on_error)
+
+    def _schedule(
+        self,
+        function: Any,
+        arguments: tuple[Any, ...],
+        rounds: int,
+        is_repeated: bool = False,
+        on_error: Callable[[], None] = lambda: None,
+    ) -> None:
+        state = self._state
+        function = _tf.cancelable(function, self._cancellation)
+        state.updates.put(_Update(function, arguments, rounds, is_repeated, on_error))
+        if state.thread is None:
+            state.thread = threading.Thread(
+                target=_run, args=(state,), name="updates", daemon=True
+            )
+            state.thread.start()
+
+    def wait(
+        self,
+        rounds: Callable[[], int],
+        waiting: AbstractContextManager[Any],
+        check: Callable[[], None],
+    ) -> None:
+        """Waits until so many rounds have ended.
+
+        Args:
+            rounds: How many.
             waiting: Is entered while it waits.
             check: Is called often, and may raise an error.
 
         Raises:
             tf.errors.OpError: The error of a function.
         """
+        state = self._state
+        self.raise_error()
         with waiting:
-            while self._pending and self._error is None:
+            while state.rounds < (wanted := rounds()):
                 # Not under the lock: steps may need the updates that are scheduled.
                 check()
-                with self._changed:
-                    if self._pending and self._error is None:
-                        self._changed.wait(_POLL_SECONDS)
-        if self._error is not None:
-            raise self._error
+                with state.changed:
+                    if state.error is None and state.rounds < wanted:
+                        state.changed.wait(_POLL_SECONDS)
+                self.raise_error()
 
-    def close(self) -> None:
-        """Ends the thread, and what it waits for."""
-        self._functions.put(None)
-        self._cancellation.start_cancel()
-
-    def run(self, function: Any, count: int, rounds: int) -> None:
-        """Calls a function, unless an earlier one has failed."""
-        if self._error is None:
-            try:
-                function(tf.constant(count))
-                self.rounds += rounds
-            except Exception as error:
-                self._error = error
-        with self._changed:
-            self._pending -= 1
-            self._changed.notify_all()
+    def raise_error(self) -> None:
+        """Raises the error of a function, if one has failed."""
+        if self._state.error is not None:
+            raise self._state.error
 
 
-def _run(functions: "queue.SimpleQueue[Any]") -> None:
+class _State:
+    """What the thread and others share."""
+
+    def __init__(self) -> None:
+        self.updates: queue.SimpleQueue[_Update | None] = queue.SimpleQueue()
+        self.changed = threading.Condition()
+        self.rounds = 0
+        self.is_closed = False
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+
+
+def _run(state: _State) -> None:
     # Not a method: the thread must not keep alive what ends it.
     with _tf.executor_scope(_tf.new_executor()):
-        while (scheduled := functions.get()) is not None:
-            updates, function, count, rounds = scheduled
-            updates.run(function, count, rounds)
-            del scheduled, updates, function
+        while (update := state.updates.get()) is not None:
+            _call(state, update)
+            # What it holds must not live on while this waits for the next one.
+            del update
+
+
+def _call(state: _State, update: _Update) -> None:
+    """Calls a function, unless an earlier one has failed."""
+    if state.error is not None:
+        return
+    ended, error = 0, None
+    try:
+        update.function(*update.arguments)
+        ended = update.rounds
+    except Exception as raised:
+        error = raised
+    with state.changed:
+        state.rounds += ended
+        state.error = error
+        state.changed.notify_all()
+    if error is not None and not state.is_closed:
+        update.on_error()
+    elif error is None and update.is_repeated:
+        state.updates.put(update)
+
+
+def _close(state: _State, cancellation: Any) -> None:
+    state.is_closed = True
+    state.updates.put(None)
+    cancellation.start_cancel()
+    thread = state.thread
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(_CLOSE_SECONDS)

@@ -40,7 +40,7 @@ _WITHOUT_STATE = frozenset(
 
 
 def without_seeds(definition: Any) -> list[Any]:
-    """Has the random operations of a `GraphDef` draw from streams of their own.
+    """Makes the random operations of a `GraphDef` draw from streams of their own.
 
     So do those of the functions that it calls, which get other names.
 
@@ -63,6 +63,7 @@ def without_seeds(definition: Any) -> list[Any]:
     for each in made:
         each.signature.name = names[each.signature.name]
         _without_seeds(each.node_def, names)
+    # A gradient is found by the name of its function.
     for each in definition.library.gradient:
         each.function_name = names.get(each.function_name, each.function_name)
         each.gradient_func = names.get(each.gradient_func, each.gradient_func)
@@ -88,7 +89,7 @@ def not_copied(graph: Any) -> set[str]:
     """Returns the types of the operations of a `FuncGraph` that may not be copied.
 
     Args:
-        graph: Of a step. Branches, loops and functions inside it count too.
+        graph: That of a step. Branches, loops and functions inside it count too.
     """
     return {
         node.op

@@ -15,12 +15,7 @@ def reference(output: Output) -> str:
 
 
 def rewire(definition: Any, replaced: Mapping[str, str]) -> None:
-    """Replaces inputs of a `NodeDef`, by "" to remove one.
-
-    Args:
-        definition: The `NodeDef`.
-        replaced: References to outputs, or `^name` for control inputs.
-    """
+    """Replaces inputs of a `NodeDef`, by "" to remove one; control inputs are `^name`."""
     inputs = [each.removesuffix(":0") for each in definition.input]
     inputs = [replaced.get(each, each) for each in inputs]
     definition.input[:] = [each for each in inputs if each]
@@ -46,13 +41,9 @@ class Builder:
     def add(
         self, op: str, inputs: Sequence[str], name: str | None = None, **attrs: Any
     ) -> str:
-        """Adds an operation, and returns the reference to its first output.
+        """Adds an operation, numbered by default; returns the reference to its first output.
 
-        Args:
-            op: The type of the operation.
-            inputs: References to its inputs.
-            name: Its name; numbered by default.
-            **attrs: Its attributes: a dtype, a number, or a tensor.
+        An attribute is a dtype, a number, or a tensor.
         """
         name = name or f"{self._prefix}/{len(self.made)}"
         definition = tf.compat.v1.NodeDef(
@@ -70,6 +61,7 @@ class Builder:
 
     def constant(self, value: Any, dtype: tf.DType = tf.int32) -> str:
         """Adds a constant, unless it is there, and returns the reference to it."""
+        # Equal ones are one: a message has the same few sizes and axes again and again.
         tensor = tf.make_tensor_proto(value, dtype)
         key = tensor.SerializeToString()
         if key not in self._constants:

@@ -7,12 +7,7 @@ import tensorflow as tf
 
 
 class Fragment:
-    """A `GraphDef` whose inputs are given when it is added to a function.
-
-    Args:
-        definition: The `GraphDef`, without the operations that its inputs name.
-        inputs: The names of its inputs, such as `x:0`; it may use only some of them.
-    """
+    """A `GraphDef` whose inputs are given when it is added to a function."""
 
     def __init__(self, definition: Any, inputs: Sequence[str]) -> None:
         self._definition = definition
@@ -33,15 +28,9 @@ class Fragment:
     def add(
         self, given: Sequence[tf.Tensor], outputs: Sequence[str], name: str
     ) -> list[tf.Tensor]:
-        """Adds it to the function being traced.
+        """Adds it to the function being traced, and returns the tensors named `outputs`.
 
-        Args:
-            given: Its inputs.
-            outputs: The names of tensors, which may be inputs.
-            name: How the names of its operations begin.
-
-        Returns:
-            The tensors of these names.
+        These may be inputs. The names of its operations begin with `name`.
         """
         # That function may be the body of a loop, which captures what it uses, and waits
         # for all that it captures.

@@ -73,15 +73,9 @@ class LocalSteps:
         self._fragment = Fragment(definition, [*inputs, *states, *self._ids])
 
     def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
-        """Adds steps with one exchange to the function being traced.
+        """Adds steps with one exchange, and returns the result of the last one.
 
-        Args:
-            batch: Returns the tensors of the batch of this number.
-            steps: How many steps it is. If it is more than one, the step must return a
-                vector of float64.
-
-        Returns:
-            The result of the last step.
+        If they are more than one, it must be a vector of float64.
         """
         captured = captures_of(self._function)
         handles = self.handles(captured)
@@ -106,15 +100,7 @@ class LocalSteps:
     def ids(
         self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Adds what computes the rows that a step looks up, before it does.
-
-        Args:
-            batch: The tensors of its batch.
-            captured: What `captures_of` has captured for the function being traced.
-
-        Returns:
-            The rows, by the names that `lookups` has for them.
-        """
+        """Adds what computes the rows that a step looks up, before it does: by name."""
         tensors = self._before.add([*batch, *captured], self._ids, "rows_0")
         return dict(zip(self._ids, tensors, strict=True))
 
@@ -125,16 +111,13 @@ class LocalSteps:
         values: State,
         ids: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> tuple[Any, State]:
-        """Adds one step on the copies to the function being traced.
+        """Adds one step on the copies; returns its result, and the values after it.
 
         Args:
             batch: The tensors of its batch.
-            captured: What `captures_of` has captured for that function.
+            captured: What `captures_of` has captured for the function being traced.
             values: Of `variables`, in their order.
             ids: What `ids` has returned.
-
-        Returns:
-            The result, and the values after the step.
         """
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self.variables]
@@ -164,6 +147,7 @@ def _push(
         with tf.device(variable.device):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         return
+    # Of what is only added to, the worker begins with zeros: its value is the change.
     change = value - before if variable.is_read else value
     with tf.device(variable.device):
         tf.raw_ops.AssignAddVariableOp(resource=handle, value=change)

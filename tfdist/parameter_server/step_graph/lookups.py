@@ -46,10 +46,6 @@ def lookups_of(
 
     Left out are those whose rows are only known once something has run that must not run
     twice, such as a random operation.
-
-    Args:
-        ops: The operations of the step.
-        homes: The device of each captured resource, by the name of its placeholder.
     """
     uses: dict[str, list[tf.Operation]] = {}
     for op in ops:

@@ -102,14 +102,7 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
 
 
 def messages(nodes: Iterable[Node]) -> list[Message]:
-    """Returns what the tasks send each other in a step.
-
-    Args:
-        nodes: All nodes of the step.
-
-    Returns:
-        The messages, each after those that precede it.
-    """
+    """Returns what the tasks send each other in a step, in an order in which it can be."""
     nodes = in_order(nodes)
     tasks = {node.name: node.task for node in nodes}
     levels = _latest_levels(nodes, tasks)
@@ -169,9 +162,6 @@ def in_turn(
         sent: All messages of a step.
         seconds: How long the link takes for each of them.
         nodes: All nodes of the step, in an order in which they can be computed.
-
-    Returns:
-        By the index of a message, that of the one it waits for.
     """
     computed = {node.name: place for place, node in enumerate(nodes)}
 
@@ -216,6 +206,7 @@ def via(task: str, nodes: Iterable[Node]) -> list[Node]:
     if not relayed:
         return nodes
     detour = list(_with_relays(task, nodes, relayed))
+    # A detour is one message longer where the worker had nothing to send.
     return detour if len(messages(detour)) < len(direct) else nodes
 
 
@@ -242,6 +233,7 @@ def _latest_levels(nodes: list[Node], tasks: Mapping[str, str]) -> dict[str, int
     for node in nodes:
         levels = (earliest[each] + cost for each, cost in _costs(node, tasks))
         earliest[node.name] = max(levels, default=0)
+    # As late as the longest chain allows: then a tensor has the most others to go with.
     latest = dict.fromkeys(earliest, max(earliest.values(), default=0))
     for node in reversed(nodes):
         for source, cost in _costs(node, tasks):

@@ -14,10 +14,9 @@ from tfdist.parameter_server.step_graph.tasks import (
     WORKER,
     device_for,
     device_of,
-    task_at,
     tasks_of,
+    waits_of,
 )
-from tfdist.parameter_server.step_graph.used_inputs import used_inputs
 from tfdist.placement.link_use import Traffic
 
 LARGEST_PACKED = 2**20
@@ -57,43 +56,9 @@ def pack(
 
     Cost: two copies of each packed tensor, in exchange for one message per tensor. Where
     large messages take turns, each but the first of them costs a signal.
-
-    Args:
-        graph: The `FuncGraph` of the step.
-        definition: Its `GraphDef`, which is rewritten.
-        homes: The device of each captured resource, by the name of its placeholder.
-        entered: By task, the operation for which all others wait that use a resource of
-            that task, unless it depends on them.
-        seconds_per_byte: How long the link of a worker takes for a byte, if its large
-            messages are to take turns.
-        narrow: The placeholders of the weights that travel to the worker in bfloat16.
     """
     packing = _Packing(graph, definition, homes, entered or {}, narrow)
     return packing.packed(seconds_per_byte)
-
-
-def _waits(
-    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """Returns what each operation has to wait for besides its inputs."""
-    operations = {op.name: op for op in graph.get_operations()}
-    before: set[str] = set()
-    pending = list(entered.values())
-    while pending:
-        name = pending.pop()
-        if name not in before:
-            before.add(name)
-            op = operations[name]
-            pending += [each.op.name for each in op.inputs]
-            pending += [each.name for each in op.control_inputs]
-    waits = {}
-    for name, op in operations.items():
-        if name not in before:
-            tasks = {
-                task_at(homes[i.op.name]) for i in used_inputs(op) if i.op.name in homes
-            }
-            waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
-    return waits
 
 
 class _Packing:
@@ -112,7 +77,7 @@ class _Packing:
     ) -> None:
         self._graph = graph
         self._narrow = narrow
-        self._waits = _waits(graph, homes, entered)
+        self._waits = waits_of(graph, homes, entered)
         self._tasks = tasks_of(graph, homes)
         self._graph_def = definition
         self._definitions = {each.name: each for each in self._graph_def.node}
@@ -147,6 +112,7 @@ class _Packing:
                 arrived[i] = self._pack(i, part, before, made, replaced)
         for node in self._nodes:
             rewire(self._definitions[node.name], replaced[node.task])
+        # A `Fragment` is given these; their placeholders would be fed by nobody.
         given = {tensor.op.name for tensor in self._graph.inputs}
         kept = [self._definitions[n.name] for n in self._nodes if n.name not in given]
         del self._graph_def.node[:]
@@ -201,7 +167,7 @@ class _Packing:
         return self._graph.get_tensor_by_name(f"{name}:{index}")
 
     def _copy_constants(self) -> None:
-        """Gives each task its own copy of the constants that it uses."""
+        """Copies constants to each task that uses them."""
         copies: dict[tuple[str, Output], Node] = {}
         nodes = []
         for node in self._nodes:
@@ -226,6 +192,7 @@ class _Packing:
             return None
         name = f"constant_{task.replace(':', '_')}/{output[0]}_{output[1]}"
         builder = Builder(name, device_of(task))
+        # A constant that another task uses would be a message in each step.
         builder.constant(value, tensor.dtype)
         (definition,) = builder.made
         definition.name = name
@@ -289,14 +256,9 @@ class _Packing:
         made: list[Any],
         replaced: dict[str, dict[str, str]],
     ) -> str:
-        """Packs a message, and returns the operation that receives it.
+        """Packs a message that waits for `before`; returns the operation that receives it.
 
-        Args:
-            index: Which of those of the step it is.
-            message: What travels at once.
-            before: Operations of any task for which it waits.
-            made: Where its operations are added.
-            replaced: By task, where it is added what replaces an input there.
+        What it makes is added to `made`, and what replaces an input to `replaced`.
         """
         sender = Builder(f"message_{index}/send", device_of(message.sender))
         receiver = Builder(f"message_{index}/receive", device_of(message.receiver))
@@ -344,8 +306,5 @@ class _Packing:
 
     def _is_packed(self, output: Output) -> bool:
         tensor = self._tensor(output)
-        elements = tensor.shape.num_elements()
-        is_large = (
-            elements is not None and elements * tensor.dtype.size > LARGEST_PACKED
-        )
-        return wire.fits(tensor.dtype, tensor.shape) and not is_large
+        size = (tensor.shape.num_elements() or 0) * tensor.dtype.size
+        return wire.fits(tensor.dtype, tensor.shape) and size <= LARGEST_PACKED

@@ -21,14 +21,10 @@ def repeated(
 
     Args:
         add: Takes how often it has run before and the state; adds it once more. Returns
-            its result and the new state. If it is to run more than `copies` times, its
-            result is a vector of float64.
+            its result, a vector of float64 in a loop, and the new state.
         times: How often it is to run.
         copies: How often to add it without a loop. It is added fewer than twice as often.
         state: What it begins with.
-
-    Returns:
-        The last result, and the last state.
     """
     done, result = 0, None
     if times // copies > 1:

@@ -52,13 +52,7 @@ class LocalVariable:
 
 
 class Rewriting:
-    """The graph of a step while it is rewritten.
-
-    Args:
-        step: The step.
-        is_weight: As `LocalSteps` takes it.
-        chosen: As there.
-        tables: As there.
+    """The graph of a step while it is rewritten; `LocalSteps` says by what.
 
     Attributes:
         handles: The handles of the variables, by their placeholders in the step.
@@ -106,6 +100,7 @@ class Rewriting:
         local = {each.placeholder for each in self.variables} | self.lookups.keys()
         for op in self._ops:
             definition = self._definitions[op.name]
+            # It names what to run beside, which is not in the copy.
             definition.attr.pop("_class", None)
             used = [each.op.name for each in used_inputs(op)]
             homes = [
@@ -150,7 +145,7 @@ class Rewriting:
     def _rewrite(
         self, placeholder: str, ops: Sequence[tf.Operation], state: str, adds: bool
     ) -> LocalVariable:
-        """Has the step use values in place of a variable."""
+        """Replaces a variable of the step by values."""
         value = state
         dtype, shape = _type_of(ops)
         for op in ops:
@@ -180,6 +175,7 @@ def _node(op: tf.Operation) -> Node:
 def _type_of(ops: Sequence[tf.Operation]) -> tuple[tf.DType, tf.TensorShape]:
     """Returns the dtype and the shape of the variable that these operations use."""
     tensors = [op.outputs[0] if op.type == _READ else op.inputs[1] for op in ops]
+    # What reads may know less of the shape than what writes.
     shapes = [each.shape for each in tensors if each.shape.is_fully_defined()]
     return tensors[0].dtype, shapes[0] if shapes else tensors[0].shape
 
@@ -203,12 +199,7 @@ def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
 def _set_from_own(
     ops: Sequence[tf.Operation], uses: Mapping[str, Sequence[tf.Operation]]
 ) -> set[str]:
-    """Returns the variables to which a value is added that was computed from theirs.
-
-    Args:
-        ops: The operations of the step, each after its inputs.
-        uses: The operations that use each variable.
-    """
+    """Returns the variables to which a value is added that was computed from theirs."""
     # A bit per variable: one pass, however many there are.
     bits = {name: 1 << i for i, name in enumerate(uses)}
     read = {

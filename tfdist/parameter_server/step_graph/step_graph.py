@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.liveness.step_error import remember
-from tfdist.parameter_server.gate.connect import connect
 from tfdist.parameter_server.gate.gate import Gate, Turn
+from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
 from tfdist.parameter_server.narrow import is_narrowed
 from tfdist.parameter_server.step_graph.copies import (
     not_copied,
@@ -63,6 +63,7 @@ class StepGraph:
             traced = tf.function(step, autograph=False)
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph
+        # Workers run copies, whose names say nothing of where the user wrote them.
         remember(graph)
         self.not_copied = not_copied(graph)
         self.seeded = seeded(graph)
@@ -74,7 +75,8 @@ class StepGraph:
         if gate is not None:
             slot = self.function.inputs[len(specs) - len(gate.slot_specs) : len(specs)]
             self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
-            connect(graph, self.homes, turns[-1], gate.device)
+            # The last turn: TensorFlow traces a function again that creates variables.
+            order_reads_and_writes(graph, self.homes, turns[-1], gate.device)
         self._entered = entered()
         self._strategy = strategy
         self._narrow = self._large_weights() if is_narrow else set()
@@ -83,7 +85,9 @@ class StepGraph:
         """Returns the placeholders of the weights that can travel in bfloat16."""
         captures = self.function.graph.captures
         names = {id(outside): inside.op.name for outside, inside in captures}
-        known = self._strategy.extended.of_handles(outside for outside, _ in captures)
+        known = self._strategy.extended.placed.of_handles(
+            outside for outside, _ in captures
+        )
         return {
             names[id(each.handle)]
             for each, _ in known
@@ -126,12 +130,7 @@ class StepGraph:
         return self._fragment.size
 
     def add(self, tensors: Sequence[tf.Tensor], name: str) -> Any:
-        """Adds the step to the function being traced, and returns its result.
-
-        Args:
-            tensors: Its inputs.
-            name: How the names of its operations begin.
-        """
+        """Adds the step to the function being traced, and returns its result."""
         outputs = [each.name for each in self.function.outputs]
         given = [*tensors, *captures_of(self.function)]
         return structured(self.function, self._fragment.add(given, outputs, name))

@@ -30,6 +30,30 @@ def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
     return tasks
 
 
+def waits_of(
+    graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Returns what each operation has to wait for besides its inputs: see `StepGraph`."""
+    operations = {op.name: op for op in graph.get_operations()}
+    before: set[str] = set()
+    pending = list(entered.values())
+    while pending:
+        name = pending.pop()
+        if name not in before:
+            before.add(name)
+            op = operations[name]
+            pending += [each.op.name for each in op.inputs]
+            pending += [each.name for each in op.control_inputs]
+    waits = {}
+    for name, op in operations.items():
+        if name not in before:
+            tasks = {
+                task_at(homes[i.op.name]) for i in used_inputs(op) if i.op.name in homes
+            }
+            waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
+    return waits
+
+
 def device_of(task: str) -> str:
     """Returns the device of a task; that of the worker is the default, and empty."""
     if task == WORKER:
@@ -63,6 +87,7 @@ def _task_of(
         return task_at(homes[op.name])
     if op.type in _FORWARDING:
         return tasks[op.inputs[0].op.name]
+    # A function may use variables of several ps, so it runs where it was asked for.
     if not calls_functions(op):
         for each in used_inputs(op):
             if each.dtype == tf.resource and tasks[each.op.name] != WORKER:

@@ -19,12 +19,7 @@ def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
 
 
 def without_unused_handles(definition: Any, graph: Any) -> None:
-    """Has each `IdentityN` pass something else in place of a handle that nothing uses.
-
-    Args:
-        definition: The `GraphDef`, which is changed.
-        graph: The graph that it defines.
-    """
+    """Replaces what an `IdentityN` passes on of handles that nothing uses."""
     for node in definition.node:
         if node.op == "IdentityN":
             op = graph.get_operation_by_name(node.name)

@@ -56,13 +56,7 @@ def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
 
 
 def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -> str:
-    """Adds what makes one vector of the parts, and returns the reference to it.
-
-    Args:
-        parts: The tensors.
-        builder: Of the sender.
-        signals: The nodes that the vector waits for besides.
-    """
+    """Adds what makes a vector of the parts, after `signals`; returns its reference."""
     dtype = _dtype_of(parts)
     whole, halves = _by_size(parts, dtype)
     if halves:
@@ -150,6 +144,7 @@ def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
     dtype, words = halves[0].dtype, _words(halves)
     vector = builder.constant([-1])
     flat = [_reshaped(each.reference, vector, dtype, builder) for each in halves]
+    # A last half that fills the last word.
     if sum(_static_size(part, dtype) for part in halves) % 2:
         flat.append(builder.constant([0], dtype))
     joined = builder.concatenate(flat, dtype)

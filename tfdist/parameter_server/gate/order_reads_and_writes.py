@@ -1,4 +1,4 @@
-"""Has a step that was traced wait for its turn to start and to write."""
+"""Orders the reads and writes of a traced step after its turns to start and to write."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,9 @@ _READS = frozenset(
 )
 
 
-def connect(graph: Any, homes: Mapping[str, str], turn: Turn, device: str) -> None:
+def order_reads_and_writes(
+    graph: Any, homes: Mapping[str, str], turn: Turn, device: str
+) -> None:
     """Adds control edges: reads wait for the start, and writes for their turn.
 
     If nobody ever waits, there are none between tasks, which would cost messages.
@@ -38,12 +40,6 @@ def connect(graph: Any, homes: Mapping[str, str], turn: Turn, device: str) -> No
     What a step writes before it has computed its gradients, such as a moving average, is
     written with them. Only where something is computed from what it has written does it
     ask for its turn before that.
-
-    Args:
-        graph: The `FuncGraph` of the step, which contains its turn.
-        homes: The device of each resource, by the name of its placeholder.
-        turn: The operations of its turn.
-        device: The device at which they are.
     """
     tasks = tasks_of(graph, homes)
     touching = [op for op in graph.get_operations() if _touches_ps(op, tasks)]
@@ -79,6 +75,8 @@ def _gradients(
     near = (WORKER, task_at(device))
     here = _inputs([op for op in writes if tasks[op.name] == task_at(device)])
     ready = [op for op in here if tasks[op.name] in near]
+    # Nothing is written there. What others write is ready when the worker has computed
+    # it.
     if not ready:
         ready = [op for op in _inputs(writes) if tasks[op.name] == WORKER]
     yield from (op for op in ready if op not in written and not turn.has(op))
@@ -88,6 +86,7 @@ def _computing(
     reads: list[tf.Operation], tasks: Mapping[str, str], turn: Turn
 ) -> list[tf.Operation]:
     """Returns where the worker first uses what was read, but for what reads need."""
+    # An edge from what waits for them to what they need would be a circle.
     needed = _ancestors(reads, control=True)
     found: list[tf.Operation] = []
     pending, seen = list(reads), set(reads)
@@ -113,6 +112,7 @@ def _writes(graph: Any, op: tf.Operation) -> bool:
     library = {
         each.signature.name: each for each in graph.as_graph_def().library.function
     }
+    # A function is a write if anything that it calls is, at any depth.
     pending = _functions(op.node_def)
     seen = set(pending)
     while pending:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data import unread
+from tfdist.data import chief_only_reasons
 from tfdist.graph.draws import RANDOM, is_seeded
 from tfdist.graph.functions import PYTHON_OPS
 
@@ -41,24 +41,24 @@ def check_operation(node: Any) -> None:
         OnlyTheChiefReads: If that is not known of it.
     """
     if node.op in PYTHON_OPS:
-        raise unread.calls_python()
+        raise chief_only_reasons.calls_python()
     if node.device not in ("", "/device:CPU:0"):
-        raise unread.of_a_place(f"{node.op} on {node.device}")
+        raise chief_only_reasons.of_a_place(f"{node.op} on {node.device}")
     if is_seeded(node):
-        raise unread.drawn_with_seed(node.op)
+        raise chief_only_reasons.drawn_with_seed(node.op)
     if node.op in RANDOM | _HARMLESS | _CALLS:
         return
     # Workers have no operations but TensorFlow's own: they load no libraries of yours.
     if not hasattr(tf.raw_ops, node.op):
-        raise unread.unknown(node.op)
+        raise chief_only_reasons.unknown(node.op)
     definition = _registry().op_def_for_type(node.op)
     if definition.is_stateful:
-        raise unread.keeps_state(node.op)
+        raise chief_only_reasons.keeps_state(node.op)
     if node.op in _OF_A_PLACE or any(part in node.op for part in _PARTS_OF_NAMES):
-        raise unread.of_a_place(node.op)
+        raise chief_only_reasons.of_a_place(node.op)
     # Those that take it as an input are the stateless ones.
     if any(each.name in ("seed", "seed2") for each in definition.attr):
-        raise unread.drawn_with_seed(node.op)
+        raise chief_only_reasons.drawn_with_seed(node.op)
 
 
 @functools.cache

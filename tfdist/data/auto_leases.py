@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.data import unread
-from tfdist.data.anywhere import check_operation
+from tfdist.data import chief_only_reasons
 from tfdist.data.chain import RECORDS, Parts, parts_of
 from tfdist.data.file_readers import READERS
 from tfdist.data.leased import LeasedDataset
+from tfdist.data.portable_ops import check_operation
 from tfdist.data.record_places import of_places, places_graph, read
 from tfdist.data.transformations import above_a_source
 from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
@@ -26,7 +26,7 @@ _SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 
 
 @dataclass(frozen=True)
-class Followed:
+class AutoLeased:
     """An ordinary dataset, as one with leases.
 
     Attributes:
@@ -41,7 +41,7 @@ class Followed:
     ordinary: tf.data.Dataset
 
 
-def followed(dataset: tf.data.Dataset) -> Followed | None:
+def auto_leased(dataset: tf.data.Dataset) -> AutoLeased | None:
     """Returns a dataset with leases that has the elements of an ordinary one.
 
     In the same order, also where it shuffles with or without a seed: both go on from the
@@ -63,20 +63,22 @@ def followed(dataset: tf.data.Dataset) -> Followed | None:
     names = [type(each).__name__ for each in whole]
     for i, each in enumerate(whole):
         if len(_tf.inputs_of(each)) > 1:
-            raise unread.transformed(above_a_source(names[: i + 1]))
+            raise chief_only_reasons.transformed(above_a_source(names[: i + 1]))
     if not all(isinstance(s, _SPECS) for s in tf.nest.flatten(dataset.element_spec)):
         is_window = "_WindowDataset" in names
-        raise unread.transformed(
+        raise chief_only_reasons.transformed(
             "window" if is_window else "what makes elements that are no tensors"
         )
     try:
         graph = _tf.dataset_graph(dataset).numpy()
     except tf.errors.OpError as error:
-        raise unread.transformed(f"what has no graph ({error.message})") from None
+        raise chief_only_reasons.transformed(
+            f"what has no graph ({error.message})"
+        ) from None
     definition = tf.compat.v1.GraphDef.FromString(graph)
     parts = parts_of(definition, places_graph())
     _check(parts.reads)
-    return Followed(_leased(parts, dataset.element_spec), _paths(parts), dataset)
+    return AutoLeased(_leased(parts, dataset.element_spec), _paths(parts), dataset)
 
 
 def _below(dataset: Any) -> Iterator[Any]:
@@ -88,20 +90,20 @@ def _below(dataset: Any) -> Iterator[Any]:
 def _tell_what_else(whole: list[Any], operations: set[str]) -> None:
     """Raises what is said of a dataset without records, unless it is small."""
     if operations & PYTHON_OPS:
-        raise unread.generated()
+        raise chief_only_reasons.generated()
     names = [type(each).__name__.strip("_") for each in whole]
     for name in [*operations, *names]:
         if name.startswith(_OTHER_READERS) and "Dataset" in name:
-            raise unread.other_files(name.partition("V")[0])
+            raise chief_only_reasons.other_files(name.partition("V")[0])
     size = sum(map(_tf.bytes_of_arrays, whole))
     if size > _MAX_IN_MEMORY_BYTES:
-        raise unread.large_in_memory(size)
+        raise chief_only_reasons.large_in_memory(size)
 
 
 def _paths(parts: Parts) -> tuple[str, ...]:
     names = tf.io.parse_tensor(parts.files.SerializeToString(), tf.string).numpy()
     if any(b"://" in each for each in names):
-        raise unread.remote()
+        raise chief_only_reasons.remote()
     return tuple(dict.fromkeys(os.fsdecode(each) for each in names))
 
 
@@ -114,7 +116,7 @@ def _check(reads: Any) -> None:
     constants = [node for node in reads.node if node.op == "Const"]
     size = sum(node.attr["value"].tensor.ByteSize() for node in constants)
     if size > MAX_CONSTANT_BYTES:
-        raise unread.large(size, MAX_CONSTANT_BYTES)
+        raise chief_only_reasons.large(size, MAX_CONSTANT_BYTES)
     library = library_of(reads)
     # Not the transformations that call them, which were taken apart one by one.
     for name in all_called(reads.node, library):

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.data import from_source
-from tfdist.data.followed import followed
-from tfdist.data.unread import OnlyTheChiefReads
+from tfdist.data.auto_leases import auto_leased
+from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.parameter_server.fit.leased_batches import LeaseReaders
 
 
@@ -229,7 +229,7 @@ REFUSED = {
 def test_what_is_not_the_same_by_leases(name):
     made, why = REFUSED[name]
     with pytest.raises(OnlyTheChiefReads, match=why) as raised:
-        followed(made(tf.data.TFRecordDataset([__file__])))
+        auto_leased(made(tf.data.TFRecordDataset([__file__])))
     assert raised.value.what_to_do
 
 
@@ -263,4 +263,4 @@ def test_what_follows_a_source_is_told_once(name, caplog):
     ],
 )
 def test_nothing_is_said_of_what_is_small(data):
-    assert followed(data()) is None
+    assert auto_leased(data()) is None

@@ -1,4 +1,4 @@
-"""Where the steps of rounds are counted; they wait in their rounds."""
+"""Gates at which nobody waits: they count steps, and the steps of rounds, which wait there."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -7,6 +7,61 @@ import tensorflow as tf
 
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter
+
+
+class OpenGate:
+    """Counts how stale asynchronous steps are, by a number on a ps.
+
+    A step reads the number with its first variable there, and adds to it after its last
+    write there. What has been added in between, others have written.
+    """
+
+    slot_specs: ClassVar[Sequence[tf.TensorSpec]] = (tf.TensorSpec([], tf.resource),)
+
+    def __init__(self, meter: Meter) -> None:
+        self.device = meter.device
+        self._meter = meter
+        with tf.device(self.device):
+            self._written = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def slot(self) -> list[tf.Tensor]:
+        """Returns the worker's number."""
+        return self._meter.slot()
+
+    def around(
+        self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
+    ) -> tuple[Any, Turn]:
+        """Runs a step with the operations that count it: see `Gate`."""
+        (variable,) = slot
+        with tf.name_scope("turn") as scope, tf.device(self.device):
+            before = self._written.read_value()
+            started = tf.timestamp()
+        result = step()
+        pulled, pushed = self._meter.times_on_worker(scope)
+        with tf.name_scope(scope), tf.device(self.device):
+            with tf.control_dependencies([before, started]):
+                has_written = tf.no_op()
+            with tf.control_dependencies([has_written]):
+                # The value that this addition has made: another read could have those
+                # of others.
+                after = self._written.assign_add(size)
+                ended = tf.timestamp()
+            worker = self._meter.worker(variable)
+            staleness = tf.identity(after) - size - before
+            ones = tf.fill([1], tf.cast(size, tf.int64))
+            self._meter.add_staleness(worker[tf.newaxis], staleness[tf.newaxis], ones)
+            self._meter.add_seconds(worker, tf.zeros([], tf.float64), ended - started)
+            if pulled is not None and pushed is not None:
+                times = started, started, pulled, pushed, ended, ended, ended
+                self._meter.record(worker, times)
+        ops = before.op, None, None, has_written
+        return result, Turn(*ops, scope, pulled, pushed)
+
+    def reset(self) -> None:
+        """Does nothing: the number needs no steps to end."""
+
+    def leave(self, worker: int) -> None:
+        """Does nothing: nobody waits for a step."""
 
 
 class RoundGate:
@@ -45,7 +100,7 @@ class RoundGate:
         return self._meter.slot()
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
-        """Says what the step being traced waits for, and whether it is part of a round.
+        """Notes what the step being traced waits for, and whether it is part of a round.
 
         It is not if it came too early, since a worker was lost; it will be sent again.
         """
@@ -53,12 +108,12 @@ class RoundGate:
         self._started = self._now([entered])
 
     def computed(self) -> None:
-        """Says that the step being traced has computed its gradient."""
+        """Notes that the step being traced has computed its gradient."""
         # TensorFlow runs what tells the time in the order in which it is traced.
         self._on_worker = self._meter.times_on_worker(self.scope)
 
     def admitted(self, arrived: tf.Tensor, counts: tf.Tensor) -> None:
-        """Says what tells that its gradient has arrived, and whether it counts."""
+        """Notes by what its gradient has arrived, and whether it counts."""
         self._arrived, self._turn = self._now([arrived]), self._now([arrived, counts])
         self._counts = counts
 
@@ -74,6 +129,7 @@ class RoundGate:
         self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
     ) -> tuple[Any, Turn]:
         """Runs a step with the operations that count it: see `Gate`."""
+        # `check_combination` has refused it.
         assert size == 1, "steps that write at once cannot be in different rounds"
         (variable,) = slot
         with tf.name_scope("turn") as self.scope, tf.device(self.device):

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tfdist.data import LeasedDataset, SourceError, unread
-from tfdist.data.followed import followed
+from tfdist.data import LeasedDataset, SourceError, chief_only_reasons
+from tfdist.data.auto_leases import auto_leased
 from tfdist.graph.functions import digest
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit.feed import Feed
@@ -101,13 +101,13 @@ def chain(source, paths, before, batch, after):
 
 
 def leased_of(dataset):
-    return followed(dataset).leased
+    return auto_leased(dataset).leased
 
 
 def leased_or_why_not(dataset):
     try:
         return leased_of(dataset)
-    except unread.OnlyTheChiefReads as reason:
+    except chief_only_reasons.OnlyTheChiefReads as reason:
         return reason.why
 
 
@@ -130,7 +130,7 @@ def test_it_has_the_elements_of_the_ordinary_one_in_their_order(
 ):
     arguments = source, paths, before, batch, after
     leased = leased_or_why_not(chain(*arguments))
-    assume(leased != unread.repeated_after_map().why)
+    assume(leased != chief_only_reasons.repeated_after_map().why)
     ordinary = chain(*arguments)
     assert isinstance(leased, LeasedDataset)
     assert leased.element_spec == ordinary.element_spec

@@ -1,0 +1,143 @@
+"""The functions that were sent to workers, until the weights have what they computed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.liveness.step_error import shortened
+
+_LAST_BATCH = (
+    "if one of these sizes is that of a batch: the last one may have fewer examples; "
+    "tf.shape(x)[0] is the number in each"
+)
+
+Explain = Callable[[tf.errors.OpError], Exception]
+
+
+def as_it_is(error: tf.errors.OpError) -> Exception:
+    """Explains nothing."""
+    return error
+
+
+def told(error: Exception, explain: Explain) -> Exception:
+    """Returns what to raise for the error of a function."""
+    if not isinstance(error, tf.errors.OpError):
+        return error
+    return explain(shortened(error, _LAST_BATCH))
+
+
+@dataclass(frozen=True, eq=False)
+class SentFunction:
+    """A function of some steps. `InFlight.submit` says what it takes.
+
+    Attributes:
+        number: Counts submissions, from 1.
+        output: The remote value of its result.
+    """
+
+    number: int
+    steps: int
+    batches: Any
+    output: Any
+    on_result: Callable[[Any], None]
+    on_end: Callable[[Any], Callable[[], bool]]
+    explain: Explain
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, and was not cancelled because another one had."""
+        try:
+            _tf.wait_for_result(self.output, 0) and self.output.get()
+        except tf.errors.CancelledError:
+            return False
+        except Exception:
+            return True
+        return False
+
+
+class SentFunctions:
+    """Those under way, and those that have ended and wait for the others of their round.
+
+    Attributes:
+        under_way: Those that are not known to have ended.
+    """
+
+    def __init__(self) -> None:
+        self.under_way: list[SentFunction] = []
+        self._ending: list[SentFunction] = []
+        self._unapplied: list[tuple[SentFunction, Callable[[], bool]]] = []
+
+    def take_ended(self) -> Iterator[SentFunction]:
+        """Yields those that have ended since, in the order of their submission."""
+        ended = [_tf.wait_for_result(each.output, 0) for each in self.under_way]
+        both = list(zip(self.under_way, ended, strict=True))
+        self.under_way = [function for function, has_ended in both if not has_ended]
+        self._ending = [function for function, has_ended in both if has_ended]
+        yield from self._ending
+        # Not reached if the caller fails on one of them: `explain_failed` looks at them.
+        self._ending = []
+
+    def keep_until(
+        self, function: SentFunction, is_applied: Callable[[], bool]
+    ) -> None:
+        """Keeps one that has ended until the weights have what it computed."""
+        if not is_applied():
+            self._prune()
+            self._unapplied.append((function, is_applied))
+
+    def not_applied(self, since: int) -> list[SentFunction]:
+        """Returns those that the weights may not have yet, submitted after the first."""
+        self._prune()
+        ended = [function for function, _ in self._unapplied]
+        # In the order of their batches: a checkpoint puts these back.
+        ordered = sorted([*self.under_way, *ended], key=lambda each: each.number)
+        return [each for each in ordered if each.number > since]
+
+    def _prune(self) -> None:
+        self._unapplied = [each for each in self._unapplied if not each[1]()]
+
+    def explain_failed(self) -> Explain | None:
+        """Returns what explains the error of the first that has failed, if one has."""
+        running = (*self._ending, *self.under_way)
+        return next((each.explain for each in running if each.has_failed), None)
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self.under_way.clear()
+        self._ending = []
+        self._unapplied.clear()
+
+
+class RoundsUnderWay(Protocol):
+    """The rounds of the last steps: what their functions do not wait for themselves."""
+
+    def complete(self) -> None:
+        """Waits for the updates of the rounds that have all their batches."""
+
+    def finish(self) -> None:
+        """Ends the last round with the batches that it has, and waits for all rounds."""
+
+    def worker_lost(self, worker: int) -> None:
+        """Takes note, in some thread, that a worker is lost with its function."""
+
+    def reset(self) -> None:
+        """Gives up what is under way: functions were cancelled or given up."""
+
+
+class NoRounds:
+    """Of steps that are part of none."""
+
+    def complete(self) -> None:
+        """Does nothing."""
+
+    def finish(self) -> None:
+        """Does nothing."""
+
+    def worker_lost(self, worker: int) -> None:
+        """Does nothing: another worker runs the function again."""
+
+    def reset(self) -> None:
+        """Does nothing."""

@@ -1,5 +1,0 @@
-"""What rounds cannot do."""
-
-
-class RoundError(ValueError):
-    """The model needs something that `tfdist.Synchronous()` cannot do correctly."""

@@ -1,0 +1,142 @@
+"""What a `ParameterServerStrategy` is given, checked, with what the launcher asks for."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tf_config
+from tf_config import contract
+from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.cluster.membership import config_of
+from tfdist.cluster.presence import min_workers_of
+from tfdist.liveness.stall import check_on_stall
+from tfdist.parameter_server.consistency.combinations import check_combination, is_free
+from tfdist.parameter_server.consistency.policy import (
+    Consistency,
+    check_consistency,
+    for_workers,
+)
+from tfdist.parameter_server.consistency.setting import policy_of_environment
+from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
+from tfdist.parameter_server.narrow import checked_wire_dtype
+from tfdist.placement.placement import Placement, check_placement
+
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a strategy, and in place of None what it trains with.
+
+    Attributes:
+        config: The cluster, with this process's task as the chief.
+        measures: Whether steps are measured. Who does not ask for a policy does not pay for
+            its measurements either.
+    """
+
+    config: tf_config.TFConfig
+    placement: Placement | None
+    partitioner: Callable[..., Any] | None
+    startup_timeout: float
+    min_workers: int
+    stall_timeout: float
+    on_stall: str | None
+    checkpoints: CheckpointOptions
+    exchange: Every | WhenChanged
+    consistency: Consistency
+    wire_dtype: str | None
+    timeline: Path | None
+    measures: bool
+
+
+def settings_of(
+    cluster: tf_config.TFConfig | None,
+    placement: Placement | None,
+    partitioner: Callable[..., Any] | None,
+    startup_timeout: float,
+    min_workers: int | None,
+    stall_timeout: float | None,
+    on_stall: str | None,
+    checkpoint_dir: Path | None,
+    checkpoint_interval: float,
+    checkpoints_to_keep: int,
+    exchange: Every | WhenChanged | None,
+    consistency: Consistency | None,
+    wire_dtype: str | None,
+    timeline: Path | None,
+) -> Settings:
+    """Checks the arguments of a strategy; see there."""
+    if placement is not None:
+        check_placement(placement)
+    exchange = Every() if exchange is None else exchange
+    check_exchange(exchange)
+    asks = consistency is not None
+    if consistency is None:
+        consistency = policy_of_environment(os.environ)
+    timeline = timeline or os.environ.get(contract.TIMELINE)
+    check_consistency(consistency)
+    wire_dtype = checked_wire_dtype(wire_dtype)
+    check_combination(consistency, exchange, wire_dtype)
+    checkpoints = _checkpoints(checkpoint_dir, checkpoint_interval, checkpoints_to_keep)
+    stall_timeout = _stall_timeout(stall_timeout)
+    check_on_stall(on_stall)
+    config = _chief_of(cluster)
+    # How many devices the workers have is known once they are connected.
+    for_workers(consistency, len(config.cluster.worker))
+    return Settings(
+        config,
+        placement,
+        partitioner,
+        startup_timeout,
+        min_workers_of(min_workers, len(config.cluster.worker)),
+        stall_timeout,
+        on_stall,
+        checkpoints,
+        exchange,
+        consistency,
+        wire_dtype,
+        timeline,
+        measures=asks or bool(timeline) or not is_free(consistency),
+    )
+
+
+def _checkpoints(
+    given: Path | None, interval: float, to_keep: int
+) -> CheckpointOptions:
+    directory = given or os.environ.get(contract.CHECKPOINT_DIR)
+    return CheckpointOptions(directory, interval, to_keep)
+
+
+def _stall_timeout(given: float | None) -> float:
+    """Returns the timeout from the user or the launcher, or 120 seconds.
+
+    Raises:
+        ValueError: If it is not a positive number.
+    """
+    text = os.environ.get(contract.STALL_TIMEOUT, "120")
+    try:
+        seconds = float(text) if given is None else given
+    except ValueError:
+        raise ValueError(
+            f"{contract.STALL_TIMEOUT} must be a time > 0 seconds; received {text!r}"
+        ) from None
+    if not seconds > 0:
+        raise ValueError(f"stall_timeout must be > 0 seconds; received {seconds!r}")
+    return seconds
+
+
+def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
+    cluster = config_of(cluster, "--num_ps=2 --num_workers=2")
+    if not cluster.cluster.has_parameter_servers:
+        raise tf_config.ClusterError(
+            "ParameterServerStrategy needs a cluster with a ps, a worker and a chief; "
+            f"received the jobs {', '.join(cluster.cluster.as_dict())}"
+        )
+    if cluster.task.job != "chief":
+        raise tf_config.ClusterError(
+            "ParameterServerStrategy runs on the chief alone; this task is "
+            f"{cluster.task}. A ps or a worker runs `python -m tfdist.server`, which "
+            "`python -m launch.task` and `python -m launch.local` start for you"
+        )
+    return cluster
