@@ -447,7 +447,7 @@ def test_tapes_around_what_reads(strategy, regression, kind, layer):
 @pytest.mark.feature("A large weight is split over the ps where links are slow")
 @pytest.mark.parametrize("binds", [False, True], ids=["fast", "slow"])
 def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, binds):
-    monkeypatch.setattr(strategy.extended, "_seconds_per_byte", 1e-8 * binds)
+    monkeypatch.setattr(strategy.extended, "_seconds_per_byte", 4e-8 * binds)
 
     def build():
         keras.utils.set_random_seed(3)
@@ -460,6 +460,8 @@ def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, bin
         model = build()
         table = layers.Embedding(1000, 256)
         table.build()
+        convolution = layers.Conv2D(64, 5)
+        convolution.build((None, 8, 8, 32))
         with tfdist.partition_variables(tfdist.FixedShardsPartitioner(1)):
             whole = layers.Dense(256)
             whole.build((None, 784))
@@ -472,6 +474,8 @@ def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, bin
         return
     assert [tuple(each.shape) for each in shards(large)] == [(392, 256)] * 2
     assert len({each.device for each in shards(large)}) == 2
+    # Of its rows there are too few.
+    assert [each.shape for each in shards(convolution.kernel)] == [(5, 5, 32, 32)] * 2
     with pytest.raises(AttributeError, match=r"in shards on 2 ps.*tf\.GradientTape"):
         large.value.handle  # noqa: B018
     for each in (*small, table.embeddings, whole.kernel):

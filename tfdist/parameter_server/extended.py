@@ -68,7 +68,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             partitioner,
             self.num_ps,
             splits_large,
-            lambda: self.seconds_per_byte,
+            self._seconds_per_weight_byte,
         )
         self.placed = PlacedVariables()
 
@@ -98,6 +98,11 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         if self._seconds_per_byte is None:
             self._seconds_per_byte = seconds_per_byte(self._container_strategy())
         return self._seconds_per_byte or 0.0
+
+    def _seconds_per_weight_byte(self) -> float:
+        # A large weight travels in all of its bits, or in half of them.
+        is_half = self._container_strategy().wire_dtype is not None
+        return self.seconds_per_byte / (2 if is_half else 1)
 
     def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
         """Checks, before the first step, that the model matches the placement plan."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.placement.large_weights import partitioner_for
+from tfdist.placement.large_weights import may_be_split, partitioner_for
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import PartitioningPlacement, Placement, VariableSpec
@@ -58,9 +58,11 @@ class Sharding:
         """Returns how to split a weight for which nobody has said anything, or None."""
         if not self._splits_large or requested().partitioner is not None:
             return None
-        partitioner = partitioner_for(spec, self._num_ps)
-        # Where processors bind, shards cost more than they save.
-        if partitioner is None or not self._seconds_per_byte():
+        # Not to measure the link for nothing.
+        if not may_be_split(spec):
+            return None
+        partitioner = partitioner_for(spec, self._num_ps, self._seconds_per_byte())
+        if partitioner is None:
             return None
         partition = partition_of(partitioner, spec, self._num_ps, self._placement)
         return None if partition is None else layout_of(partition, DIV, spec.name)

@@ -61,8 +61,8 @@ class ParameterServerStrategy(
             `tf.distribute.experimental.partitioners` or of tfdist's own. Keras still
             sees a single variable, and its optimizer slots are split in the same way;
             a `tf.Variable` becomes TensorFlow's `ShardedVariable`. By default, if there is
-            no `placement` either, weights of 512 KiB or more are split where links are
-            slower than 400 MB/s, unless they are tables of embeddings or have few rows;
+            no `placement` either, weights that take 4 ms or more on links slower than
+            400 MB/s are split, unless they are tables of embeddings;
             `FixedShardsPartitioner(1)` splits none.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
         min_workers: How many workers are enough to start and to go on. The others join

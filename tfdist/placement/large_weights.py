@@ -5,33 +5,63 @@ there were no other ps. In shards it moves over all of their links; and one shar
 while the gradient of the next goes out, which takes two of them on a single ps, too.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from tfdist.placement.partitioners import MinSizePartitioner
 from tfdist.placement.variable_spec import VariableSpec
 
-LEAST_SPLIT = 2**19
-"""Bytes. Below, messages cost more than what they carry."""
+LEAST_SECONDS = 4e-3
+"""How long a weight takes on a link, from which it is split: 500 kB at 1 Gbit/s.
 
-_LEAST_ROWS = 8
-"""Per shard. With fewer, as of the kernel of a convolution, shards would be uneven."""
+Below, messages cost more than shards save.
+"""
+
+LEAST_BYTES = 2**16
+"""What is never split, on however slow a link."""
+
+_LEAST_INDICES = 8
+"""Per shard, on the axis that is split. With fewer, shards would be uneven."""
 
 _TABLE = "embeddings"
 """How Keras's layers call their tables, of which a step moves a few rows."""
 
 
-def partitioner_for(weight: VariableSpec, num_ps: int) -> MinSizePartitioner | None:
+def may_be_split(weight: VariableSpec) -> bool:
+    """Whether a link could be slow enough for a weight to be split."""
+    is_table = weight.name.rpartition("/")[2] == _TABLE
+    return not is_table and weight.size_bytes >= LEAST_BYTES
+
+
+def partitioner_for(
+    weight: VariableSpec, num_ps: int, seconds_per_byte: float
+) -> Callable[..., Any] | None:
     """Returns what splits a weight into a shard per ps, or None if it stays whole.
 
-    >>> partitioner_for(VariableSpec("dense/kernel", (784, 256), "float32", 4), 2)
-    MinSizePartitioner(min_shard_bytes=262144, max_shards=2, bytes_per_string=16)
+    It is split by rows, or along its last axis if it has few rows, as the kernel of a
+    convolution has.
+
+    >>> kernel = VariableSpec("conv2d/kernel", (5, 5, 32, 64), "float32", 4)
+    >>> partitioner_for(kernel, 2, 4e-8).keywords
+    {'axis': 3}
+    >>> partitioner_for(kernel, 2, 8e-9)
 
     Args:
         weight: A trainable variable.
         num_ps: The number of ps.
+        seconds_per_byte: How long the link of a worker takes for a byte; 0 if it is not
+            the link that binds.
     """
-    is_table = weight.name.rpartition("/")[2] == _TABLE
+    seconds = weight.size_bytes * seconds_per_byte
+    if not may_be_split(weight) or seconds < LEAST_SECONDS:
+        return None
     shards = max(num_ps, 2)
-    if is_table or weight.size_bytes < LEAST_SPLIT:
+    axes = (0, len(weight.shape) - 1)
+    enough = [axis for axis in axes if weight.shape[axis] >= _LEAST_INDICES * shards]
+    if not enough:
         return None
-    if weight.shape[0] < _LEAST_ROWS * shards:
-        return None
-    return MinSizePartitioner(LEAST_SPLIT // 2, max_shards=shards)
+    least = LEAST_SECONDS / 2 / seconds_per_byte
+    return functools.partial(
+        MinSizePartitioner(least, max_shards=shards), axis=enough[0]
+    )

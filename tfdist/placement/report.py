@@ -8,9 +8,11 @@ import rich.box
 import rich.console
 import rich.table
 
-from tfdist.placement.large_weights import LEAST_SPLIT
 from tfdist.placement.link_use import LinkUse
 from tfdist.placement.variable_spec import VariableSpec
+
+_LARGE = 2**19
+"""Bytes from which a variable is worth splitting, whatever carries it."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,12 @@ class PlacementReport:
         """
         fullest = self.bytes_per_ps.index(max(self.bytes_per_ps, default=0))
         largest = max(self.on(fullest), key=lambda spec: spec.size_bytes, default=None)
-        if self.imbalance < UNEVEN or not largest or largest.size_bytes < LEAST_SPLIT:
+        if self.imbalance < UNEVEN or not largest or largest.size_bytes < _LARGE:
             return ""
         return (
             f"{largest.name} is large, and on ps {fullest} alone: "
             "ParameterServerStrategy(partitioner=tfdist.MinSizePartitioner("
-            f"{LEAST_SPLIT // 2}, max_shards={self.num_ps})) splits such weights"
+            f"{_LARGE // 2}, max_shards={self.num_ps})) splits such weights"
         )
 
     def __str__(self) -> str:
