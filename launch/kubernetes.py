@@ -19,7 +19,7 @@ from launch import cluster_flags, command_line, engine_flags, env_flag, kubernet
 from launch.engines import kubernetes, kubernetes_launcher, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
 from launch.engines.kubernetes_client import KubernetesClient
-from launch.engines.kubernetes_objects import INDEXED, JOBSET, PLAIN, KubernetesJob
+from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import JOB_VARIABLE, Pods
 from launch.engines.record import Record
 from launch.plan import Program, task_name
@@ -37,8 +37,8 @@ _define_flags = kubernetes_flags.define
 # What the launcher's pod has to know; everything else is the pods' own.
 _INSIDE = (
     *("num_ps", "num_workers", "chief", "evaluator", "chatty", "program", "secure"),
-    *("max_restarts", "checkpoint_dir", "connect_timeout", "jobset"),
-    *("one_job_per_task", "startup_timeout", "grace_period", "straggler_timeout"),
+    *("max_restarts", "checkpoint_dir", "connect_timeout"),
+    *("pod_failure_policy", "startup_timeout", "grace_period", "straggler_timeout"),
     *("restart_window", "stall_timeout", "min_workers"),
 )
 
@@ -59,12 +59,11 @@ def main(argv: Sequence[str]) -> int:
     kind = kind_of_script(program, values.program)
     counts = _counts(values, kind)
     if name := os.environ.get(JOB_VARIABLE):
-        form = _form(values)
         return kubernetes_launcher.run(
-            kubernetes_launcher.layout(name, counts, form),
+            kubernetes_launcher.layout(name, counts),
             program,
             kind,
-            form=form,
+            has_failure_policy=values.pod_failure_policy is not False,
             protection=kubernetes_flags.protection(values),
             connect_timeout=values.connect_timeout + _LATER,
             checkpoint_dir=values.checkpoint_dir,
@@ -72,15 +71,15 @@ def main(argv: Sequence[str]) -> int:
         )
     name = record.name_of(values.name, program.script)
     where = {"context": values.context or "", "namespace": values.namespace or ""}
-    form = _form(values)
+    has_policy = values.pod_failure_policy
     if values.dry_run:
-        job = _job(values, program, kind, name, counts, form)
+        job = _job(values, program, kind, name, counts, has_policy is not False)
         print(kubernetes.render(job), end="")
         return 0
     client = KubernetesClient(**where)
-    if form == INDEXED and values.one_job_per_task is None:
-        form = INDEXED if client.version() >= objects.OLDEST_INDEXED else PLAIN
-    job = _job(values, program, kind, name, counts, form)
+    if has_policy is None:
+        has_policy = client.version() >= objects.OLDEST_WITH_POLICY
+    job = _job(values, program, kind, name, counts, has_policy)
     kubernetes.render(job)
     record.tidy()
     where["namespace"] = client.namespace
@@ -93,23 +92,17 @@ def main(argv: Sequence[str]) -> int:
     return kubernetes.run(job, kept)
 
 
-def _form(values: flags.FlagValues) -> str:
-    if values.jobset:
-        return JOBSET
-    return PLAIN if values.one_job_per_task else INDEXED
-
-
 def _job(
     values: flags.FlagValues,
     program: Program,
     kind: str,
     name: str,
     counts: dict[str, int],
-    form: str,
+    has_policy: bool,
 ) -> KubernetesJob:
     asked = [values[each].serialize() for each in _INSIDE if values[each].present]
-    if form == PLAIN and not values.one_job_per_task:
-        asked.append("--one_job_per_task")
+    if not has_policy and values.pod_failure_policy is None:
+        asked.append("--nopod_failure_policy")
     if not values["grace_period"].present:
         asked.append(values["grace_period"].serialize())
     pods = Pods(
@@ -133,7 +126,7 @@ def _job(
     job = KubernetesJob(
         pods=pods,
         counts=counts,
-        form=form,
+        has_failure_policy=has_policy,
         key=secrets.token_hex(_KEY_BYTES),
         max_restarts=values.max_restarts,
         namespace=values.namespace or "",
@@ -141,7 +134,7 @@ def _job(
         min_workers=values.min_workers,
     )
     # What does not fit together is said here, and not by a pod.
-    at = kubernetes_launcher.layout(name, counts, form)
+    at = kubernetes_launcher.layout(name, counts)
     there = kubernetes_launcher.surroundings(at)
     kubernetes_launcher.plan(at, program, kind, there, mode.POLICY)
     return job
@@ -154,7 +147,7 @@ def _record(
     job: KubernetesJob,
     where: Mapping[str, str],
 ) -> Record:
-    at = kubernetes_launcher.layout(job.name, job.counts, job.form)
+    at = kubernetes_launcher.layout(job.name, job.counts)
     there = kubernetes_launcher.surroundings(at)
     planned = kubernetes_launcher.plan(at, program, kind, there, mode.POLICY)
     log_dir = os.path.abspath(values.log_dir or os.path.join("logs", job.name))

@@ -9,9 +9,7 @@ from absl import flags
 
 from launch import engine_flags, env_flag
 from launch.command_line import UsageError
-from launch.engines import kubernetes_fields
 from launch.engines import kubernetes_yaml as yaml
-from launch.engines.engine import EngineError
 from launch.engines.kubernetes_pods import (
     JOB_VARIABLE,
     LAUNCHER,
@@ -61,8 +59,6 @@ def check(values: flags.FlagValues) -> None:
                     f"--{name} is a number, with a unit if need be: 2, 500m or 4Gi; "
                     f"received {value!r}"
                 )
-    if values.jobset and values.one_job_per_task:
-        raise UsageError("--jobset and --one_job_per_task exclude each other")
 
 
 def labels(words: Sequence[str]) -> dict[str, str]:
@@ -116,7 +112,7 @@ def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
     """Returns the user's part of every pod.
 
     Raises:
-        UsageError: If the file cannot be read, or has a field that no pod has.
+        UsageError: If the file cannot be read.
         EngineError: If it sets what the launcher decides.
     """
     if values.pod_spec is None:
@@ -126,12 +122,8 @@ def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
             text = file.read()
     except (OSError, ValueError) as error:
         raise UsageError(f"--pod_spec={values.pod_spec!r}: {error}") from None
-    extra = check_extra(yaml.load(text, values.pod_spec) or {})
-    try:
-        kubernetes_fields.check(extra)
-    except EngineError as error:
-        raise UsageError(f"--pod_spec={values.pod_spec}: {error}") from None
-    return extra
+    # The fields themselves the API server checks.
+    return check_extra(yaml.load(text, values.pod_spec) or {})
 
 
 def define() -> flags.FlagValues:
@@ -171,24 +163,20 @@ def define() -> flags.FlagValues:
         "Whether ps must be on different nodes (required), or rather so (preferred).",
         flag_values=values,
     )
-    for name, text in (
-        (
-            "ps_node_selector",
-            "LABEL=VALUE of the nodes for ps, such as those with the best network "
-            "links. Repeat the flag for more.",
-        ),
-    ):
-        flags.DEFINE_multi_string(name, [], text, flag_values=values)
-    for name, asked, text in (
-        ("jobset", False, "Create a JobSet, whose controller must be installed."),
-        (
-            "one_job_per_task",
-            None,
-            "Create one Job per task, as versions of Kubernetes before 1.31 need it; by "
-            "default found out from the server.",
-        ),
-    ):
-        flags.DEFINE_boolean(name, asked, text, flag_values=values)
+    flags.DEFINE_multi_string(
+        "ps_node_selector",
+        [],
+        "LABEL=VALUE of the nodes for ps, such as those with the best network links. "
+        "Repeat the flag for more.",
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "pod_failure_policy",
+        None,
+        "Let Kubernetes tell an error of the program from a lost pod, as it can from 1.31 "
+        "on. By default found out from the server; --dry_run supposes that it can.",
+        flag_values=values,
+    )
     env_flag.define(values)
     engine_flags.define(values, 300.0, "every pod must run")
     values.set_default("startup_timeout", _STARTUP_TIMEOUT)

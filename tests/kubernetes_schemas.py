@@ -2,42 +2,11 @@
 
 import re
 
-# The fields of jobset.x-k8s.io/v1alpha2 that its published types have.
-JOBSET = {
-    "spec": {
-        "network": {
-            "enableDNSHostnames": bool,
-            "subdomain": str,
-            "publishNotReadyAddresses": bool,
-        },
-        "successPolicy": {"operator": {"All", "Any"}, "targetReplicatedJobs": [str]},
-        "failurePolicy": {
-            "maxRestarts": int,
-            "restartStrategy": {"Recreate", "BlockingRecreate", "InPlaceRestart"},
-        },
-        "replicatedJobs": [
-            {
-                "name": str,
-                "replicas": int,
-                "groupName": str,
-                "template": "V1JobTemplateSpec",
-            }
-        ],
-        "suspend": bool,
-        "managedBy": str,
-        "ttlSecondsAfterFinished": int,
-    },
-    "apiVersion": str,
-    "kind": str,
-    "metadata": "V1ObjectMeta",
-}
-
 KINDS = {
     "Secret": "V1Secret",
     "Service": "V1Service",
     "NetworkPolicy": "V1NetworkPolicy",
     "Job": "V1Job",
-    "JobSet": JOBSET,
 }
 
 
@@ -46,7 +15,7 @@ def problems(value, kind, where=""):
 
     Args:
         value: The value.
-        kind: A type of the client, as it writes them, or a description like `JOBSET`.
+        kind: A type of the client, as it writes them, or one of Python.
         where: The path to the value.
     """
     if isinstance(kind, str):

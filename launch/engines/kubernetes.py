@@ -26,10 +26,9 @@ from launch.engines import kubernetes_yaml as yaml
 from launch.engines import ssh as local
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
-from launch.engines.kubernetes_follower import Follower, tell
+from launch.engines.kubernetes_follower import Follower, remove, selector, tell
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER
-from launch.engines.kubernetes_removal import remove, selector
 from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
 from tf_config.contract import EXIT_USAGE

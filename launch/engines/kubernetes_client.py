@@ -9,12 +9,11 @@ from typing import Any
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_yaml import MISSING
 
-KINDS = ("JobSet", "Job", "Pod", "Service", "Secret", "NetworkPolicy")
+KINDS = ("Job", "Pod", "Service", "Secret", "NetworkPolicy")
 """What a job consists of, in the order in which it is taken away."""
 
 _TIMEOUT = 15.0  # seconds
 _READS = 2  # of an answer that does not come
-_JOBSETS = ("jobset.x-k8s.io", "v1alpha2", "jobsets")
 
 
 class KubernetesClient:
@@ -68,7 +67,6 @@ class KubernetesClient:
         self._core = client.CoreV1Api(api)
         self._batch = client.BatchV1Api(api)
         self._network = client.NetworkingV1Api(api)
-        self._custom = client.CustomObjectsApi(api)
 
     def version(self) -> tuple[int, int]:
         """Returns the server's version.
@@ -87,21 +85,17 @@ class KubernetesClient:
             EngineError: If Kubernetes refuses it.
         """
         kind = made["kind"]
-        if kind == "JobSet":
-            group, version, plural = _JOBSETS
-            create: Callable[..., Any] = partial(
-                self._custom.create_namespaced_custom_object,
-                *(group, version, self.namespace, plural, made),
-            )
-        else:
-            create = partial(self._verb("create", kind), self.namespace, made)
-        what = f"create the {kind} {made['metadata']['name']}"
-        if kind == "JobSet":
-            what += ", which needs its controller (jobset.sigs.k8s.io) in the cluster"
-        self._ask(what, partial(create, _preload_content=False))
+        create = partial(
+            self._verb("create", kind),
+            *(self.namespace, made),
+            # Or else a field of the user's that nobody knows would be left out in silence.
+            field_validation="Strict",
+            _preload_content=False,
+        )
+        self._ask(f"create the {kind} {made['metadata']['name']}", create)
 
     def find(self, kind: str, selector: str) -> list[dict[str, Any]]:
-        """Returns the objects of a kind that have labels; none of a kind that is unknown.
+        """Returns the objects of a kind that have labels.
 
         Args:
             kind: One of `KINDS`.
@@ -110,16 +104,9 @@ class KubernetesClient:
         Raises:
             EngineError: If Kubernetes does not answer.
         """
-        if kind == "JobSet":
-            group, version, plural = _JOBSETS
-            look: Callable[..., Any] = partial(
-                self._custom.list_namespaced_custom_object,
-                *(group, version, self.namespace, plural),
-            )
-        else:
-            look = partial(self._verb("list", kind), self.namespace)
-        asked = partial(look, label_selector=selector, _preload_content=False)
-        found = self._ask(f"list each {kind}", asked, missing={"items": []})
+        options = {"label_selector": selector, "_preload_content": False}
+        look = partial(self._verb("list", kind), self.namespace, **options)
+        found = self._ask(f"list each {kind}", look)
         items: list[dict[str, Any]] = found["items"]
         return items
 
@@ -130,15 +117,8 @@ class KubernetesClient:
             EngineError: If Kubernetes refuses.
         """
         options = {"propagation_policy": "Background", "_preload_content": False}
-        if kind == "JobSet":
-            group, version, plural = _JOBSETS
-            delete: Callable[..., Any] = partial(
-                self._custom.delete_namespaced_custom_object,
-                *(group, version, self.namespace, plural, name),
-            )
-        else:
-            delete = partial(self._verb("delete", kind), name, self.namespace)
-        self._ask(f"delete the {kind} {name}", partial(delete, **options), missing={})
+        delete = partial(self._verb("delete", kind), name, self.namespace, **options)
+        self._ask(f"delete the {kind} {name}", delete, missing={})
 
     def events(self) -> list[dict[str, Any]]:
         """Returns what has happened in the namespace of late."""

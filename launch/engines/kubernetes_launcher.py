@@ -12,7 +12,7 @@ from typing import Any
 
 from launch import foreground
 from launch.engines.hosts import Host
-from launch.engines.kubernetes_objects import PLAIN, RETRIED, hostname, tasks
+from launch.engines.kubernetes_objects import RETRIED, hostname, tasks
 from launch.engines.kubernetes_pods import END_FILE, LOG_PREFIX, PORT
 from launch.engines.layout import Layout, Surroundings, job_on_hosts
 from launch.engines.look import Found, look_at_hosts
@@ -24,10 +24,10 @@ from tf_config.contract import EXIT_USAGE
 _ENDED_EARLY = 1
 
 
-def layout(name: str, counts: Mapping[str, int], form: str) -> Layout:
+def layout(name: str, counts: Mapping[str, int]) -> Layout:
     """Returns the layout of a job: every task has a pod of its own."""
     everyone = tasks(counts)
-    names = [hostname(name, task, form) for task in everyone]
+    names = [hostname(name, task) for task in everyone]
     where = {task: index for index, task in enumerate(everyone)}
     return Layout(
         [Host(each) for each in names], [f"{each}.{name}" for each in names], where
@@ -78,7 +78,7 @@ def run(
     program: Program,
     kind: str,
     *,
-    form: str,
+    has_failure_policy: bool,
     protection: str,
     connect_timeout: float,
     **options: Any,
@@ -92,7 +92,7 @@ def run(
         at: The pods.
         program: The script and its flags.
         kind: One of `launch.plan.PROGRAM_KINDS`.
-        form: The form of the job.
+        has_failure_policy: Whether Kubernetes tells an error from a lost pod.
         protection: As for `plan`.
         connect_timeout: Seconds within which every pod must answer.
         **options: For `plan`.
@@ -122,7 +122,7 @@ def run(
         return 128 + signal.SIGTERM
     connector.end([(at.addresses[host], str(task)) for task, host in at.where.items()])
     Path(END_FILE).write_text(json.dumps({"code": code}))
-    if form == PLAIN:
+    if not has_failure_policy:
         # Kubernetes would start it again, with whatever other status.
         return 0
     return _ENDED_EARLY if code in RETRIED else code

@@ -127,8 +127,8 @@ class Pods:
 
         Args:
             role: `LAUNCHER`, or a job of the cluster.
-            index: The index of the task, if Kubernetes gives none to the pod.
-            hostname: The pod's name in the network, if Kubernetes gives none.
+            index: The index of the task; None for the launcher.
+            hostname: The pod's name in the network; '' for the launcher, which nobody calls.
         """
         spec: dict[str, Any] = {
             "restartPolicy": "Never",
@@ -157,9 +157,10 @@ class Pods:
             own = {JOB_VARIABLE: self.name}
         else:
             command = (self.python, "-m", "launch.remote.listener")
-            own = {listener.JOB: role, listener.PATIENCE: f"{self.patience:g}"}
-            if index is not None:
-                own[listener.INDEX] = str(index)
+            own = {
+                **{listener.JOB: role, listener.INDEX: str(index)},
+                **{listener.PATIENCE: f"{self.patience:g}"},
+            }
         env = {"PYTHONUNBUFFERED": "1", **self.env, **key, **own}
         found: dict[str, Any] = {
             "name": role,
