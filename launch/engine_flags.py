@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Collection
+from typing import Any
 
 from absl import flags
 
 from launch import cluster_flags
 from launch.command_line import UsageError
+from launch.engines.layout import Layout
+from launch.engines.planner import HostPlanner
+from launch.plan import Program
 from launch.secure import mode
 
 LAST_PORT = 65_535
@@ -72,6 +76,44 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
         value = values[name].value
         if value is not None and (not value.strip() or "\0" in value):
             raise UsageError(f"--{name} is empty: give a value, or omit the flag")
+
+
+def planner(
+    values: flags.FlagValues, program: Program, kind: str, **changed: Any
+) -> HostPlanner:
+    """Returns what plans the job that the flags ask for.
+
+    Args:
+        values: The values of the flags.
+        program: The script and its flags.
+        kind: One of `launch.plan.PROGRAM_KINDS`.
+        **changed: Attributes of the planner that the engine decides.
+    """
+    return HostPlanner(
+        program,
+        kind,
+        **{
+            "protection": mode.resolve(values.secure),
+            "timeout": values.connect_timeout,
+            "checkpoint_dir": values.checkpoint_dir,
+            "options": {"log_dir": values.log_dir, **cluster_flags.limits(values)},
+            **changed,
+        },
+    )
+
+
+def check_first_port(layout: Layout, planner: HostPlanner) -> None:
+    """Checks that each host has enough ports from the first on.
+
+    Raises:
+        UsageError: If one has not.
+    """
+    ports = layout.example_ports(planner.first_port, planner.protection)
+    if (last := max(each[-1] for each in ports.values())) > LAST_PORT:
+        raise UsageError(
+            f"--first_port={planner.first_port} leaves too few ports for a host's tasks: "
+            f"they would go up to {last}, and the last port is {LAST_PORT}"
+        )
 
 
 def check_work_dir(path: str | None) -> None:

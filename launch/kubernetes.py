@@ -11,7 +11,8 @@ after the script belong to the script.
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from absl import flags
 
@@ -20,13 +21,15 @@ from launch.engines import kubernetes, kubernetes_launcher, kubernetes_logs, rec
 from launch.engines import kubernetes_objects as objects
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import KubernetesJob
-from launch.engines.kubernetes_pods import JOB_VARIABLE, Pods
+from launch.engines.kubernetes_pods import JOB_VARIABLE, LAUNCHER, PORT, Pods
+from launch.engines.layout import record_of
+from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
-from launch.plan import Program, task_name
+from launch.job import Job
+from launch.plan import Program
 from launch.program_kind import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
-from tf_config import contract
 
 _MOST_TASKS = 10_000
 _KEY_BYTES = 32
@@ -58,33 +61,32 @@ def main(argv: Sequence[str]) -> int:
     kubernetes_flags.check(values)
     kind = kind_of_script(program, values.program)
     counts = _counts(values, kind)
+    planner = engine_flags.planner(values, program, kind, first_port=PORT)
+    has_policy = values.pod_failure_policy
     if name := os.environ.get(JOB_VARIABLE):
-        return kubernetes_launcher.run(
-            kubernetes_launcher.layout(name, counts),
-            program,
-            kind,
-            has_failure_policy=values.pod_failure_policy is not False,
+        planner = replace(
+            planner,
             protection=kubernetes_flags.protection(values),
-            connect_timeout=values.connect_timeout + _LATER,
-            checkpoint_dir=values.checkpoint_dir,
-            **cluster_flags.limits(values),
+            timeout=values.connect_timeout + _LATER,
+        )
+        at = kubernetes_launcher.layout(name, counts)
+        return kubernetes_launcher.run(
+            at, planner, has_failure_policy=has_policy is not False
         )
     name = record.name_of(values.name, program.script)
-    where = {"context": values.context or "", "namespace": values.namespace or ""}
-    has_policy = values.pod_failure_policy
+    # What does not fit together is said here, and not by a pod.
+    example = _example(values, planner, name, counts)
     if values.dry_run:
-        job = _job(values, program, kind, name, counts, has_policy is not False)
+        job = _job(values, program, name, counts, has_policy is not False)
         print(kubernetes.render(job), end="")
         return 0
-    client = KubernetesClient(**where)
+    client = KubernetesClient(values.context or "", values.namespace or "")
     if has_policy is None:
         has_policy = client.version() >= objects.OLDEST_WITH_POLICY
-    job = _job(values, program, kind, name, counts, has_policy)
+    job = _job(values, program, name, counts, has_policy)
     kubernetes.render(job)
     record.tidy()
-    where["namespace"] = client.namespace
-    where["kubeconfig"] = os.environ.get("KUBECONFIG", "")
-    kept = _record(values, program, kind, job, where)
+    kept = _record(values, example, name, client.namespace)
     if values.detach:
         kubernetes.detach(job, kept)
         print(name)
@@ -92,10 +94,36 @@ def main(argv: Sequence[str]) -> int:
     return kubernetes.run(job, kept)
 
 
+def _example(
+    values: flags.FlagValues, planner: HostPlanner, name: str, counts: dict[str, int]
+) -> Job:
+    """Plans the job as the launcher's pod will, with the logs where they are copied to."""
+    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
+    at = kubernetes_launcher.layout(name, counts)
+    options = {**planner.options, "log_dir": log_dir}
+    planner = replace(planner, protection=mode.POLICY, options=options)
+    return planner.example(at, kubernetes_launcher.surroundings(at))
+
+
+def _record(
+    values: flags.FlagValues, example: Job, name: str, namespace: str
+) -> Record:
+    return replace(
+        record_of(example, name, "kubernetes"),
+        output=kubernetes_logs.paths(example.log_dir, [])[LAUNCHER],
+        job_id=f"{namespace}/{name}",
+        where={
+            "context": values.context or "",
+            "namespace": namespace,
+            "kubeconfig": os.environ.get("KUBECONFIG", ""),
+        },
+        min_workers=values.min_workers,
+    )
+
+
 def _job(
     values: flags.FlagValues,
     program: Program,
-    kind: str,
     name: str,
     counts: dict[str, int],
     has_policy: bool,
@@ -123,7 +151,7 @@ def _job(
         ps_node_selector=kubernetes_flags.labels(values.ps_node_selector),
         extra=kubernetes_flags.pod_spec(values),
     )
-    job = KubernetesJob(
+    return KubernetesJob(
         pods=pods,
         counts=counts,
         has_failure_policy=has_policy,
@@ -132,47 +160,6 @@ def _job(
         namespace=values.namespace or "",
         connect_timeout=values.connect_timeout,
         min_workers=values.min_workers,
-    )
-    # What does not fit together is said here, and not by a pod.
-    at = kubernetes_launcher.layout(name, counts)
-    there = kubernetes_launcher.surroundings(at)
-    kubernetes_launcher.plan(at, program, kind, there, mode.POLICY)
-    return job
-
-
-def _record(
-    values: flags.FlagValues,
-    program: Program,
-    kind: str,
-    job: KubernetesJob,
-    where: Mapping[str, str],
-) -> Record:
-    at = kubernetes_launcher.layout(job.name, job.counts)
-    there = kubernetes_launcher.surroundings(at)
-    planned = kubernetes_launcher.plan(at, program, kind, there, mode.POLICY)
-    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", job.name))
-    paths = kubernetes_logs.paths(
-        log_dir, [task_name(each.task) for each in planned.plans]
-    )
-    return kubernetes.with_output(
-        Record(
-            name=job.name,
-            engine="kubernetes",
-            log_dir=log_dir,
-            tf_config=planned.plans[0].env[contract.TF_CONFIG],
-            tasks={
-                plan.name: (
-                    plan.remote.host if plan.remote else "",
-                    plan.address,
-                    paths[plan.name],
-                )
-                for plan in planned.plans
-            },
-            grace_period=values.grace_period,
-            job_id=f"{where['namespace']}/{job.name}",
-            where=where,
-            min_workers=values.min_workers,
-        )
     )
 
 

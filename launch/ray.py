@@ -13,16 +13,14 @@ In Python, `launch.ray.Executor` runs functions on workers, as Horovod's RayExec
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
 from absl import flags
 
 from launch import cluster_flags, command_line, engine_flags, env_flag
-from launch.command_line import UsageError
 from launch.engines import ray as engine
 from launch.engines import ray_handle, ray_places, ray_request, ray_shipping, record
-from launch.engines.layout import Surroundings, job_on_hosts
-from launch.engines.look import look_at_hosts
+from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
 from launch.engines.ray_executor import Executor
 from launch.engines.ray_outcome import WorkerError, WorkerLostError
@@ -30,11 +28,10 @@ from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request
 from launch.engines.record import Record
 from launch.job import Job
-from launch.plan import Program, task_name
+from launch.plan import Program, task_name, tasks_of
 from launch.program_kind import kind_of_script
-from launch.secure import mode
 from launch.supervise.processes import check_platform
-from tf_config import JOBS, Task
+from tf_config import Task
 
 __all__ = ["Executor", "WorkerError", "WorkerLostError", "main"]
 
@@ -86,16 +83,8 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     tasks = _tasks(values, kind)
     log_dir = values.log_dir or os.path.join("logs", name)
     env = env_flag.parse(values.env)
-    protection = mode.resolve(values.secure)
-    plan = partial(
-        job_on_hosts,
-        program=program,
-        kind=kind,
-        protection=protection,
-        log_dir=log_dir,
-        checkpoint_dir=values.checkpoint_dir,
-        **cluster_flags.limits(values),
-    )
+    planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
+    planner = replace(planner, options={**planner.options, "log_dir": log_dir})
 
     def surroundings(tasks: Sequence[Task], places: Places) -> Surroundings:
         return Surroundings(
@@ -111,50 +100,20 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
         if len(present) < len(tasks):
             _tell(_few(values, tasks, present))
         layout = ray_places.layout(present, places)
-        there = surroundings(present, places)
-        example = plan(
-            layout=layout,
-            ports=layout.example_ports(None, protection),
-            ends=layout.example_ends(None),
-            there=there,
-        )
-        found = look_at_hosts(
-            layout,
-            example,
-            there,
-            program,
-            first_port=values.first_port,
-            timeout=values.connect_timeout,
-        )
-        job = plan(
-            layout=layout,
-            ports=found.ports,
-            ends=found.ends,
-            there=there.with_extra(found.proxies),
-        )
+        job = planner.on_hosts(layout, surroundings(present, places))
         return ray_places.with_actors(job, places)
 
     places = ray_places.examples(tasks, values.python or "python")
     layout = ray_places.layout(tasks, places)
-    ports = layout.example_ports(values.first_port, protection)
-    if (last := max(each[-1] for each in ports.values())) > engine_flags.LAST_PORT:
-        raise UsageError(
-            f"--first_port={values.first_port} leaves too few ports for a node's tasks: "
-            f"they would go up to {last}, and the last port is {engine_flags.LAST_PORT}"
-        )
-    example = plan(
-        layout=layout,
-        ports=ports,
-        ends=layout.example_ends(values.first_port),
-        there=surroundings(tasks, places),
-    )
+    engine_flags.check_first_port(layout, planner)
+    example = planner.example(layout, surroundings(tasks, places))
     return RayJob(_request(values, tasks, log_dir), example, plan_on)
 
 
 def _tasks(values: flags.FlagValues, kind: str) -> list[Task]:
     counts = cluster_flags.counts(values, kind)
     engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
-    return [Task(job, i) for job in JOBS for i in range(counts[job])]
+    return tasks_of(counts)
 
 
 def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> Request:

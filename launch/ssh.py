@@ -13,7 +13,6 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Sequence
-from functools import partial
 
 from absl import flags
 
@@ -23,11 +22,10 @@ from launch.engines import hosts as host_lists
 from launch.engines import record, ssh, ssh_connection
 from launch.engines.engine import EngineError
 from launch.engines.hosts import Host
-from launch.engines.layout import Layout, Surroundings, job_on_hosts, record_of
-from launch.engines.look import look_at_hosts
+from launch.engines.layout import Layout, Surroundings, record_of
+from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
 from launch.job import Job
-from launch.plan import Program
 from launch.program_kind import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
@@ -57,23 +55,25 @@ def main(argv: Sequence[str]) -> int:
     name = record.name_of(values.name, program.script)
     hosts = _hosts(values)
     kind = kind_of_script(program, values.program)
-    plan = partial(_plan, values, program, kind)
+    planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
 
     def without(lost: Collection[str]) -> Job:
         rest = [each for each in hosts if each.name not in lost]
         if not rest:
             raise EngineError("no host is left")
-        return plan(rest)
+        layout = _layout(values, planner, rest)
+        return planner.on_hosts(layout, _surroundings(values, rest))
 
     if values.dry_run:
-        text = ssh.render(plan(hosts, look=False))
+        layout = _layout(values, planner, hosts)
+        text = ssh.render(planner.example(layout, _surroundings(values, hosts)))
         if values.first_port is None:
             print("# examples of ports: each host chooses its own when the job starts")
-        if mode.resolve(values.secure) == mode.TLS:
+        if planner.protection == mode.TLS:
             print(_WITHOUT_TLS)
         print(text)
         return 0
-    job = SshJob(plan(hosts), without)
+    job = SshJob(without(()), without)
     kept = record_of(job.first, name, "ssh")
     record.tidy()
     if values.detach:
@@ -83,46 +83,19 @@ def main(argv: Sequence[str]) -> int:
     return ssh.run(job, kept)
 
 
-def _plan(
-    values: flags.FlagValues,
-    program: Program,
-    kind: str,
-    hosts: Sequence[Host],
-    *,
-    look: bool = True,
-) -> Job:
-    """Plans the job, with ports that are examples unless somebody looks at the hosts."""
-    protection = mode.resolve(values.secure)
-    layout = _layout(values, hosts, kind, protection)
-    there = _surroundings(values, hosts)
-    plan = partial(
-        job_on_hosts,
-        layout=layout,
-        program=program,
-        kind=kind,
-        protection=protection,
-        log_dir=values.log_dir,
-        checkpoint_dir=values.checkpoint_dir,
-        **cluster_flags.limits(values),
-    )
-    example = plan(
-        ports=layout.example_ports(values.first_port, protection),
-        ends=layout.example_ends(values.first_port),
-        there=there,
-    )
-    if not look:
-        return example
-    found = look_at_hosts(
-        layout,
-        example,
-        there,
-        program,
-        first_port=values.first_port,
-        timeout=values.connect_timeout,
-    )
-    return plan(
-        ports=found.ports, ends=found.ends, there=there.with_extra(found.proxies)
-    )
+def _layout(
+    values: flags.FlagValues, planner: HostPlanner, hosts: Sequence[Host]
+) -> Layout:
+    counts = cluster_flags.counts(values, planner.kind)
+    most = _MOST_TASKS * len(hosts)
+    if (total := sum(counts.values())) > most:
+        raise UsageError(
+            f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
+            "lower --num_ps or --num_workers, or add hosts"
+        )
+    layout = Layout.of(hosts, ssh_connection.addresses(values.ssh, hosts), counts)
+    engine_flags.check_first_port(layout, planner)
+    return layout
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -162,27 +135,6 @@ def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
             error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         )
         raise UsageError(f"--hostfile={values.hostfile!r}: {why}") from None
-
-
-def _layout(
-    values: flags.FlagValues, hosts: Sequence[Host], kind: str, protection: str
-) -> Layout:
-    counts = cluster_flags.counts(values, kind)
-    most = _MOST_TASKS * len(hosts)
-    if (total := sum(counts.values())) > most:
-        raise UsageError(
-            f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
-            "lower --num_ps or --num_workers, or add hosts"
-        )
-    layout = Layout.of(hosts, ssh_connection.addresses(values.ssh, hosts), counts)
-    ports = layout.example_ports(values.first_port, protection)
-    last = max(each[-1] for each in ports.values())
-    if last > engine_flags.LAST_PORT:
-        raise UsageError(
-            f"--first_port={values.first_port} leaves too few ports for a host's tasks: "
-            f"the last port is {engine_flags.LAST_PORT}"
-        )
-    return layout
 
 
 def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundings:

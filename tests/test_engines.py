@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from launch import command_line, jobs
 from launch.engines import engine, hosts, preflight, record, ssh
-from launch.engines.assign import assign
 from launch.engines.hosts import Host, HostError
-from launch.engines.layout import Layout
+from launch.engines.layout import Layout, assign
 from launch.engines.preflight import Report
 from launch.engines.record import Record, RecordError
 from launch.engines.ssh import SshJob

@@ -359,17 +359,17 @@ def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch
         ["x", *flags, "train.py", "--num_ps=9"], kubernetes._define_flags(), ""
     )
     counts = kubernetes._counts(values, "auto")
-    job = kubernetes._job(values, program, "auto", "mine", counts, has_policy)
+    job = kubernetes._job(values, program, "mine", counts, has_policy)
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
     with mock.patch.object(kubernetes_launcher, "run", return_value=5) as run:
         assert kubernetes.main(job.pods.command[2:]) == 5
-    (at, told, kind), options = run.call_args
+    (at, planner), options = run.call_args
     assert at == kubernetes_launcher.layout("mine", counts)
-    assert told == Program("train.py", ("--num_ps=9",))
-    assert (kind, options["stall_timeout"]) == ("auto", 7.0)
-    assert options["has_failure_policy"] == has_policy
-    assert options["chatty"]
-    assert options["protection"] == mode.TLS
+    assert planner.program == Program("train.py", ("--num_ps=9",))
+    assert (planner.kind, planner.options["stall_timeout"]) == ("auto", 7.0)
+    assert options == {"has_failure_policy": has_policy}
+    assert planner.options["chatty"]
+    assert planner.protection == mode.TLS
 
 
 @pytest.mark.parametrize(
@@ -385,13 +385,13 @@ def test_what_keeps_strangers_out(asked, protection, monkeypatch):
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
     with mock.patch.object(kubernetes_launcher, "run", return_value=0) as run:
         kubernetes.main(["x", f"--secure={asked}", "--image=", "train.py"])
-    assert run.call_args.kwargs["protection"] == protection
+    assert run.call_args.args[1].protection == protection
     flags = ["x", "--dry_run", "--image=x", f"--secure={asked}", "train.py"]
     values, program = kubernetes.command_line.parse(
         flags, kubernetes._define_flags(), ""
     )
     counts = kubernetes._counts(values, "auto")
-    job = kubernetes._job(values, program, "auto", "mine", counts, True)
+    job = kubernetes._job(values, program, "mine", counts, True)
     assert f"--secure={asked}" in job.pods.command
 
 

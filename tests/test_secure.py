@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.engines import preflight
-from launch.engines.assign import assign
+from launch.engines.layout import assign
 from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
 from launch.job import Job

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from launch import foreground, ssh
 from launch.command_line import UsageError
+from launch.engines import planner, ssh_connection
 from launch.engines import ssh as engine
-from launch.engines import ssh_connection
 from launch.engines.hosts import Host
 from launch.plan import Remote, TaskPlan
 from tf_config import Task
@@ -387,7 +387,9 @@ def test_whatever_the_flags_say(tmp_path_factory, args):
     args = [each.replace("HOSTFILE", str(hostfile)) for each in args]
     with (
         mock.patch.object(ssh_connection, "address", return_value="10.0.0.7"),
-        mock.patch.object(ssh, "look_at_hosts", side_effect=engine.EngineError("no")),
+        mock.patch.object(
+            planner, "look_at_hosts", side_effect=engine.EngineError("no")
+        ),
         mock.patch.object(foreground, "run") as started,
     ):
         status, output = check(ssh.main, ["--dry_run", *args])

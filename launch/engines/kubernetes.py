@@ -13,12 +13,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import FrameType
 
 from launch.engines import (
     background,
-    kubernetes_logs,
     kubernetes_objects,
     kubernetes_state,
 )
@@ -191,8 +189,3 @@ def client_of(record: Record) -> KubernetesClient:
         EngineError: If the client is not installed, or there is no such context.
     """
     return KubernetesClient(**record.where)
-
-
-def with_output(record: Record) -> Record:
-    """Returns a record that says where the launcher's output is."""
-    return replace(record, output=kubernetes_logs.paths(record.log_dir, [])[LAUNCHER])

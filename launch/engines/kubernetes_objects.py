@@ -13,8 +13,8 @@ from typing import Any
 
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_pods import LAUNCHER, PORT, Pods
-from launch.plan import task_name
-from tf_config import JOBS, Task
+from launch.plan import task_name, tasks_of
+from tf_config import Task
 
 OLDEST_WITH_POLICY = (1, 31)
 """The first version of Kubernetes whose Jobs have a stable `podFailurePolicy`."""
@@ -67,11 +67,6 @@ def hostname(name: str, task: Task) -> str:
     return f"{name}-{task.job}-{task.index}"
 
 
-def tasks(counts: Mapping[str, int]) -> list[Task]:
-    """Returns the tasks of a cluster, by job and index."""
-    return [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
-
-
 def task_of(pod: Mapping[str, Any]) -> str:
     """Returns the short name of a pod's task, or `LAUNCHER`, from its metadata.
 
@@ -93,7 +88,7 @@ def render(job: KubernetesJob) -> list[dict[str, Any]]:
         EngineError: If a pod would get a name that the network does not allow.
     """
     _check_names(job)
-    every = tasks(job.counts)
+    every = tasks_of(job.counts)
     first, last = every, []
     if job.min_workers is not None:
         # Kubernetes has room for pods in the order in which they come.
@@ -185,7 +180,7 @@ def _check_names(job: KubernetesJob) -> None:
             f"Kubernetes needs a job's name to begin with a letter; received "
             f"{job.name!r}: choose another --name"
         )
-    names = [hostname(job.name, task) for task in tasks(job.counts)]
+    names = [hostname(job.name, task) for task in tasks_of(job.counts)]
     longest = max([*names, f"{job.name}-{LAUNCHER}"], key=len)
     if len(longest) > _LONGEST_HOSTNAME:
         raise EngineError(
