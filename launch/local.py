@@ -110,7 +110,7 @@ def define_flags() -> flags.FlagValues:
         forking.MODES,
         "Whether tasks are forked from a process that has imported TensorFlow, which "
         "starts them in a fraction of the time: where it is safe (on), never (off), or "
-        "where it is safe and two tasks or more import TensorFlow (auto).",
+        "where it is safe for two tasks or more (auto).",
         flag_values=values,
     )
     flags.DEFINE_string(

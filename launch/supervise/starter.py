@@ -53,11 +53,11 @@ class Starter:
             return
         self._has_begun = True
         plans = [plan for plan in self._job.plans if plan.remote is None]
-        if not forking.is_wanted(self._job.fork_server, plans):
-            return
+        if not plans or self._job.fork_server == forking.OFF:
+            return  # Nobody has to read the script.
         self._environment = forking.environment(plans, os.environ)
-        forked = [plan for plan in plans if not self._why_not(plan, os.environ)]
-        if not forked:
+        forkable = [plan for plan in plans if not self._why_not(plan, os.environ)]
+        if not forking.is_wanted(self._job.fork_server, forkable):
             return
         try:
             with open(self._log_path, "wb") as log:
