@@ -218,10 +218,6 @@ def check_checkpoint_dir(directory: str | None) -> None:
 def check_output(path: str | None, flag: str) -> None:
     """Checks that a file can be written, if one is given.
 
-    Args:
-        path: The path of the file.
-        flag: The name of the flag that gives it.
-
     Raises:
         UsageError: If the file cannot be written.
     """

@@ -12,6 +12,7 @@ from launch.engines.layout import Layout
 from launch.engines.planner import HostPlanner
 from launch.plan import Program
 from launch.secure import mode
+from tf_config import contract
 
 LAST_PORT = 65_535
 
@@ -47,6 +48,17 @@ def define(values: flags.FlagValues, connect_timeout: float, whom: str) -> None:
     cluster_flags.define(values)
 
 
+def define_env(values: flags.FlagValues) -> None:
+    """Defines the flag of engines whose tasks do not get this environment."""
+    flags.DEFINE_multi_string(
+        "env",
+        [],
+        "A variable for the tasks, in addition to those of their host: NAME=VALUE, or "
+        "NAME for the value it has here. Repeat the flag for more.",
+        flag_values=values,
+    )
+
+
 def define_first_port(values: flags.FlagValues) -> None:
     """Defines the flag of engines whose hosts others use, too."""
     flags.DEFINE_integer(
@@ -78,17 +90,35 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
             raise UsageError(f"--{name} is empty: give a value, or omit the flag")
 
 
+def env_of(values: flags.FlagValues) -> dict[str, str]:
+    """Returns the variables that --env gives to the tasks.
+
+    Raises:
+        UsageError: If one is malformed, has no value here, or is the launcher's own.
+    """
+    env = {}
+    for each in values.env:
+        name, has_value, value = each.partition("=")
+        if not name or not (name.isidentifier() and name.isascii()):
+            raise UsageError(
+                f"--env={each!r}: write NAME=VALUE, or NAME for its value here"
+            )
+        if not has_value and name not in os.environ:
+            raise UsageError(f"--env={name}: there is no variable {name} here")
+        if name == contract.TF_CONFIG:
+            raise UsageError(
+                f"--env={each!r}: the launcher tells each task in {name} which cluster "
+                "and which task it is; omit it, and describe the cluster with --num_ps "
+                "and --num_workers"
+            )
+        env[name] = value if has_value else os.environ[name]
+    return env
+
+
 def planner(
     values: flags.FlagValues, program: Program, kind: str, **changed: Any
 ) -> HostPlanner:
-    """Returns what plans the job that the flags ask for.
-
-    Args:
-        values: The values of the flags.
-        program: The script and its flags.
-        kind: One of `launch.plan.PROGRAM_KINDS`.
-        **changed: Attributes of the planner that the engine decides.
-    """
+    """Returns what plans the job that the flags ask for."""
     return HostPlanner(
         program,
         kind,

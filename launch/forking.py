@@ -19,9 +19,12 @@ _FEWEST = 2
 # imported it. The source cannot tell whether it is done, and when. What is found for nothing
 # costs the time of an import, and `tfdist.fork_server` refuses what is missed.
 _LATE = re.compile(
-    r"\benvironb?(\[.*\] = | \|= |\.(update|setdefault|pop|popitem|clear)\()"
+    r"\benvironb?(\[.*\] [+|]?= | \|= |\.(update|setdefault|pop|popitem|clear)\(| as\b)"
+    # Another name for it.
+    r"|= (os\.)?environb?$"
     r"|\bdel \S*environb?\b|\b(put|unset)env\b|\b(load_dotenv|read_env)\b"
-    r"|\bsys\.(path|modules|meta_path|path_hooks)\b|\bfrom sys import\b"
+    r"|\bsys\.(path|modules|meta_path|path_hooks)\b|\bfrom sys import\b",
+    re.MULTILINE,
 )
 
 
@@ -33,12 +36,7 @@ def is_wanted(mode: str, forkable: Sequence[TaskPlan]) -> bool:
 def environment(
     plans: Sequence[TaskPlan], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment in which the fork server imports TensorFlow.
-
-    Args:
-        plans: The tasks it is for.
-        environ: The environment that the plans add to.
-    """
+    """Returns the environment in which the fork server imports TensorFlow."""
     first, *rest = [{**environ, **plan.env} for plan in plans]
     common = {
         name: value
@@ -51,13 +49,7 @@ def environment(
 def why_not(
     plan: TaskPlan, environ: Mapping[str, str], server: Mapping[str, str]
 ) -> str:
-    """Returns why a task must be spawned, or '' if the fork server may fork it.
-
-    Args:
-        plan: The task's plan.
-        environ: The environment of the task.
-        server: The environment of the fork server.
-    """
+    """Returns why a task must be spawned, or '' if the fork server may fork it."""
     if sys.platform != "linux":
         return f"this machine runs {sys.platform}"
     if plan.argv[0] != sys.executable:
@@ -80,11 +72,7 @@ def why_not(
 
 
 def too_late(program: Program) -> str:
-    """Returns what a script, or a module next to it, has that a fork may do too late, or ''.
-
-    Args:
-        program: A script or a module, which need not exist.
-    """
+    """Returns what a script, or a module next to it, has that a fork may do too late, or ''."""
     found = (_LATE.search(ast.unparse(tree)) for tree in trees(program))
     return next((match[0].strip(" =(") for match in found if match), "")
 

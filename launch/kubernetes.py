@@ -9,33 +9,55 @@ supervises them. The job ends, and lost tasks are restarted, as with launch.loca
 after the script belong to the script.
 """
 
+import json
 import os
 import secrets
-from collections.abc import Sequence
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags, env_flag, kubernetes_flags
-from launch.engines import kubernetes, kubernetes_launcher, kubernetes_logs, record
+from launch import (
+    cluster_flags,
+    command_line,
+    engine_flags,
+    foreground,
+    kubernetes_flags,
+)
+from launch.engines import kubernetes, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
+from launch.engines.hosts import Host
 from launch.engines.kubernetes_client import KubernetesClient
-from launch.engines.kubernetes_objects import KubernetesJob
-from launch.engines.kubernetes_pods import JOB_VARIABLE, LAUNCHER, PORT, Pods
-from launch.engines.layout import record_of
+from launch.engines.kubernetes_objects import RETRIED, KubernetesJob, hostname
+from launch.engines.kubernetes_pods import (
+    END_FILE,
+    JOB_VARIABLE,
+    LAUNCHER,
+    LOG_PREFIX,
+    PORT,
+    Pods,
+)
+from launch.engines.layout import Layout, Surroundings, record_of
 from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
 from launch.job import Job
-from launch.plan import Program
-from launch.program_kind import kind_of_script
+from launch.plan import Program, tasks_of
+from launch.remote import connector
+from launch.script_source import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
+from tf_config.contract import EXIT_USAGE
 
 _MOST_TASKS = 10_000
 _KEY_BYTES = 32
 # A pod that waits for a launcher's next pod waits as long, and a while longer.
 _PATIENCE = 600.0
 _LATER = 30.0
+_ENDED_EARLY = 1
 _define_flags = kubernetes_flags.define
 # What the launcher's pod has to know; everything else is the pods' own.
 _INSIDE = (
@@ -49,12 +71,7 @@ _INSIDE = (
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        EngineError: If Kubernetes refuses the job, or cannot run its pods in time.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
@@ -69,10 +86,8 @@ def main(argv: Sequence[str]) -> int:
             protection=kubernetes_flags.protection(values),
             timeout=values.connect_timeout + _LATER,
         )
-        at = kubernetes_launcher.layout(name, counts)
-        return kubernetes_launcher.run(
-            at, planner, has_failure_policy=has_policy is not False
-        )
+        at = _layout(name, counts)
+        return _run_in_pod(at, planner, has_failure_policy=has_policy is not False)
     name = record.name_of(values.name, program.script)
     # What does not fit together is said here, and not by a pod.
     example = _example(values, planner, name, counts)
@@ -99,10 +114,56 @@ def _example(
 ) -> Job:
     """Plans the job as the launcher's pod will, with the logs where they are copied to."""
     log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
-    at = kubernetes_launcher.layout(name, counts)
+    at = _layout(name, counts)
     options = {**planner.options, "log_dir": log_dir}
     planner = replace(planner, protection=mode.POLICY, options=options)
-    return planner.example(at, kubernetes_launcher.surroundings(at))
+    return planner.example(at, _surroundings(at))
+
+
+def _layout(name: str, counts: Mapping[str, int]) -> Layout:
+    """Returns the layout of a job: every task has a pod of its own."""
+    everyone = tasks_of(counts)
+    names = [hostname(name, task) for task in everyone]
+    where = {task: index for index, task in enumerate(everyone)}
+    return Layout(
+        [Host(each) for each in names], [f"{each}.{name}" for each in names], where
+    )
+
+
+def _surroundings(at: Layout) -> Surroundings:
+    """Returns what a task finds in its pod: what this process finds in its own."""
+    connect = [
+        connector.command(sys.executable, at.addresses[host], str(task))
+        for task, host in at.where.items()
+    ]
+    return Surroundings(sys.executable, os.getcwd(), {}, connect)
+
+
+def _run_in_pod(at: Layout, planner: HostPlanner, *, has_failure_policy: bool) -> int:
+    """Runs the job, and returns the exit status for Kubernetes.
+
+    The job's own exit status is in `END_FILE`. A launcher that is taken away with its
+    pod writes none, and Kubernetes starts another.
+    """
+    # The first process of a container ignores SIGTERM unless it has a handler.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    signals: list[int] = []
+    try:
+        log_dir = tempfile.mkdtemp(prefix=LOG_PREFIX)
+        planner = replace(planner, options={**planner.options, "log_dir": log_dir})
+        job = planner.on_hosts(at, _surroundings(at))
+        code = foreground.run(job, on_signal=signals.append)
+    except ValueError as error:
+        print(f"launch.kubernetes: error: {error}", file=sys.stderr, flush=True)
+        code = EXIT_USAGE
+    if signals and code:
+        return 128 + signal.SIGTERM
+    connector.end([(at.addresses[host], str(task)) for task, host in at.where.items()])
+    Path(END_FILE).write_text(json.dumps({"code": code}))
+    if not has_failure_policy:
+        # Kubernetes would start it again, with whatever other status.
+        return 0
+    return _ENDED_EARLY if code in RETRIED else code
 
 
 def _record(
@@ -144,7 +205,7 @@ def _job(
         grace_period=values.grace_period,
         patience=_PATIENCE + values.connect_timeout,
         work_dir=values.work_dir or "",
-        env=env_flag.parse(values.env),
+        env=engine_flags.env_of(values),
         resources=kubernetes_flags.resources(values, counts),
         anti_affinity=values.anti_affinity,
         gpu_resource=values.gpu_resource,

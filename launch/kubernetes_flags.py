@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import flags
 
-from launch import engine_flags, env_flag
+from launch import engine_flags
 from launch.command_line import UsageError
 from launch.engines import kubernetes_yaml as yaml
 from launch.engines.kubernetes_pods import (
@@ -25,6 +25,21 @@ _QUANTITY = r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|m)?"
 # A pod that takes the place of another may have to fetch its image first.
 _STARTUP_TIMEOUT = 300.0  # seconds
 _LAUNCHER_CPUS, _LAUNCHER_MIB, _CONNECTION_MIB = "250m", 256, 32
+_TEXTS = (
+    ("image", None, "The image of every pod."),
+    ("namespace", None, "The namespace; by default that of the context."),
+    ("context", None, "The context of the kubeconfig; by default the current one."),
+    ("python", "python", "The Python interpreter in the image."),
+    ("work_dir", None, "The working directory; by default that of the image."),
+    ("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs."),
+    (
+        "pod_spec",
+        None,
+        "YAML file with a part of a pod's spec that every pod gets: tolerations, "
+        "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
+        "entry, what its container gets: volumeMounts, envFrom.",
+    ),
+)
 
 
 def check(values: flags.FlagValues) -> None:
@@ -83,12 +98,7 @@ def labels(words: Sequence[str]) -> dict[str, str]:
 def resources(
     values: flags.FlagValues, counts: Mapping[str, int]
 ) -> dict[str, Resources]:
-    """Returns what the pods of each role ask for.
-
-    Args:
-        values: The flags.
-        counts: How many tasks there are of each job.
-    """
+    """Returns what the pods of each role ask for."""
     found = {
         role: Resources(
             values[f"cpus_per_{role}"].value or "",
@@ -129,21 +139,7 @@ def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
 def define() -> flags.FlagValues:
     """Returns all flags of the command."""
     values = flags.FlagValues()
-    for name, default, text in (
-        ("image", None, "The image of every pod."),
-        ("namespace", None, "The namespace; by default that of the context."),
-        ("context", None, "The context of the kubeconfig; by default the current one."),
-        ("python", "python", "The Python interpreter in the image."),
-        ("work_dir", None, "The working directory; by default that of the image."),
-        ("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs."),
-        (
-            "pod_spec",
-            None,
-            "YAML file with a part of a pod's spec that every pod gets: tolerations, "
-            "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
-            "entry, what its container gets: volumeMounts, envFrom.",
-        ),
-    ):
+    for name, default, text in _TEXTS:
         flags.DEFINE_string(name, default, text, flag_values=values)
     for role in _ROLES:
         who = "the chief, and of the evaluator" if role == "chief" else f"each {role}"
@@ -177,7 +173,7 @@ def define() -> flags.FlagValues:
         "on. By default found out from the server; --dry_run supposes that it can.",
         flag_values=values,
     )
-    env_flag.define(values)
+    engine_flags.define_env(values)
     engine_flags.define(values, 300.0, "every pod must run")
     values.set_default("startup_timeout", _STARTUP_TIMEOUT)
     return values

@@ -177,10 +177,6 @@ def without_proxy(
     """Keeps the traffic between tasks off the proxy of the environment, if any.
 
     TensorFlow would send its calls through the proxy, and hang.
-
-    Args:
-        plans: Every task of the cluster.
-        environ: The environment in which the tasks will be started.
     """
     env = proxies.exception_for([each.host for each in plans], environ)
     return tuple(replace(each, env={**each.env, **env}) for each in plans)

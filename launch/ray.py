@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags, env_flag
+from launch import cluster_flags, command_line, engine_flags
 from launch.engines import ray as engine
-from launch.engines import ray_handle, ray_places, ray_request, ray_shipping, record
+from launch.engines import ray_handle, ray_places, ray_request, record
 from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
 from launch.engines.ray_executor import Executor
@@ -29,7 +29,7 @@ from launch.engines.ray_request import Request
 from launch.engines.record import Record
 from launch.job import Job
 from launch.plan import Program, task_name, tasks_of
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 from launch.supervise.processes import check_platform
 from tf_config import Task
 
@@ -41,13 +41,7 @@ _MOST_TASKS = 10_000
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        EngineError: If Ray cannot give what the job needs, or a node cannot run its
-            tasks.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
@@ -55,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     name = record.name_of(values.name, program.script)
     kind = kind_of_script(program, values.program)
     if values.work_dir is None:
-        program = ray_shipping.as_shipped(program)
+        program = ray_request.as_shipped(program)
     job = _job(values, name, program, kind)
     if values.dry_run:
         print(engine.render(job))
@@ -82,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> RayJob:
     tasks = _tasks(values, kind)
     log_dir = values.log_dir or os.path.join("logs", name)
-    env = env_flag.parse(values.env)
+    env = engine_flags.env_of(values)
     planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
     planner = replace(planner, options={**planner.options, "log_dir": log_dir})
 
@@ -126,7 +120,7 @@ def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> R
     return Request(
         address=values.address,
         groups=ray_request.groups(needed, bundle, gpus),
-        runtime_env=ray_shipping.runtime_env(
+        runtime_env=ray_request.runtime_env(
             values.runtime_env,
             values.work_dir,
             [log_dir, *filter(None, [values.checkpoint_dir])],
@@ -203,7 +197,7 @@ def _define_flags() -> flags.FlagValues:
         "--min_workers leaves.",
         flag_values=values,
     )
-    env_flag.define(values)
+    engine_flags.define_env(values)
     engine_flags.define(values, 60.0, "every node must answer")
     engine_flags.define_first_port(values)
     return values

@@ -1,4 +1,4 @@
-"""What the source of a program imports, and the modules beside it that it imports.
+"""What the source of a program imports, and what kind of program that makes it.
 
 The source is parsed, not run.
 """
@@ -8,22 +8,33 @@ import importlib.util
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from launch.plan import Program
+from launch.plan import AUTO, EVERY_TASK, Program
+from tf_config.contract import ESTIMATOR_MODULE
 
 
 def imports_any(program: Program, modules: Collection[str]) -> bool:
-    """Returns whether a program, or a module next to it, imports one of these modules.
-
-    Args:
-        program: A script or a module, which need not exist.
-        modules: Dotted names of modules.
-    """
+    """Returns whether a program, or a module next to it, imports one of these modules."""
     wanted = tuple(f"{name}." for name in modules)
     return any(
         f"{name}.".startswith(wanted)
         for tree in trees(program)
         for name in _imports(tree, ())
     )
+
+
+def kind_of_script(program: Program, asked: str = AUTO) -> str:
+    """Returns the kind that was asked for, or else the kind that the script shows.
+
+    Every task runs an Estimator program, even with parameter servers. It is recognized
+    by an import of `tfdist.estimator` in the script, or in a module next to it that it
+    imports. The script is parsed, not run.
+
+    Returns:
+        The kind; `auto` if neither shows it. Then the cluster decides.
+    """
+    if asked == AUTO and imports_any(program, [ESTIMATOR_MODULE]):
+        return EVERY_TASK
+    return asked
 
 
 def path_of(program: Program) -> Path | None:
@@ -33,11 +44,7 @@ def path_of(program: Program) -> Path | None:
 
 
 def trees(program: Program) -> Iterator[ast.Module]:
-    """Yields the syntax tree of a program, and of each module or package beside it.
-
-    Args:
-        program: A script or a module, which need not exist.
-    """
+    """Yields the syntax tree of a program, and of each module or package beside it."""
     if (where := _find(program)) is None:
         return
     root, first = where

@@ -29,7 +29,7 @@ from launch.engines.slurm_allocation import JOB_ID, Node
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
 from launch.job import Job
 from launch.plan import Program, tasks_of
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 from launch.supervise.processes import check_platform
 
 _FORMS = {
@@ -49,12 +49,7 @@ _LONGEST_WARNING = 65_535  # seconds; sbatch refuses more.
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        EngineError: If Slurm refuses the job, or a node cannot run its tasks.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()

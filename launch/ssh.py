@@ -16,17 +16,17 @@ from collections.abc import Collection, Sequence
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags, env_flag
+from launch import cluster_flags, command_line, engine_flags
 from launch.command_line import UsageError
 from launch.engines import hosts as host_lists
-from launch.engines import record, ssh, ssh_connection
+from launch.engines import record, ssh
 from launch.engines.engine import EngineError
 from launch.engines.hosts import Host
 from launch.engines.layout import Layout, Surroundings, record_of
 from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
 from launch.job import Job
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
 
@@ -40,14 +40,7 @@ _WITHOUT_TLS = """\
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        HostError: If the list of hosts is wrong.
-        EngineError: If a host cannot run its tasks.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        ClusterError: If an address is malformed.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
@@ -93,7 +86,7 @@ def _layout(
             f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
             "lower --num_ps or --num_workers, or add hosts"
         )
-    layout = Layout.of(hosts, ssh_connection.addresses(values.ssh, hosts), counts)
+    layout = Layout.of(hosts, ssh.addresses(values.ssh, hosts), counts)
     engine_flags.check_first_port(layout, planner)
     return layout
 
@@ -138,13 +131,12 @@ def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
 
 
 def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundings:
-    connect = ssh_connection.connect
     return Surroundings(
         python=values.python,
         cwd=values.work_dir,
-        env=env_flag.parse(values.env),
+        env=engine_flags.env_of(values),
         connect=[
-            connect(values.ssh, each.name, values.connect_timeout) for each in hosts
+            ssh.connect(values.ssh, each.name, values.connect_timeout) for each in hosts
         ],
     )
 
@@ -169,7 +161,7 @@ def _define_flags() -> flags.FlagValues:
         ("work_dir", os.getcwd(), "The working directory of the tasks on every host."),
     ):
         flags.DEFINE_string(name, default, text, flag_values=values)
-    env_flag.define(values)
+    engine_flags.define_env(values)
     engine_flags.define_first_port(values)
     engine_flags.define(values, 20.0, "every host must answer")
     return values

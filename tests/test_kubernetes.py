@@ -18,7 +18,6 @@ from launch.command_line import UsageError
 from launch.engines import kubernetes as engine
 from launch.engines import (
     kubernetes_client,
-    kubernetes_launcher,
     kubernetes_objects,
     kubernetes_pods,
     kubernetes_state,
@@ -131,7 +130,7 @@ def test_a_wrong_field_is_noticed(damage, problem):
 @given(counts)
 def test_every_task_has_the_name_that_the_others_know(counts):
     objects = kubernetes_objects.render(a_job(counts))
-    at = kubernetes_launcher.layout("mine", counts)
+    at = kubernetes._layout("mine", counts)
     jobs = [each["spec"]["template"] for each in objects if each["kind"] == "Job"]
     names = [each["spec"].get("hostname") for each in jobs]
     assert sorted(filter(None, names)) == sorted(host.name for host in at.hosts)
@@ -361,10 +360,10 @@ def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch
     counts = kubernetes._counts(values, "auto")
     job = kubernetes._job(values, program, "mine", counts, has_policy)
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    with mock.patch.object(kubernetes_launcher, "run", return_value=5) as run:
+    with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
         assert kubernetes.main(job.pods.command[2:]) == 5
     (at, planner), options = run.call_args
-    assert at == kubernetes_launcher.layout("mine", counts)
+    assert at == kubernetes._layout("mine", counts)
     assert planner.program == Program("train.py", ("--num_ps=9",))
     assert (planner.kind, planner.options["stall_timeout"]) == ("auto", 7.0)
     assert options == {"has_failure_policy": has_policy}
@@ -383,7 +382,7 @@ def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch
 )
 def test_what_keeps_strangers_out(asked, protection, monkeypatch):
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    with mock.patch.object(kubernetes_launcher, "run", return_value=0) as run:
+    with mock.patch.object(kubernetes, "_run_in_pod", return_value=0) as run:
         kubernetes.main(["x", f"--secure={asked}", "--image=", "train.py"])
     assert run.call_args.args[1].protection == protection
     flags = ["x", "--dry_run", "--image=x", f"--secure={asked}", "train.py"]
@@ -658,5 +657,5 @@ def test_whatever_a_stranger_sends(data):
 
 
 def test_the_rank_of_a_pod():
-    at = kubernetes_launcher.layout("mine", {"ps": 11, "worker": 1})
+    at = kubernetes._layout("mine", {"ps": 11, "worker": 1})
     assert at.hosts[at.where[Task("ps", 10)]].name == "mine-ps-10"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from launch import Program, local_cluster
-from launch.console.keras_progress import is_training
+from launch.console.keras_output import is_training
 from launch.plan import plan
 from launch.supervise.cluster_use import (
     PATIENCE_CPU_SECONDS,

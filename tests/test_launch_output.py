@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from launch import Program, local_cluster, make_job
 from launch.console.console import Console
-from launch.console.keras_progress import split_progress
+from launch.console.keras_output import split_progress
 from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
 from launch.supervise.output import Output

@@ -5,15 +5,12 @@ Kubernetes knows which tasks a lost ps takes with it. Here, the job is created, 
 and taken away.
 """
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 from launch.engines import (
     background,
@@ -33,8 +30,6 @@ from tf_config.contract import EXIT_USAGE
 
 _MOMENT = 0.1  # seconds
 _TEARDOWN_TIMEOUT = 60.0
-# Ends the job when the command is gone, even if it was killed.
-_GUARD = 'read -r line || exec "$@"'
 
 
 def render(job: KubernetesJob) -> str:
@@ -44,18 +39,13 @@ def render(job: KubernetesJob) -> str:
 
 def run(job: KubernetesJob, record: Record) -> int:
     """Submits a job, shows its output, and returns its exit status."""
-    signals: list[int] = []
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        signals.append(signum)
-
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, note)
+    signals = background.noted_signals()
     client = client_of(record)
     with record.held():
         _submit(job, record, client)
         tell(record.announcement)
-        with _guarded(record):
+        cancel = [sys.executable, "-m", "launch.jobs", "cancel", record.name]
+        with background.guarded(cancel):
             follower = Follower(client, record, job)
             for line in follower.lines(signals):
                 print(line, flush=True)
@@ -65,24 +55,6 @@ def run(job: KubernetesJob, record: Record) -> int:
             remove(client, record.name, record.grace_period)
             record.write_end(128 + signals[0])
             return 128 + signals[0]
-
-
-@contextlib.contextmanager
-def _guarded(record: Record) -> Iterator[None]:
-    """Ends the job if this process is killed, or ends the context by an error."""
-    guard = subprocess.Popen(
-        [*("sh", "-c", _GUARD, "sh"), sys.executable, "-m"]
-        + ["launch.jobs", "cancel", record.name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert guard.stdin
-    with guard.stdin:
-        yield
-        guard.stdin.write(b"\n")
-    guard.wait()
 
 
 def detach(job: KubernetesJob, record: Record) -> None:

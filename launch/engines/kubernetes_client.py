@@ -19,13 +19,12 @@ _READS = 2  # of an answer that does not come
 class KubernetesClient:
     """The objects of one namespace.
 
+    Every method raises `EngineError` if Kubernetes refuses, or does not answer.
+
     Args:
         context: The context of the user's kubeconfig; '' for the current one.
         namespace: The namespace; '' for that of the context.
         kubeconfig: The files, as in KUBECONFIG; '' for the user's.
-
-    Attributes:
-        namespace: The namespace.
 
     Raises:
         EngineError: If the client is not installed, or there is no such context.
@@ -69,21 +68,13 @@ class KubernetesClient:
         self._network = client.NetworkingV1Api(api)
 
     def version(self) -> tuple[int, int]:
-        """Returns the server's version.
-
-        Raises:
-            EngineError: If it does not answer.
-        """
+        """Returns the server's version."""
         get = self._client.VersionApi(self._api).get_code
         found = self._ask("tell its version", partial(get, _preload_content=False))
         return int(found["major"]), int(found["minor"].rstrip("+"))
 
     def create(self, made: dict[str, Any]) -> None:
-        """Creates an object.
-
-        Raises:
-            EngineError: If Kubernetes refuses it.
-        """
+        """Creates an object."""
         kind = made["kind"]
         create = partial(
             self._verb("create", kind),
@@ -95,15 +86,7 @@ class KubernetesClient:
         self._ask(f"create the {kind} {made['metadata']['name']}", create)
 
     def find(self, kind: str, selector: str) -> list[dict[str, Any]]:
-        """Returns the objects of a kind that have labels.
-
-        Args:
-            kind: One of `KINDS`.
-            selector: The labels, such as `a=b,c=d`.
-
-        Raises:
-            EngineError: If Kubernetes does not answer.
-        """
+        """Returns the objects of a kind that have labels."""
         options = {"label_selector": selector, "_preload_content": False}
         look = partial(self._verb("list", kind), self.namespace, **options)
         found = self._ask(f"list each {kind}", look)
@@ -111,11 +94,7 @@ class KubernetesClient:
         return items
 
     def delete(self, kind: str, name: str) -> None:
-        """Deletes an object and all that it has made; one that is gone already is fine.
-
-        Raises:
-            EngineError: If Kubernetes refuses.
-        """
+        """Deletes an object and all that it has made; one that is gone already is fine."""
         options = {"propagation_policy": "Background", "_preload_content": False}
         delete = partial(self._verb("delete", kind), name, self.namespace, **options)
         self._ask(f"delete the {kind} {name}", delete, missing={})
@@ -133,9 +112,6 @@ class KubernetesClient:
         Args:
             pod: The pod's name.
             since: Seconds into the past at which to begin; None for the beginning.
-
-        Raises:
-            EngineError: If it cannot be read.
         """
         asked: dict[str, Any] = {"follow": True, "timestamps": True}
         if since is not None:

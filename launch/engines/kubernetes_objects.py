@@ -68,11 +68,7 @@ def hostname(name: str, task: Task) -> str:
 
 
 def task_of(pod: Mapping[str, Any]) -> str:
-    """Returns the short name of a pod's task, or `LAUNCHER`, from its metadata.
-
-    Args:
-        pod: A pod as Kubernetes describes it.
-    """
+    """Returns the short name of a pod's task, or `LAUNCHER`, from its metadata."""
     labels = pod["metadata"].get("labels", {})
     role = labels.get("app.kubernetes.io/component", "")
     if role == LAUNCHER:

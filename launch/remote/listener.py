@@ -123,13 +123,7 @@ class Session:
 
 
 class Listener:
-    """What runs in this pod.
-
-    Args:
-        task: The task that it is for.
-        key: The job's key.
-        patience: Seconds without a launcher after which it ends.
-    """
+    """What runs in this pod."""
 
     def __init__(self, task: str, key: bytes, patience: float) -> None:
         self._task, self._key, self._patience = task, key, patience

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from launch.console.keras_progress import is_training
+from launch.console.keras_output import is_training
 from launch.plan import TaskPlan, task_name
 from tf_config import Task
 

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from launch.console.keras_progress import split_progress
+from launch.console.keras_output import split_progress
 from launch.plan import EVERY_TASK, TaskPlan
 from launch.supervise.policy import leader
 

@@ -4,12 +4,11 @@ import collections
 import os
 
 from launch.console.console import Console
-from launch.console.keras_progress import split_progress
+from launch.console.keras_output import KerasFit, split_progress
 from launch.console.tf_noise import LOG_LEVEL, Chatter
 from launch.job import Job
 from launch.plan import TaskPlan, task_name
 from launch.supervise.echo import Echo, quiet_tasks
-from launch.supervise.keras_fit import KerasFit
 from launch.supervise.policy import leader
 from launch.supervise.task_process import TaskProcess
 
