@@ -3,7 +3,7 @@
     python -m launch.kubernetes --image=IMAGE --num_ps=2 --num_workers=4 train.py --epochs=5
 
 Creates the job's objects, shows its output, and deletes them when it has ended;
---dry_run prints them for kubectl. The image needs the script, tfdist and TensorFlow. Each
+--dry_run prints them for kubectl, as JSON. The image needs the script, tfdist and TensorFlow. Each
 task has a pod of its own, the ps on different nodes where there are enough; one more pod
 supervises them. The job ends, and lost tasks are restarted, as with launch.local. Flags
 after the script belong to the script.

@@ -9,7 +9,8 @@ from absl import flags
 
 from launch import engine_flags
 from launch.command_line import UsageError
-from launch.engines import kubernetes_yaml as yaml
+from launch.engines.engine import EngineError
+from launch.engines.kubernetes_client import MISSING
 from launch.engines.kubernetes_pods import (
     JOB_VARIABLE,
     LAUNCHER,
@@ -128,12 +129,18 @@ def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
     if values.pod_spec is None:
         return {}
     try:
+        import yaml
+    except ImportError:
+        raise EngineError(MISSING) from None
+    try:
         with open(values.pod_spec, encoding="utf-8") as file:
-            text = file.read()
+            found = yaml.safe_load(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"--pod_spec={values.pod_spec!r}: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{values.pod_spec} is no YAML: {error}") from None
     # The fields themselves the API server checks.
-    return check_extra(yaml.load(text, values.pod_spec) or {})
+    return check_extra(found or {})
 
 
 def define() -> flags.FlagValues:

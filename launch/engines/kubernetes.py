@@ -5,6 +5,7 @@ Kubernetes knows which tasks a lost ps takes with it. Here, the job is created, 
 and taken away.
 """
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,6 @@ from launch.engines import (
     kubernetes_objects,
     kubernetes_state,
 )
-from launch.engines import kubernetes_yaml as yaml
 from launch.engines import ssh as local
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
@@ -33,8 +33,11 @@ _TEARDOWN_TIMEOUT = 60.0
 
 
 def render(job: KubernetesJob) -> str:
-    """Returns the objects as YAML, for `kubectl apply -f -`."""
-    return yaml.dump(kubernetes_objects.render(job))
+    """Returns the objects as JSON, for `kubectl apply -f -`."""
+    objects = kubernetes_objects.render(job)
+    kubernetes_objects.check_text(objects)
+    made = {"apiVersion": "v1", "kind": "List", "items": objects}
+    return json.dumps(made, indent=1) + "\n"
 
 
 def run(job: KubernetesJob, record: Record) -> int:
@@ -93,7 +96,7 @@ def _submit(job: KubernetesJob, record: Record, client: KubernetesClient) -> Non
             f"another --name, or end it with python -m launch.jobs cancel {job.name}"
         )
     made = kubernetes_objects.render(job)
-    yaml.check_text(made)
+    kubernetes_objects.check_text(made)
     try:
         for each in made:
             client.create(each)

@@ -7,7 +7,12 @@ from functools import partial
 from typing import Any
 
 from launch.engines.engine import EngineError
-from launch.engines.kubernetes_yaml import MISSING
+
+MISSING = (
+    "the package kubernetes is not installed: pip install 'tfdist[kubernetes]', here and "
+    "not in the image"
+)
+"""What to say where the optional packages are needed and missing."""
 
 KINDS = ("Job", "Pod", "Service", "Secret", "NetworkPolicy")
 """What a job consists of, in the order in which it is taken away."""

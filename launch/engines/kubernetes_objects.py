@@ -183,3 +183,28 @@ def _check_names(job: KubernetesJob) -> None:
             f"{longest} has {len(longest)} characters, and the name of a pod in the "
             f"network has at most {_LONGEST_HOSTNAME}: choose a shorter --name"
         )
+
+
+def check_text(value: Any) -> None:
+    """Checks that every string can be sent.
+
+    Raises:
+        EngineError: If one cannot.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise EngineError(
+                f"{value!r} has bytes that are no UTF-8, and Kubernetes takes text only: "
+                "write it in UTF-8"
+            ) from None
+        if "\0" in value:
+            raise EngineError(f"{value!r} has a zero byte: omit it")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            check_text(name)
+            check_text(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            check_text(each)
