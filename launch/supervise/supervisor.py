@@ -276,7 +276,6 @@ class Supervisor:
         if survivors:
             self._console.notice(f"could not kill {', '.join(survivors)}")
         self._tasks.close()
-        self._output.close()
 
     def _summarize(self, verdict: Verdict, phases: Phases) -> None:
         rows = []
