@@ -208,7 +208,6 @@ def _job(
         env=engine_flags.env_of(values),
         resources=kubernetes_flags.resources(values, counts),
         anti_affinity=values.anti_affinity,
-        gpu_resource=values.gpu_resource,
         ps_node_selector=kubernetes_flags.labels(values.ps_node_selector),
         extra=kubernetes_flags.pod_spec(values),
     )

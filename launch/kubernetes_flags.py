@@ -14,8 +14,8 @@ from launch.engines.kubernetes_client import MISSING
 from launch.engines.kubernetes_pods import (
     JOB_VARIABLE,
     LAUNCHER,
-    Resources,
     check_extra,
+    resources_of,
 )
 from launch.secure import mode
 
@@ -98,18 +98,19 @@ def labels(words: Sequence[str]) -> dict[str, str]:
 
 def resources(
     values: flags.FlagValues, counts: Mapping[str, int]
-) -> dict[str, Resources]:
+) -> dict[str, dict[str, Any]]:
     """Returns what the pods of each role ask for."""
     found = {
-        role: Resources(
-            values[f"cpus_per_{role}"].value or "",
-            values[f"memory_per_{role}"].value or "",
+        role: resources_of(
+            values[f"cpus_per_{role}"].value,
+            values[f"memory_per_{role}"].value,
             values.gpus_per_worker if role == "worker" else 0,
+            values.gpu_resource,
         )
         for role in _ROLES
     }
     memory = _LAUNCHER_MIB + _CONNECTION_MIB * sum(counts.values())
-    found[LAUNCHER] = Resources(_LAUNCHER_CPUS, f"{memory}Mi")
+    found[LAUNCHER] = resources_of(_LAUNCHER_CPUS, f"{memory}Mi")
     return {**found, "evaluator": found["chief"]}
 
 

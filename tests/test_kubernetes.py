@@ -25,7 +25,7 @@ from launch.engines import (
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import KubernetesJob
-from launch.engines.kubernetes_pods import LAUNCHER, Pods, Resources
+from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
 from launch.engines.kubernetes_state import End
 from launch.plan import Program, task_name
 from launch.remote import greeting
@@ -90,7 +90,7 @@ def test_every_field_is_one_of_the_published_schemas(counts, policy, anti_affini
         anti_affinity=anti_affinity,
         env={"A": "b"},
         work_dir="/x",
-        resources={"worker": Resources("2", "4Gi", 1)},
+        resources={"worker": resources_of("2", "4Gi", 1, "nvidia.com/gpu")},
         ps_node_selector={"link": "25g"},
     )
     for each in kubernetes_objects.render(job):
