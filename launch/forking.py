@@ -1,6 +1,5 @@
 """Which tasks to fork from the fork server, and why not the others: pure decisions."""
 
-import ast
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
 from launch.plan import SERVER, Program, TaskPlan
-from launch.script_source import trees
+from launch.script_source import sources
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
@@ -19,10 +18,10 @@ _FEWEST = 2
 # imported it. The source cannot tell whether it is done, and when. What is found for nothing
 # costs the time of an import, and `tfdist.fork_server` refuses what is missed.
 _LATE = re.compile(
-    r"\benvironb?(\[.*\] [+|]?= | \|= |\.(update|setdefault|pop|popitem|clear)\(| as\b)"
+    r"\benvironb?\s*(\[.*\]\s*[+|]?=(?!=)|\|=|\.(update|setdefault|pop|popitem|clear)\b)"
     # Another name for it.
-    r"|= (os\.)?environb?$"
-    r"|\bdel \S*environb?\b|\b(put|unset)env\b|\b(load_dotenv|read_env)\b"
+    r"|\benvironb? as\b|=\s*(os\.)?environb?\s*$"
+    r"|\bdel\b.*\benvironb?\b|\b(put|unset)env\b|\b(load_dotenv|read_env)\b"
     r"|\bsys\.(path|modules|meta_path|path_hooks)\b|\bfrom sys import\b",
     re.MULTILINE,
 )
@@ -73,8 +72,8 @@ def why_not(
 
 def too_late(program: Program) -> str:
     """Returns what a script, or a module next to it, has that a fork may do too late, or ''."""
-    found = (_LATE.search(ast.unparse(tree)) for tree in trees(program))
-    return next((match[0].strip(" =(") for match in found if match), "")
+    found = (_LATE.search(text) for text, _ in sources(program))
+    return next((match[0].strip(" =") for match in found if match), "")
 
 
 def _read_early(environ: Mapping[str, str]) -> dict[str, str]:

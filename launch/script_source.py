@@ -45,6 +45,11 @@ def path_of(program: Program) -> Path | None:
 
 def trees(program: Program) -> Iterator[ast.Module]:
     """Yields the syntax tree of a program, and of each module or package beside it."""
+    return (tree for _, tree in sources(program))
+
+
+def sources(program: Program) -> Iterator[tuple[str, ast.Module]]:
+    """Yields the text of a program, and of each module beside it, with its syntax tree."""
     if (where := _find(program)) is None:
         return
     root, first = where
@@ -56,10 +61,11 @@ def trees(program: Program) -> Iterator[ast.Module]:
     found = [first, *(path for path in inits if path.is_file())]
     for path in found:
         try:
-            tree = ast.parse(path.read_bytes())
+            text = path.read_bytes()
+            tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError):
             continue  # Python reports it when it runs the script.
-        yield tree
+        yield text.decode(errors="replace"), tree
         names = set(_imports(tree, path.parent.relative_to(root).parts))
         # `a.b` is either the module b of the package a, or a name in the module a. The
         # packages around it are imported too.
