@@ -8,17 +8,11 @@ read, and that no process is left. The exit status is 0 if all of this holds, an
 not. docs/chaos.md says what the script must report.
 """
 
-import contextlib
-import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import rich
 import rich.box
 import rich.markup
@@ -27,18 +21,12 @@ from absl import flags
 
 from launch import command_line
 from launch.command_line import UsageError
-from launch.fault import checkpoint_faults, faults, invariants
-from launch.fault import progress as progress_reports
+from launch.fault import faults
+from launch.fault.experiment import Outcome, run
 from launch.fault.faults import Fault, FaultError, Schedule, draw
-from launch.fault.injection import Injection, Injector, tasks_of
-from launch.fault.invariants import Ending, Invariant
-from launch.fault.progress import Progress, report_result, report_step
-from launch.job import Job
-from launch.loopback import local_cluster, make_job, make_log_dir
-from launch.network import reach
-from launch.network.links import Links, through_links
-from launch.supervise.handle import Handle
-from launch.supervise.processes import describe
+from launch.fault.invariants import Invariant
+from launch.fault.progress import report_result, report_step
+from launch.loopback import local_cluster, make_job
 from tf_config import contract
 
 __all__ = [
@@ -53,168 +41,15 @@ __all__ = [
     "run",
 ]
 
-Check = Callable[[], Invariant]
-_TICK = 0.1  # seconds
 _MOST_FAULTS = 1000
-_LEAVING = 5.0  # seconds for the last processes to disappear
 # The library knows the format of its checkpoints, and the launcher does not.
 _CHECK_CHECKPOINTS = ("-m", contract.CHECKPOINT_MODULE)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a job under faults.
-
-    Attributes:
-        schedule: The planned faults.
-        ending: How the job ended.
-        injections: The faults that were injected, with the time to recover from each.
-        invariants: What must hold, and whether it does.
-    """
-
-    schedule: Schedule
-    ending: Ending
-    injections: tuple[Injection, ...]
-    invariants: tuple[Invariant, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether all invariants hold."""
-        return not invariants.broken(self.invariants)
-
-    @property
-    def progress(self) -> Progress:
-        """The steps and the result that the script has reported."""
-        return self.ending.progress
-
-
-def run(
-    job: Job,
-    schedule: Schedule,
-    *,
-    deadline: float = 600.0,
-    checkpoint_dir: str | None = None,
-    checks: Sequence[Check] = (),
-    may_fail: bool = False,
-) -> Outcome:
-    """Runs a job, and injects the faults of a schedule into it.
-
-    Args:
-        job: From `launch.make_job`. The script's reports go to its log directory.
-        schedule: From `draw`, or written by hand.
-        deadline: Seconds after which the job is ended.
-        checkpoint_dir: The script's; required by faults of checkpoints.
-        checks: Further invariants, checked when the job is over.
-        may_fail: Whether the job may end with an error, provided it gives a reason.
-
-    Raises:
-        FaultError: If the schedule does not fit the job or this machine.
-        LogDirError: If the log directory cannot be written.
-    """
-    job = _prepared(job, schedule, checkpoint_dir)
-    # Absolute, since the script may change its directory.
-    path = os.path.join(os.path.abspath(job.log_dir), "progress.jsonl")
-    make_log_dir(job.log_dir)
-    # The directory may be that of an earlier job, whose reports would count as this
-    # one's.
-    Path(path).unlink(missing_ok=True)
-    env = {contract.PROGRESS: path}
-    plans = tuple(replace(each, env={**each.env, **env}) for each in job.plans)
-    job = replace(job, plans=plans)
-    status: int | None = None
-    reasons: list[str] = []
-    began = time.monotonic()
-    with Handle(job) as handle, _links(job, schedule, handle.pid) as links:
-        # A thread, since waiting for an event blocks, and faults are due meanwhile.
-        listener = threading.Thread(target=_hear, args=(handle, reasons))
-        listener.start()
-        injector = Injector(job, handle.pid, schedule, path, checkpoint_dir, links)
-        while status is None and time.monotonic() - began < deadline:
-            injector.tick()
-            status = handle.poll(_TICK)
-        # Before the job ends, since a stopped task does not handle SIGTERM.
-        injector.end()
-        seconds = time.monotonic() - began
-        handle.stop()
-        listener.join()
-    ending = Ending(
-        status,
-        "; ".join(reasons),
-        seconds,
-        len(injector.injections),
-        progress_reports.read(path),
-        tuple(_left(path)),
-    )
-    found = [*invariants.judge(ending, may_fail), *(check() for check in checks)]
-    return Outcome(schedule, ending, tuple(injector.injections), tuple(found))
-
-
-def _prepared(job: Job, schedule: Schedule, checkpoint_dir: str | None) -> Job:
-    names = {plan.name for plan in job.plans}
-    for fault in schedule.faults:
-        if fault.task not in names:
-            raise FaultError(
-                f"there is no {fault.task} in this job: choose one of "
-                f"{', '.join(sorted(names))}"
-            )
-    if schedule.kinds & faults.CHECKPOINT_KINDS and not checkpoint_dir:
-        raise FaultError(
-            f"{' and '.join(sorted(schedule.kinds & faults.CHECKPOINT_KINDS))} need "
-            "the directory of the checkpoints: set --checkpoint_dir"
-        )
-    if faults.FULL_DISK in schedule.kinds:
-        checkpoint_faults.check_can_be_filled(checkpoint_dir or "")
-    if schedule.kinds & faults.LINK_KINDS:
-        if job.network not in (reach.AUTO, reach.LOOPBACK):
-            raise FaultError(
-                "faults of links need ports that are closed to other machines: set "
-                f"network='loopback'; received {job.network!r}"
-            )
-        plans = tuple(map(through_links, job.plans))
-        job = replace(job, plans=plans, network=reach.LOOPBACK)
-    return job
-
-
-@contextlib.contextmanager
-def _links(job: Job, schedule: Schedule, supervisor: int) -> Iterator[Links | None]:
-    if not schedule.kinds & faults.LINK_KINDS:
-        yield None
-        return
-    ports = {plan.name: plan.port for plan in job.plans}
-    with Links(ports, lambda: tasks_of(job, supervisor)) as links:
-        yield links
-
-
-def _hear(handle: Handle, reasons: list[str]) -> None:
-    while event := handle.next_event():
-        if "error" in event:
-            reasons.append(event["error"])
-
-
-def _left(mark: str) -> list[str]:
-    deadline = time.monotonic() + _LEAVING
-    while (found := _marked(mark)) and time.monotonic() < deadline:
-        time.sleep(_TICK)
-    return [describe(process.pid) for process in found]
-
-
-def _marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            # Every descendant inherits the variable, even one that has left the job's
-            # sessions.
-            if process.environ().get(contract.PROGRESS) == mark:
-                found.append(process)
-    return found
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
-    Raises:
-        UsageError: If the flags or the script are wrong.
-        FaultError: If the schedule does not fit the job or this machine.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     command_line.check_script(program)

@@ -9,6 +9,33 @@ from launch import command_line
 from launch.command_line import UsageError
 from launch.plan import COORDINATOR
 
+_NUMBERS = (
+    ("num_ps", 2, "Number of parameter servers (ps)."),
+    ("num_workers", 2, "Number of workers."),
+    (
+        "max_restarts",
+        5,
+        "How many times to restart lost tasks within --restart_window: if only the "
+        "chief runs the script, with --checkpoint_dir, or with --min_workers. With 0, "
+        "the first lost task ends the job, or is given up with --min_workers.",
+    ),
+)
+_SWITCHES = (
+    (
+        "chief",
+        None,
+        "Start a chief. By default, if only the chief runs the script.",
+    ),
+    ("evaluator", False, "Start an evaluator."),
+    (
+        "chatty",
+        False,
+        "Show the output of every task. By default, if every task runs the script "
+        "and there are no ps, only the first task's output is shown (the chief's, or "
+        "else worker:0's), with the warnings and errors of the others. The log files "
+        "always contain everything.",
+    ),
+)
 _SECONDS = (
     ("startup_timeout", 60.0, "Seconds within which every server must listen."),
     (
@@ -34,17 +61,7 @@ _SECONDS = (
 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags, and those of every command that starts a script."""
-    for name, default, text in (
-        ("num_ps", 2, "Number of parameter servers (ps)."),
-        ("num_workers", 2, "Number of workers."),
-        (
-            "max_restarts",
-            5,
-            "How many times to restart lost tasks within --restart_window: if only the "
-            "chief runs the script, with --checkpoint_dir, or with --min_workers. With 0, "
-            "the first lost task ends the job, or is given up with --min_workers.",
-        ),
-    ):
+    for name, default, text in _NUMBERS:
         flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
     flags.DEFINE_integer(
         "min_workers",
@@ -56,22 +73,7 @@ def define(values: flags.FlagValues) -> None:
         lower_bound=1,
         flag_values=values,
     )
-    for name, asked, text in (
-        (
-            "chief",
-            None,
-            "Start a chief. By default, if only the chief runs the script.",
-        ),
-        ("evaluator", False, "Start an evaluator."),
-        (
-            "chatty",
-            False,
-            "Show the output of every task. By default, if every task runs the script "
-            "and there are no ps, only the first task's output is shown (the chief's, or "
-            "else worker:0's), with the warnings and errors of the others. The log files "
-            "always contain everything.",
-        ),
-    ):
+    for name, asked, text in _SWITCHES:
         flags.DEFINE_boolean(name, asked, text, flag_values=values)
     for name, seconds, text in _SECONDS:
         flags.DEFINE_float(name, seconds, text, flag_values=values)
@@ -100,12 +102,7 @@ def limits(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
-    """Returns how many tasks there are of each job.
-
-    Args:
-        values: The values of the flags.
-        kind: One of `launch.plan.PROGRAM_KINDS`.
-    """
+    """Returns how many tasks there are of each job."""
     coordinated = values.num_ps > 0 or kind == COORDINATOR
     return {
         "chief": int(coordinated if values.chief is None else values.chief),
@@ -117,10 +114,6 @@ def counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
 
 def check(values: flags.FlagValues, workers_may_leave: bool = False) -> None:
     """Checks the values that no parser can reject by itself.
-
-    Args:
-        values: The values of the flags.
-        workers_may_leave: Whether a job without ps can go on without some workers.
 
     Raises:
         UsageError: If one is out of range, or they do not fit together.

@@ -28,7 +28,7 @@ from tf_config.contract import EXIT_USAGE
 _GROUPS = {
     "common": "hosts hostfile address image namespace partition time nodes num_ps num_workers "
     "workers gpus_per_worker program module job_name task_index chief_hosts ps_hosts "
-    "worker_hosts evaluator_hosts gpus seed steps faults kinds consistency output plot "
+    "worker_hosts evaluator_hosts gpus seed steps faults kinds consistency output "
     "log_dir name detach dry_run tf_config pid job json help",
     "recovery": "checkpoint_dir max_restarts restart_window min_workers startup_timeout "
     "stall_timeout grace_period straggler_timeout connect_timeout",
@@ -217,10 +217,6 @@ def check_checkpoint_dir(directory: str | None) -> None:
 
 def check_output(path: str | None, flag: str) -> None:
     """Checks that a file can be written, if one is given.
-
-    Args:
-        path: The path of the file.
-        flag: The name of the flag that gives it.
 
     Raises:
         UsageError: If the file cannot be written.

@@ -47,8 +47,7 @@ _COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
-    Raises:
-        UsageError: If the flags are wrong, or there is no cluster to diagnose.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, rest = command_line.parse_flags(argv, _define_flags(), __doc__ or "")
     if rest:

@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Collection
+from typing import Any
 
 from absl import flags
 
 from launch import cluster_flags
 from launch.command_line import UsageError
+from launch.engines.layout import Layout
+from launch.engines.planner import HostPlanner
+from launch.plan import Program
 from launch.secure import mode
+from tf_config import contract
 
 LAST_PORT = 65_535
 
@@ -43,6 +48,17 @@ def define(values: flags.FlagValues, connect_timeout: float, whom: str) -> None:
     cluster_flags.define(values)
 
 
+def define_env(values: flags.FlagValues) -> None:
+    """Defines the flag of engines whose tasks do not get this environment."""
+    flags.DEFINE_multi_string(
+        "env",
+        [],
+        "A variable for the tasks, in addition to those of their host: NAME=VALUE, or "
+        "NAME for the value it has here. Repeat the flag for more.",
+        flag_values=values,
+    )
+
+
 def define_first_port(values: flags.FlagValues) -> None:
     """Defines the flag of engines whose hosts others use, too."""
     flags.DEFINE_integer(
@@ -72,6 +88,62 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
         value = values[name].value
         if value is not None and (not value.strip() or "\0" in value):
             raise UsageError(f"--{name} is empty: give a value, or omit the flag")
+
+
+def env_of(values: flags.FlagValues) -> dict[str, str]:
+    """Returns the variables that --env gives to the tasks.
+
+    Raises:
+        UsageError: If one is malformed, has no value here, or is the launcher's own.
+    """
+    env = {}
+    for each in values.env:
+        name, has_value, value = each.partition("=")
+        if not name or not (name.isidentifier() and name.isascii()):
+            raise UsageError(
+                f"--env={each!r}: write NAME=VALUE, or NAME for its value here"
+            )
+        if not has_value and name not in os.environ:
+            raise UsageError(f"--env={name}: there is no variable {name} here")
+        if name == contract.TF_CONFIG:
+            raise UsageError(
+                f"--env={each!r}: the launcher tells each task in {name} which cluster "
+                "and which task it is; omit it, and describe the cluster with --num_ps "
+                "and --num_workers"
+            )
+        env[name] = value if has_value else os.environ[name]
+    return env
+
+
+def planner(
+    values: flags.FlagValues, program: Program, kind: str, **changed: Any
+) -> HostPlanner:
+    """Returns what plans the job that the flags ask for."""
+    return HostPlanner(
+        program,
+        kind,
+        **{
+            "protection": mode.resolve(values.secure),
+            "timeout": values.connect_timeout,
+            "checkpoint_dir": values.checkpoint_dir,
+            "options": {"log_dir": values.log_dir, **cluster_flags.limits(values)},
+            **changed,
+        },
+    )
+
+
+def check_first_port(layout: Layout, planner: HostPlanner) -> None:
+    """Checks that each host has enough ports from the first on.
+
+    Raises:
+        UsageError: If one has not.
+    """
+    ports = layout.example_ports(planner.first_port, planner.protection)
+    if (last := max(each[-1] for each in ports.values())) > LAST_PORT:
+        raise UsageError(
+            f"--first_port={planner.first_port} leaves too few ports for a host's tasks: "
+            f"they would go up to {last}, and the last port is {LAST_PORT}"
+        )
 
 
 def check_work_dir(path: str | None) -> None:

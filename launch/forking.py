@@ -1,60 +1,41 @@
 """Which tasks to fork from the fork server, and why not the others: pure decisions."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
 from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
 from launch.plan import SERVER, Program, TaskPlan
-from launch.script_source import imports_any
-from launch.too_late import too_late
+from launch.script_source import sources
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
 """Whether tasks are forked: where it is safe and saves time, where it is safe, or never."""
 
 _FEWEST = 2
-_SHARED = ("tensorflow", "keras", contract.SERVER_MODULE.partition(".")[0])
+# What must come before the import of TensorFlow: it would do nothing in a process that has
+# imported it. The source cannot tell whether it is done, and when. What is found for nothing
+# costs the time of an import, and `tfdist.fork_server` refuses what is missed.
+_LATE = re.compile(
+    r"\benvironb?\s*(\[.*\]\s*[+|]?=(?!=)|\|=|\.(update|setdefault|pop|popitem|clear)\b)"
+    # Another name for it.
+    r"|\benvironb? as\b|=\s*(os\.)?environb?\s*$"
+    r"|\bdel\b.*\benvironb?\b|\b(put|unset)env\b|\b(load_dotenv|read_env)\b"
+    r"|\bsys\.(path|modules|meta_path|path_hooks)\b|\bfrom sys import\b",
+    re.MULTILINE,
+)
 
 
-def is_wanted(mode: str, plans: Sequence[TaskPlan]) -> bool:
-    """Returns whether a job has a fork server.
-
-    Args:
-        mode: One of `MODES`.
-        plans: Every task of the job.
-    """
-    return mode == ON or (mode == AUTO and is_worthwhile(plans))
-
-
-def is_worthwhile(plans: Sequence[TaskPlan]) -> bool:
-    """Returns whether enough tasks import what the fork server has imported.
-
-    A script shows it by an import of its own, or of a module beside it.
-    """
-    known: dict[Program, bool] = {}
-    sharing = 0
-    for plan in plans:
-        arguments = plan.argv[1:]
-        if arguments[: len(SERVER)] == SERVER:
-            sharing += 1
-        elif arguments:
-            program = Program.of(arguments)
-            if program not in known:
-                known[program] = imports_any(program, _SHARED)
-            sharing += known[program]
-    return sharing >= _FEWEST
+def is_wanted(mode: str, forkable: Sequence[TaskPlan]) -> bool:
+    """Returns whether a job has a fork server, given the tasks that it could fork."""
+    return len(forkable) >= (1 if mode == ON else _FEWEST) and mode != OFF
 
 
 def environment(
     plans: Sequence[TaskPlan], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment in which the fork server imports TensorFlow.
-
-    Args:
-        plans: The tasks it is for.
-        environ: The environment that the plans add to.
-    """
+    """Returns the environment in which the fork server imports TensorFlow."""
     first, *rest = [{**environ, **plan.env} for plan in plans]
     common = {
         name: value
@@ -67,13 +48,7 @@ def environment(
 def why_not(
     plan: TaskPlan, environ: Mapping[str, str], server: Mapping[str, str]
 ) -> str:
-    """Returns why a task must be spawned, or '' if the fork server may fork it.
-
-    Args:
-        plan: The task's plan.
-        environ: The environment of the task.
-        server: The environment of the fork server.
-    """
+    """Returns why a task must be spawned, or '' if the fork server may fork it."""
     if sys.platform != "linux":
         return f"this machine runs {sys.platform}"
     if plan.argv[0] != sys.executable:
@@ -87,10 +62,18 @@ def why_not(
         theirs.pop(LOG_LEVEL, None)
     if different := {name for name, _ in ours.items() ^ theirs.items()}:
         return f"it has its own {', '.join(sorted(different))}"
-    arguments = plan.argv[1:]
-    is_ours = arguments[: len(SERVER)] == SERVER
-    late = "" if is_ours else too_late(Program.of(arguments))
-    return late and f"its script may {late}"
+    if plan.argv[1 : 1 + len(SERVER)] == SERVER:
+        return ""
+    if plan.is_server:
+        return "its server is another program"
+    found = too_late(Program.of(plan.argv[1:]))
+    return found and f"its script has {found}, which may come too late"
+
+
+def too_late(program: Program) -> str:
+    """Returns what a script, or a module next to it, has that a fork may do too late, or ''."""
+    found = (_LATE.search(text) for text, _ in sources(program))
+    return next((match[0].strip(" =") for match in found if match), "")
 
 
 def _read_early(environ: Mapping[str, str]) -> dict[str, str]:

@@ -40,11 +40,6 @@ def assign(
     By default TensorFlow takes all memory of the GPUs it sees; these tasks are told to
     take only what they need. It reduces over several GPUs in one task with NCCL.
 
-    Args:
-        plans: All tasks of a job on this machine.
-        per_worker: The number of GPUs for each worker, and for a chief that trains.
-        gpus: The GPUs to distribute.
-
     Raises:
         PlanError: If there are too few GPUs.
     """

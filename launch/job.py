@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from launch.network import reach
 from launch.plan import COORDINATOR, PlanError, TaskPlan
 from launch.secure import mode
 from launch.secure.tunnel import Tunnel
+from tf_config import Task
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,10 @@ class Job:
         """How many workers the program needs."""
         workers = sum(plan.task.job == "worker" for plan in self.plans)
         return workers if self.min_workers is None else self.min_workers
+
+    def tasks_on(self, hosts: Collection[str]) -> list[Task]:
+        """Returns the tasks that run on some hosts."""
+        return [p.task for p in self.plans if p.remote and p.remote.host in hosts]
 
     def log_path(self, plan: TaskPlan) -> str:
         """Returns the path of a task's log file."""

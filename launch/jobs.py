@@ -27,10 +27,7 @@ from launch.engines.record import Record
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
-    Raises:
-        UsageError: If the command line is wrong.
-        RecordError: If there is no such job.
-        EngineError: If the job has no such task, or does not end.
+    Raises what `launch.command_line.run` tells the user.
     """
     values = flags.FlagValues()
     command_line.define_help(values)

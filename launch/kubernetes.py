@@ -3,42 +3,67 @@
     python -m launch.kubernetes --image=IMAGE --num_ps=2 --num_workers=4 train.py --epochs=5
 
 Creates the job's objects, shows its output, and deletes them when it has ended;
---dry_run prints them for kubectl. The image needs the script, tfdist and TensorFlow. Each
+--dry_run prints them for kubectl, as JSON. The image needs the script, tfdist and TensorFlow. Each
 task has a pod of its own, the ps on different nodes where there are enough; one more pod
 supervises them. The job ends, and lost tasks are restarted, as with launch.local. Flags
 after the script belong to the script.
 """
 
+import json
 import os
 import secrets
+import signal
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags, env_flag, kubernetes_flags
-from launch.engines import kubernetes, kubernetes_launcher, kubernetes_logs, record
+from launch import (
+    cluster_flags,
+    command_line,
+    engine_flags,
+    foreground,
+    kubernetes_flags,
+)
+from launch.engines import kubernetes, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
+from launch.engines.hosts import Host
 from launch.engines.kubernetes_client import KubernetesClient
-from launch.engines.kubernetes_objects import INDEXED, JOBSET, PLAIN, KubernetesJob
-from launch.engines.kubernetes_pods import JOB_VARIABLE, Pods
+from launch.engines.kubernetes_objects import RETRIED, KubernetesJob, hostname
+from launch.engines.kubernetes_pods import (
+    END_FILE,
+    JOB_VARIABLE,
+    LAUNCHER,
+    LOG_PREFIX,
+    PORT,
+    Pods,
+)
+from launch.engines.layout import Layout, Surroundings, record_of
+from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
-from launch.plan import Program, task_name
-from launch.program_kind import kind_of_script
+from launch.job import Job
+from launch.plan import Program, tasks_of
+from launch.remote import connector
+from launch.script_source import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
-from tf_config import contract
+from tf_config.contract import EXIT_USAGE
 
 _MOST_TASKS = 10_000
 _KEY_BYTES = 32
 # A pod that waits for a launcher's next pod waits as long, and a while longer.
 _PATIENCE = 600.0
 _LATER = 30.0
+_ENDED_EARLY = 1
 _define_flags = kubernetes_flags.define
 # What the launcher's pod has to know; everything else is the pods' own.
 _INSIDE = (
     *("num_ps", "num_workers", "chief", "evaluator", "chatty", "program", "secure"),
-    *("max_restarts", "checkpoint_dir", "connect_timeout", "jobset"),
-    *("one_job_per_task", "startup_timeout", "grace_period", "straggler_timeout"),
+    *("max_restarts", "checkpoint_dir", "connect_timeout"),
+    *("pod_failure_policy", "startup_timeout", "grace_period", "straggler_timeout"),
     *("restart_window", "stall_timeout", "min_workers"),
 )
 
@@ -46,46 +71,37 @@ _INSIDE = (
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        EngineError: If Kubernetes refuses the job, or cannot run its pods in time.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
     kubernetes_flags.check(values)
     kind = kind_of_script(program, values.program)
     counts = _counts(values, kind)
+    planner = engine_flags.planner(values, program, kind, first_port=PORT)
+    has_policy = values.pod_failure_policy
     if name := os.environ.get(JOB_VARIABLE):
-        form = _form(values)
-        return kubernetes_launcher.run(
-            kubernetes_launcher.layout(name, counts, form),
-            program,
-            kind,
-            form=form,
+        planner = replace(
+            planner,
             protection=kubernetes_flags.protection(values),
-            connect_timeout=values.connect_timeout + _LATER,
-            checkpoint_dir=values.checkpoint_dir,
-            **cluster_flags.limits(values),
+            timeout=values.connect_timeout + _LATER,
         )
+        at = _layout(name, counts)
+        return _run_in_pod(at, planner, has_failure_policy=has_policy is not False)
     name = record.name_of(values.name, program.script)
-    where = {"context": values.context or "", "namespace": values.namespace or ""}
-    form = _form(values)
+    # What does not fit together is said here, and not by a pod.
+    example = _example(values, planner, name, counts)
     if values.dry_run:
-        job = _job(values, program, kind, name, counts, form)
+        job = _job(values, program, name, counts, has_policy is not False)
         print(kubernetes.render(job), end="")
         return 0
-    client = KubernetesClient(**where)
-    if form == INDEXED and values.one_job_per_task is None:
-        form = INDEXED if client.version() >= objects.OLDEST_INDEXED else PLAIN
-    job = _job(values, program, kind, name, counts, form)
+    client = KubernetesClient(values.context or "", values.namespace or "")
+    if has_policy is None:
+        has_policy = client.version() >= objects.OLDEST_WITH_POLICY
+    job = _job(values, program, name, counts, has_policy)
     kubernetes.render(job)
     record.tidy()
-    where["namespace"] = client.namespace
-    where["kubeconfig"] = os.environ.get("KUBECONFIG", "")
-    kept = _record(values, program, kind, job, where)
+    kept = _record(values, example, name, client.namespace)
     if values.detach:
         kubernetes.detach(job, kept)
         print(name)
@@ -93,23 +109,89 @@ def main(argv: Sequence[str]) -> int:
     return kubernetes.run(job, kept)
 
 
-def _form(values: flags.FlagValues) -> str:
-    if values.jobset:
-        return JOBSET
-    return PLAIN if values.one_job_per_task else INDEXED
+def _example(
+    values: flags.FlagValues, planner: HostPlanner, name: str, counts: dict[str, int]
+) -> Job:
+    """Plans the job as the launcher's pod will, with the logs where they are copied to."""
+    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
+    at = _layout(name, counts)
+    options = {**planner.options, "log_dir": log_dir}
+    planner = replace(planner, protection=mode.POLICY, options=options)
+    return planner.example(at, _surroundings(at))
+
+
+def _layout(name: str, counts: Mapping[str, int]) -> Layout:
+    """Returns the layout of a job: every task has a pod of its own."""
+    everyone = tasks_of(counts)
+    names = [hostname(name, task) for task in everyone]
+    where = {task: index for index, task in enumerate(everyone)}
+    return Layout(
+        [Host(each) for each in names], [f"{each}.{name}" for each in names], where
+    )
+
+
+def _surroundings(at: Layout) -> Surroundings:
+    """Returns what a task finds in its pod: what this process finds in its own."""
+    connect = [
+        connector.command(sys.executable, at.addresses[host], str(task))
+        for task, host in at.where.items()
+    ]
+    return Surroundings(sys.executable, os.getcwd(), {}, connect)
+
+
+def _run_in_pod(at: Layout, planner: HostPlanner, *, has_failure_policy: bool) -> int:
+    """Runs the job, and returns the exit status for Kubernetes.
+
+    The job's own exit status is in `END_FILE`. A launcher that is taken away with its
+    pod writes none, and Kubernetes starts another.
+    """
+    # The first process of a container ignores SIGTERM unless it has a handler.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    signals: list[int] = []
+    try:
+        log_dir = tempfile.mkdtemp(prefix=LOG_PREFIX)
+        planner = replace(planner, options={**planner.options, "log_dir": log_dir})
+        job = planner.on_hosts(at, _surroundings(at))
+        code = foreground.run(job, on_signal=signals.append)
+    except ValueError as error:
+        print(f"launch.kubernetes: error: {error}", file=sys.stderr, flush=True)
+        code = EXIT_USAGE
+    if signals and code:
+        return 128 + signal.SIGTERM
+    connector.end([(at.addresses[host], str(task)) for task, host in at.where.items()])
+    Path(END_FILE).write_text(json.dumps({"code": code}))
+    if not has_failure_policy:
+        # Kubernetes would start it again, with whatever other status.
+        return 0
+    return _ENDED_EARLY if code in RETRIED else code
+
+
+def _record(
+    values: flags.FlagValues, example: Job, name: str, namespace: str
+) -> Record:
+    return replace(
+        record_of(example, name, "kubernetes"),
+        output=kubernetes_logs.paths(example.log_dir, [])[LAUNCHER],
+        job_id=f"{namespace}/{name}",
+        where={
+            "context": values.context or "",
+            "namespace": namespace,
+            "kubeconfig": os.environ.get("KUBECONFIG", ""),
+        },
+        min_workers=values.min_workers,
+    )
 
 
 def _job(
     values: flags.FlagValues,
     program: Program,
-    kind: str,
     name: str,
     counts: dict[str, int],
-    form: str,
+    has_policy: bool,
 ) -> KubernetesJob:
     asked = [values[each].serialize() for each in _INSIDE if values[each].present]
-    if form == PLAIN and not values.one_job_per_task:
-        asked.append("--one_job_per_task")
+    if not has_policy and values.pod_failure_policy is None:
+        asked.append("--nopod_failure_policy")
     if not values["grace_period"].present:
         asked.append(values["grace_period"].serialize())
     pods = Pods(
@@ -123,63 +205,21 @@ def _job(
         grace_period=values.grace_period,
         patience=_PATIENCE + values.connect_timeout,
         work_dir=values.work_dir or "",
-        env=env_flag.parse(values.env),
+        env=engine_flags.env_of(values),
         resources=kubernetes_flags.resources(values, counts),
         anti_affinity=values.anti_affinity,
-        gpu_resource=values.gpu_resource,
         ps_node_selector=kubernetes_flags.labels(values.ps_node_selector),
         extra=kubernetes_flags.pod_spec(values),
     )
-    job = KubernetesJob(
+    return KubernetesJob(
         pods=pods,
         counts=counts,
-        form=form,
+        has_failure_policy=has_policy,
         key=secrets.token_hex(_KEY_BYTES),
         max_restarts=values.max_restarts,
         namespace=values.namespace or "",
         connect_timeout=values.connect_timeout,
         min_workers=values.min_workers,
-    )
-    # What does not fit together is said here, and not by a pod.
-    at = kubernetes_launcher.layout(name, counts, form)
-    there = kubernetes_launcher.surroundings(at)
-    kubernetes_launcher.plan(at, program, kind, there, mode.POLICY)
-    return job
-
-
-def _record(
-    values: flags.FlagValues,
-    program: Program,
-    kind: str,
-    job: KubernetesJob,
-    where: Mapping[str, str],
-) -> Record:
-    at = kubernetes_launcher.layout(job.name, job.counts, job.form)
-    there = kubernetes_launcher.surroundings(at)
-    planned = kubernetes_launcher.plan(at, program, kind, there, mode.POLICY)
-    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", job.name))
-    paths = kubernetes_logs.paths(
-        log_dir, [task_name(each.task) for each in planned.plans]
-    )
-    return kubernetes.with_output(
-        Record(
-            name=job.name,
-            engine="kubernetes",
-            log_dir=log_dir,
-            tf_config=planned.plans[0].env[contract.TF_CONFIG],
-            tasks={
-                plan.name: (
-                    plan.remote.host if plan.remote else "",
-                    plan.address,
-                    paths[plan.name],
-                )
-                for plan in planned.plans
-            },
-            grace_period=values.grace_period,
-            job_id=f"{where['namespace']}/{job.name}",
-            where=where,
-            min_workers=values.min_workers,
-        )
     )
 
 

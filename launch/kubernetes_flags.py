@@ -7,16 +7,15 @@ from typing import Any
 
 from absl import flags
 
-from launch import engine_flags, env_flag
+from launch import engine_flags
 from launch.command_line import UsageError
-from launch.engines import kubernetes_fields
-from launch.engines import kubernetes_yaml as yaml
 from launch.engines.engine import EngineError
+from launch.engines.kubernetes_client import MISSING
 from launch.engines.kubernetes_pods import (
     JOB_VARIABLE,
     LAUNCHER,
-    Resources,
     check_extra,
+    resources_of,
 )
 from launch.secure import mode
 
@@ -27,6 +26,21 @@ _QUANTITY = r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|m)?"
 # A pod that takes the place of another may have to fetch its image first.
 _STARTUP_TIMEOUT = 300.0  # seconds
 _LAUNCHER_CPUS, _LAUNCHER_MIB, _CONNECTION_MIB = "250m", 256, 32
+_TEXTS = (
+    ("image", None, "The image of every pod."),
+    ("namespace", None, "The namespace; by default that of the context."),
+    ("context", None, "The context of the kubeconfig; by default the current one."),
+    ("python", "python", "The Python interpreter in the image."),
+    ("work_dir", None, "The working directory; by default that of the image."),
+    ("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs."),
+    (
+        "pod_spec",
+        None,
+        "YAML file with a part of a pod's spec that every pod gets: tolerations, "
+        "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
+        "entry, what its container gets: volumeMounts, envFrom.",
+    ),
+)
 
 
 def check(values: flags.FlagValues) -> None:
@@ -61,8 +75,6 @@ def check(values: flags.FlagValues) -> None:
                     f"--{name} is a number, with a unit if need be: 2, 500m or 4Gi; "
                     f"received {value!r}"
                 )
-    if values.jobset and values.one_job_per_task:
-        raise UsageError("--jobset and --one_job_per_task exclude each other")
 
 
 def labels(words: Sequence[str]) -> dict[str, str]:
@@ -86,23 +98,19 @@ def labels(words: Sequence[str]) -> dict[str, str]:
 
 def resources(
     values: flags.FlagValues, counts: Mapping[str, int]
-) -> dict[str, Resources]:
-    """Returns what the pods of each role ask for.
-
-    Args:
-        values: The flags.
-        counts: How many tasks there are of each job.
-    """
+) -> dict[str, dict[str, Any]]:
+    """Returns what the pods of each role ask for."""
     found = {
-        role: Resources(
-            values[f"cpus_per_{role}"].value or "",
-            values[f"memory_per_{role}"].value or "",
+        role: resources_of(
+            values[f"cpus_per_{role}"].value,
+            values[f"memory_per_{role}"].value,
             values.gpus_per_worker if role == "worker" else 0,
+            values.gpu_resource,
         )
         for role in _ROLES
     }
     memory = _LAUNCHER_MIB + _CONNECTION_MIB * sum(counts.values())
-    found[LAUNCHER] = Resources(_LAUNCHER_CPUS, f"{memory}Mi")
+    found[LAUNCHER] = resources_of(_LAUNCHER_CPUS, f"{memory}Mi")
     return {**found, "evaluator": found["chief"]}
 
 
@@ -116,42 +124,30 @@ def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
     """Returns the user's part of every pod.
 
     Raises:
-        UsageError: If the file cannot be read, or has a field that no pod has.
+        UsageError: If the file cannot be read.
         EngineError: If it sets what the launcher decides.
     """
     if values.pod_spec is None:
         return {}
     try:
+        import yaml
+    except ImportError:
+        raise EngineError(MISSING) from None
+    try:
         with open(values.pod_spec, encoding="utf-8") as file:
-            text = file.read()
+            found = yaml.safe_load(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"--pod_spec={values.pod_spec!r}: {error}") from None
-    extra = check_extra(yaml.load(text, values.pod_spec) or {})
-    try:
-        kubernetes_fields.check(extra)
-    except EngineError as error:
-        raise UsageError(f"--pod_spec={values.pod_spec}: {error}") from None
-    return extra
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{values.pod_spec} is no YAML: {error}") from None
+    # The fields themselves the API server checks.
+    return check_extra(found or {})
 
 
 def define() -> flags.FlagValues:
     """Returns all flags of the command."""
     values = flags.FlagValues()
-    for name, default, text in (
-        ("image", None, "The image of every pod."),
-        ("namespace", None, "The namespace; by default that of the context."),
-        ("context", None, "The context of the kubeconfig; by default the current one."),
-        ("python", "python", "The Python interpreter in the image."),
-        ("work_dir", None, "The working directory; by default that of the image."),
-        ("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs."),
-        (
-            "pod_spec",
-            None,
-            "YAML file with a part of a pod's spec that every pod gets: tolerations, "
-            "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
-            "entry, what its container gets: volumeMounts, envFrom.",
-        ),
-    ):
+    for name, default, text in _TEXTS:
         flags.DEFINE_string(name, default, text, flag_values=values)
     for role in _ROLES:
         who = "the chief, and of the evaluator" if role == "chief" else f"each {role}"
@@ -171,25 +167,21 @@ def define() -> flags.FlagValues:
         "Whether ps must be on different nodes (required), or rather so (preferred).",
         flag_values=values,
     )
-    for name, text in (
-        (
-            "ps_node_selector",
-            "LABEL=VALUE of the nodes for ps, such as those with the best network "
-            "links. Repeat the flag for more.",
-        ),
-    ):
-        flags.DEFINE_multi_string(name, [], text, flag_values=values)
-    for name, asked, text in (
-        ("jobset", False, "Create a JobSet, whose controller must be installed."),
-        (
-            "one_job_per_task",
-            None,
-            "Create one Job per task, as versions of Kubernetes before 1.31 need it; by "
-            "default found out from the server.",
-        ),
-    ):
-        flags.DEFINE_boolean(name, asked, text, flag_values=values)
-    env_flag.define(values)
+    flags.DEFINE_multi_string(
+        "ps_node_selector",
+        [],
+        "LABEL=VALUE of the nodes for ps, such as those with the best network links. "
+        "Repeat the flag for more.",
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "pod_failure_policy",
+        None,
+        "Let Kubernetes tell an error of the program from a lost pod, as it can from 1.31 "
+        "on. By default found out from the server; --dry_run supposes that it can.",
+        flag_values=values,
+    )
+    engine_flags.define_env(values)
     engine_flags.define(values, 300.0, "every pod must run")
     values.set_default("startup_timeout", _STARTUP_TIMEOUT)
     return values

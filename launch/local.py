@@ -18,7 +18,7 @@ from launch.job import Job
 from launch.loopback import local_cluster, make_job, run, servers
 from launch.network import reach
 from launch.plan import Program, TaskPlan
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 from tf_config import Cluster
 
 __all__ = ["local_cluster", "main", "make_job", "run", "servers"]
@@ -27,10 +27,7 @@ __all__ = ["local_cluster", "main", "make_job", "run", "servers"]
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags, the script or the log directory are wrong.
-        PortError: If this machine has too few free ports.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, define_flags(), __doc__ or "")
     job = job_of(values, program)
@@ -46,11 +43,6 @@ def job_of(
     make_cluster: Callable[..., Cluster] = local_cluster,
 ) -> Job:
     """Returns the job that the flags ask for.
-
-    Args:
-        values: The values of the flags that `define_flags` defines.
-        program: The script and its flags.
-        make_cluster: Makes a cluster as `local_cluster` does, from the same arguments.
 
     Raises:
         UsageError: If the flags, the script or the checkpoint directory are wrong.
@@ -110,7 +102,7 @@ def define_flags() -> flags.FlagValues:
         forking.MODES,
         "Whether tasks are forked from a process that has imported TensorFlow, which "
         "starts them in a fraction of the time: where it is safe (on), never (off), or "
-        "where it is safe and two tasks or more import TensorFlow (auto).",
+        "where it is safe for two tasks or more (auto).",
         flag_values=values,
     )
     flags.DEFINE_string(

@@ -112,17 +112,8 @@ def make_job(
     plans = without_proxy(plan(cluster, program, kind, server=server), environ)
     if gpus_per_worker is not None:
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
-    told = {}
-    if checkpoint_dir is not None:
-        told[contract.CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
-    if timeline is not None:
-        told[contract.TIMELINE] = os.path.abspath(timeline)
-    if "stall_timeout" in limits:
-        told[contract.STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
     kind = resolve_kind(cluster, kind)
-    # Elsewhere, a script begins with all its workers.
-    if limits.get("min_workers") is not None and kind == COORDINATOR:
-        told[contract.MIN_WORKERS] = str(limits["min_workers"])
+    told = _told(kind, checkpoint_dir, timeline, limits)
     plans = tuple(_telling(each, told) for each in plans)
     return Job(
         kind=kind,
@@ -131,6 +122,26 @@ def make_job(
         resumes=checkpoint_dir is not None,
         **limits,
     )
+
+
+def _told(
+    kind: str,
+    checkpoint_dir: str | None,
+    timeline: str | None,
+    limits: Mapping[str, Any],
+) -> dict[str, str]:
+    """Returns the variables by which a script learns what the launcher was told."""
+    told = {}
+    if checkpoint_dir is not None:
+        told[contract.CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
+    if timeline is not None:
+        told[contract.TIMELINE] = os.path.abspath(timeline)
+    if "stall_timeout" in limits:
+        told[contract.STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
+    # Elsewhere, a script begins with all its workers.
+    if limits.get("min_workers") is not None and kind == COORDINATOR:
+        told[contract.MIN_WORKERS] = str(limits["min_workers"])
+    return told
 
 
 def _telling(task_plan: TaskPlan, env: Mapping[str, str]) -> TaskPlan:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tf_config import Cluster, Task, TFConfig, contract, proxies, split_address
+from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_address
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
 PROGRAM_KINDS = (AUTO, COORDINATOR, EVERY_TASK)
@@ -177,13 +177,14 @@ def without_proxy(
     """Keeps the traffic between tasks off the proxy of the environment, if any.
 
     TensorFlow would send its calls through the proxy, and hang.
-
-    Args:
-        plans: Every task of the cluster.
-        environ: The environment in which the tasks will be started.
     """
     env = proxies.exception_for([each.host for each in plans], environ)
     return tuple(replace(each, env={**each.env, **env}) for each in plans)
+
+
+def tasks_of(counts: Mapping[str, int]) -> list[Task]:
+    """Returns the tasks of a cluster with so many of each job, by job and index."""
+    return [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
 
 
 def task_name(task: Task) -> str:

@@ -13,16 +13,14 @@ In Python, `launch.ray.Executor` runs functions on workers, as Horovod's RayExec
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags, env_flag
-from launch.command_line import UsageError
+from launch import cluster_flags, command_line, engine_flags
 from launch.engines import ray as engine
-from launch.engines import ray_handle, ray_places, ray_request, ray_shipping, record
-from launch.engines.layout import Surroundings, job_on_hosts
-from launch.engines.look import look_at_hosts
+from launch.engines import ray_handle, ray_places, ray_request, record
+from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
 from launch.engines.ray_executor import Executor
 from launch.engines.ray_outcome import WorkerError, WorkerLostError
@@ -30,11 +28,10 @@ from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request
 from launch.engines.record import Record
 from launch.job import Job
-from launch.plan import Program, task_name
-from launch.program_kind import kind_of_script
-from launch.secure import mode
+from launch.plan import Program, task_name, tasks_of
+from launch.script_source import kind_of_script
 from launch.supervise.processes import check_platform
-from tf_config import JOBS, Task
+from tf_config import Task
 
 __all__ = ["Executor", "WorkerError", "WorkerLostError", "main"]
 
@@ -44,13 +41,7 @@ _MOST_TASKS = 10_000
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        EngineError: If Ray cannot give what the job needs, or a node cannot run its
-            tasks.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
@@ -58,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     name = record.name_of(values.name, program.script)
     kind = kind_of_script(program, values.program)
     if values.work_dir is None:
-        program = ray_shipping.as_shipped(program)
+        program = ray_request.as_shipped(program)
     job = _job(values, name, program, kind)
     if values.dry_run:
         print(engine.render(job))
@@ -85,17 +76,9 @@ def main(argv: Sequence[str]) -> int:
 def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> RayJob:
     tasks = _tasks(values, kind)
     log_dir = values.log_dir or os.path.join("logs", name)
-    env = env_flag.parse(values.env)
-    protection = mode.resolve(values.secure)
-    plan = partial(
-        job_on_hosts,
-        program=program,
-        kind=kind,
-        protection=protection,
-        log_dir=log_dir,
-        checkpoint_dir=values.checkpoint_dir,
-        **cluster_flags.limits(values),
-    )
+    env = engine_flags.env_of(values)
+    planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
+    planner = replace(planner, options={**planner.options, "log_dir": log_dir})
 
     def surroundings(tasks: Sequence[Task], places: Places) -> Surroundings:
         return Surroundings(
@@ -111,50 +94,20 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
         if len(present) < len(tasks):
             _tell(_few(values, tasks, present))
         layout = ray_places.layout(present, places)
-        there = surroundings(present, places)
-        example = plan(
-            layout=layout,
-            ports=layout.example_ports(None, protection),
-            ends=layout.example_ends(None),
-            there=there,
-        )
-        found = look_at_hosts(
-            layout,
-            example,
-            there,
-            program,
-            first_port=values.first_port,
-            timeout=values.connect_timeout,
-        )
-        job = plan(
-            layout=layout,
-            ports=found.ports,
-            ends=found.ends,
-            there=there.with_extra(found.proxies),
-        )
+        job = planner.on_hosts(layout, surroundings(present, places))
         return ray_places.with_actors(job, places)
 
     places = ray_places.examples(tasks, values.python or "python")
     layout = ray_places.layout(tasks, places)
-    ports = layout.example_ports(values.first_port, protection)
-    if (last := max(each[-1] for each in ports.values())) > engine_flags.LAST_PORT:
-        raise UsageError(
-            f"--first_port={values.first_port} leaves too few ports for a node's tasks: "
-            f"they would go up to {last}, and the last port is {engine_flags.LAST_PORT}"
-        )
-    example = plan(
-        layout=layout,
-        ports=ports,
-        ends=layout.example_ends(values.first_port),
-        there=surroundings(tasks, places),
-    )
+    engine_flags.check_first_port(layout, planner)
+    example = planner.example(layout, surroundings(tasks, places))
     return RayJob(_request(values, tasks, log_dir), example, plan_on)
 
 
 def _tasks(values: flags.FlagValues, kind: str) -> list[Task]:
     counts = cluster_flags.counts(values, kind)
     engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
-    return [Task(job, i) for job in JOBS for i in range(counts[job])]
+    return tasks_of(counts)
 
 
 def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> Request:
@@ -167,7 +120,7 @@ def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> R
     return Request(
         address=values.address,
         groups=ray_request.groups(needed, bundle, gpus),
-        runtime_env=ray_shipping.runtime_env(
+        runtime_env=ray_request.runtime_env(
             values.runtime_env,
             values.work_dir,
             [log_dir, *filter(None, [values.checkpoint_dir])],
@@ -244,7 +197,7 @@ def _define_flags() -> flags.FlagValues:
         "--min_workers leaves.",
         flag_values=values,
     )
-    env_flag.define(values)
+    engine_flags.define_env(values)
     engine_flags.define(values, 60.0, "every node must answer")
     engine_flags.define_first_port(values)
     return values

@@ -1,4 +1,4 @@
-"""What the source of a program imports, and the modules beside it that it imports.
+"""What the source of a program imports, and what kind of program that makes it.
 
 The source is parsed, not run.
 """
@@ -8,22 +8,33 @@ import importlib.util
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from launch.plan import Program
+from launch.plan import AUTO, EVERY_TASK, Program
+from tf_config.contract import ESTIMATOR_MODULE
 
 
 def imports_any(program: Program, modules: Collection[str]) -> bool:
-    """Returns whether a program, or a module next to it, imports one of these modules.
-
-    Args:
-        program: A script or a module, which need not exist.
-        modules: Dotted names of modules.
-    """
+    """Returns whether a program, or a module next to it, imports one of these modules."""
     wanted = tuple(f"{name}." for name in modules)
     return any(
         f"{name}.".startswith(wanted)
         for tree in trees(program)
         for name in _imports(tree, ())
     )
+
+
+def kind_of_script(program: Program, asked: str = AUTO) -> str:
+    """Returns the kind that was asked for, or else the kind that the script shows.
+
+    Every task runs an Estimator program, even with parameter servers. It is recognized
+    by an import of `tfdist.estimator` in the script, or in a module next to it that it
+    imports. The script is parsed, not run.
+
+    Returns:
+        The kind; `auto` if neither shows it. Then the cluster decides.
+    """
+    if asked == AUTO and imports_any(program, [ESTIMATOR_MODULE]):
+        return EVERY_TASK
+    return asked
 
 
 def path_of(program: Program) -> Path | None:
@@ -33,11 +44,12 @@ def path_of(program: Program) -> Path | None:
 
 
 def trees(program: Program) -> Iterator[ast.Module]:
-    """Yields the syntax tree of a program, and of each module or package beside it.
+    """Yields the syntax tree of a program, and of each module or package beside it."""
+    return (tree for _, tree in sources(program))
 
-    Args:
-        program: A script or a module, which need not exist.
-    """
+
+def sources(program: Program) -> Iterator[tuple[str, ast.Module]]:
+    """Yields the text of a program, and of each module beside it, with its syntax tree."""
     if (where := _find(program)) is None:
         return
     root, first = where
@@ -49,10 +61,11 @@ def trees(program: Program) -> Iterator[ast.Module]:
     found = [first, *(path for path in inits if path.is_file())]
     for path in found:
         try:
-            tree = ast.parse(path.read_bytes())
+            text = path.read_bytes()
+            tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError):
             continue  # Python reports it when it runs the script.
-        yield tree
+        yield text.decode(errors="replace"), tree
         names = set(_imports(tree, path.parent.relative_to(root).parts))
         # `a.b` is either the module b of the package a, or a name in the module a. The
         # packages around it are imported too.

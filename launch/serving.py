@@ -27,11 +27,7 @@ _KILL_TIMEOUT = 10.0
 
 
 class Presence:
-    """Whether a chief has come and gone, from the outcome of connections to it.
-
-    Args:
-        patience: Seconds that it may be away.
-    """
+    """Whether a chief has come and gone, from the outcome of connections to it."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -45,10 +41,6 @@ class Presence:
         [False, False, False]
         >>> chief.is_over(False, 160)
         True
-
-        Args:
-            is_there: Whether the chief accepts connections.
-            now: The time, in seconds on a steady clock.
         """
         if is_there:
             self._seen = now

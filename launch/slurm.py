@@ -16,26 +16,21 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from absl import flags
 
 from launch import cluster_flags, command_line, engine_flags
 from launch.command_line import UsageError
 from launch.engines import record, slurm, slurm_allocation, slurm_script
-from launch.engines.assign import assign
 from launch.engines.hosts import Host
-from launch.engines.layout import Layout, Surroundings, job_on_hosts, record_of
-from launch.engines.look import look_at_hosts
+from launch.engines.layout import Layout, Surroundings, assign, record_of
 from launch.engines.record import Record
 from launch.engines.slurm_allocation import JOB_ID, Node
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
 from launch.job import Job
-from launch.plan import Program
-from launch.program_kind import kind_of_script
-from launch.secure import mode
+from launch.plan import Program, tasks_of
+from launch.script_source import kind_of_script
 from launch.supervise.processes import check_platform
-from tf_config import JOBS, Task
 
 _FORMS = {
     "time": (
@@ -54,12 +49,7 @@ _LONGEST_WARNING = 65_535  # seconds; sbatch refuses more.
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        EngineError: If Slurm refuses the job, or a node cannot run its tasks.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
@@ -146,29 +136,14 @@ def _run_here(
                 f"(--min_workers={values.min_workers})"
             )
     layout = _layout(parts, counts)
-    protection = mode.resolve(values.secure)
+    planner = engine_flags.planner(values, program, kind)
     there = Surroundings(
         python=sys.executable,
         cwd=os.getcwd(),
         env={},
         connect=[node.connect() for node in nodes],
     )
-    plan = partial(
-        job_on_hosts,
-        layout=layout,
-        program=program,
-        kind=kind,
-        protection=protection,
-        log_dir=values.log_dir,
-        checkpoint_dir=values.checkpoint_dir,
-        **cluster_flags.limits(values),
-    )
-    example = plan(
-        ports=layout.example_ports(None, protection),
-        ends=layout.example_ends(None),
-        there=there,
-    )
-
+    planner.example(layout, there)  # A program that does not fit is refused at once.
     if not is_batch:
         print(
             f"launch.slurm: using the nodes of job {job_id} as they are; launch.jobs does "
@@ -178,17 +153,7 @@ def _run_here(
         )
 
     def prepare() -> tuple[Job, Record]:
-        found = look_at_hosts(
-            layout,
-            example,
-            there,
-            program,
-            first_port=None,
-            timeout=values.connect_timeout,
-        )
-        job = plan(
-            ports=found.ports, ends=found.ends, there=there.with_extra(found.proxies)
-        )
+        job = planner.on_hosts(layout, there)
         if values.gpus_per_worker:
             job = _with_gpus(job, nodes, layout, values.gpus_per_worker)
         name = os.environ.get(JOB_VARIABLE) or f"slurm-{job_id}"
@@ -200,7 +165,7 @@ def _run_here(
 def _layout(parts: Sequence[Sequence[Node]], counts: dict[str, int]) -> Layout:
     """Lays the workers out on the first part, and everything else on the others."""
     nodes = [node for part in parts for node in part]
-    tasks = [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
+    tasks = tasks_of(counts)
     if len(parts) == 1:
         where = assign(tasks, [0.0] * len(nodes))
     else:

@@ -13,7 +13,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from launch.measure.shaped import (
     bytes_per_second,
     shaped_hosts,
 )
-from launch.measure.sizes import Size, SizeError, schedule
 from launch.network.namespaces import NetworkError
 from launch.paths import existing_part
 from launch.plan import Program
@@ -46,20 +45,14 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Runs the command; returns 0, or 1 if a run failed.
 
-    Raises:
-        UsageError: If the flags or the script are wrong.
-        PortError: If this machine has too few free ports.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     if values["num_workers"].present:
         raise UsageError(
             "--num_workers is one size: give all of them, as in --workers=1,2,4"
         )
-    try:
-        sizes = schedule(values.workers, values.consistency, values.repeats)
-    except SizeError as error:
-        raise UsageError(str(error)) from None
+    sizes = schedule(values.workers, values.consistency, values.repeats)
     most = max(size.workers for size in sizes)
     rate = _check(values)
     job = _job(values, program, most, local_cluster)  # Checks the rest of the flags.
@@ -80,9 +73,57 @@ def main(argv: Sequence[str]) -> int:
     # Rich shrinks a table to the width of its console.
     rich.console.Console(width=160).print(curve.table(measured))
     print(f"written to {values.output}")
-    if values.plot and measured.runs:
-        curve.plot(measured, values.plot)
     return int(any(each.status or not each.epochs for each in measured.runs))
+
+
+@dataclass(frozen=True)
+class Size:
+    """One run to make.
+
+    Attributes:
+        workers: The number of workers.
+        consistency: The policy.
+        repeat: Its number among the runs with these two, from 0.
+    """
+
+    workers: int
+    consistency: str
+    repeat: int
+
+
+def schedule(
+    workers: Sequence[str], policies: Sequence[str], repeats: int
+) -> list[Size]:
+    """Returns the runs: every size once, then again in reverse, and so on.
+
+    A machine that gets slower meanwhile is so for all sizes.
+
+    >>> [size.workers for size in schedule(["2", "1"], ["asynchronous"], 2)]
+    [1, 2, 2, 1]
+
+    Raises:
+        UsageError: If the numbers or the policies are malformed.
+    """
+    for text in workers:
+        if not (text.isdecimal() and int(text)):
+            raise UsageError(
+                f"--workers is a list of numbers from 1, as in 1,2,4; received {text!r}"
+            )
+    for text in policies:
+        if not contract.is_policy(text):
+            raise UsageError(f"--consistency: {contract.unknown_policy(text)}")
+    sizes = sorted(map(int, workers))
+    for name, given in (("workers", sizes), ("consistency", [*policies])):
+        if not given or len(set(given)) < len(given):
+            raise UsageError(
+                f"--{name} names each value once, and one at least; received {given}"
+            )
+    once = [(size, policy) for size in sizes for policy in policies]
+    return [
+        Size(size, policy, repeat)
+        for repeat in range(repeats)
+        for size, policy in (once[::-1] if repeat % 2 else once)
+    ]
 
 
 def _define_flags() -> flags.FlagValues:
@@ -120,9 +161,6 @@ def _define_flags() -> flags.FlagValues:
         "output", "speedup.json", "The file to write.", flag_values=values
     )
     flags.DEFINE_string(
-        "plot", None, "Draw the curve to this PNG file.", flag_values=values
-    )
-    flags.DEFINE_string(
         "rate",
         None,
         "Give each task a host with a link of this rate, such as 200mbit: a network "
@@ -139,12 +177,9 @@ def _check(values: flags.FlagValues) -> float | None:
             "--checkpoint_dir would let each run continue where the one before ended: "
             "leave it out"
         )
-    for path in filter(None, (values.output, values.plot)):
-        where = existing_part(path)
-        if os.path.isdir(path) or not os.access(where, os.W_OK):
-            raise UsageError(f"cannot write {path}: choose another file")
-    if values.plot and (problem := curve.check_can_plot(values.plot)):
-        raise UsageError(f"--plot: {problem}")
+    path = values.output
+    if os.path.isdir(path) or not os.access(existing_part(path), os.W_OK):
+        raise UsageError(f"cannot write {path}: choose another file")
     if values.target_loss is not None and not math.isfinite(values.target_loss):
         raise UsageError(
             f"--target_loss is a finite number; received {values.target_loss}"

@@ -13,22 +13,20 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Sequence
-from functools import partial
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags, env_flag
+from launch import cluster_flags, command_line, engine_flags
 from launch.command_line import UsageError
 from launch.engines import hosts as host_lists
-from launch.engines import record, ssh, ssh_connection
+from launch.engines import record, ssh
 from launch.engines.engine import EngineError
 from launch.engines.hosts import Host
-from launch.engines.layout import Layout, Surroundings, job_on_hosts, record_of
-from launch.engines.look import look_at_hosts
+from launch.engines.layout import Layout, Surroundings, record_of
+from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
 from launch.job import Job
-from launch.plan import Program
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
 
@@ -42,14 +40,7 @@ _WITHOUT_TLS = """\
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises:
-        UsageError: If the flags are wrong.
-        HostError: If the list of hosts is wrong.
-        EngineError: If a host cannot run its tasks.
-        RecordError: If the job's name is wrong, or another job has it.
-        PlanError: If the program does not fit the cluster.
-        ClusterError: If an address is malformed.
-        PlatformError: If this machine does not run Linux.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
@@ -57,23 +48,25 @@ def main(argv: Sequence[str]) -> int:
     name = record.name_of(values.name, program.script)
     hosts = _hosts(values)
     kind = kind_of_script(program, values.program)
-    plan = partial(_plan, values, program, kind)
+    planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
 
     def without(lost: Collection[str]) -> Job:
         rest = [each for each in hosts if each.name not in lost]
         if not rest:
             raise EngineError("no host is left")
-        return plan(rest)
+        layout = _layout(values, planner, rest)
+        return planner.on_hosts(layout, _surroundings(values, rest))
 
     if values.dry_run:
-        text = ssh.render(plan(hosts, look=False))
+        layout = _layout(values, planner, hosts)
+        text = ssh.render(planner.example(layout, _surroundings(values, hosts)))
         if values.first_port is None:
             print("# examples of ports: each host chooses its own when the job starts")
-        if mode.resolve(values.secure) == mode.TLS:
+        if planner.protection == mode.TLS:
             print(_WITHOUT_TLS)
         print(text)
         return 0
-    job = SshJob(plan(hosts), without)
+    job = SshJob(without(()), without)
     kept = record_of(job.first, name, "ssh")
     record.tidy()
     if values.detach:
@@ -83,46 +76,19 @@ def main(argv: Sequence[str]) -> int:
     return ssh.run(job, kept)
 
 
-def _plan(
-    values: flags.FlagValues,
-    program: Program,
-    kind: str,
-    hosts: Sequence[Host],
-    *,
-    look: bool = True,
-) -> Job:
-    """Plans the job, with ports that are examples unless somebody looks at the hosts."""
-    protection = mode.resolve(values.secure)
-    layout = _layout(values, hosts, kind, protection)
-    there = _surroundings(values, hosts)
-    plan = partial(
-        job_on_hosts,
-        layout=layout,
-        program=program,
-        kind=kind,
-        protection=protection,
-        log_dir=values.log_dir,
-        checkpoint_dir=values.checkpoint_dir,
-        **cluster_flags.limits(values),
-    )
-    example = plan(
-        ports=layout.example_ports(values.first_port, protection),
-        ends=layout.example_ends(values.first_port),
-        there=there,
-    )
-    if not look:
-        return example
-    found = look_at_hosts(
-        layout,
-        example,
-        there,
-        program,
-        first_port=values.first_port,
-        timeout=values.connect_timeout,
-    )
-    return plan(
-        ports=found.ports, ends=found.ends, there=there.with_extra(found.proxies)
-    )
+def _layout(
+    values: flags.FlagValues, planner: HostPlanner, hosts: Sequence[Host]
+) -> Layout:
+    counts = cluster_flags.counts(values, planner.kind)
+    most = _MOST_TASKS * len(hosts)
+    if (total := sum(counts.values())) > most:
+        raise UsageError(
+            f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
+            "lower --num_ps or --num_workers, or add hosts"
+        )
+    layout = Layout.of(hosts, ssh.addresses(values.ssh, hosts), counts)
+    engine_flags.check_first_port(layout, planner)
+    return layout
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -164,35 +130,13 @@ def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
         raise UsageError(f"--hostfile={values.hostfile!r}: {why}") from None
 
 
-def _layout(
-    values: flags.FlagValues, hosts: Sequence[Host], kind: str, protection: str
-) -> Layout:
-    counts = cluster_flags.counts(values, kind)
-    most = _MOST_TASKS * len(hosts)
-    if (total := sum(counts.values())) > most:
-        raise UsageError(
-            f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
-            "lower --num_ps or --num_workers, or add hosts"
-        )
-    layout = Layout.of(hosts, ssh_connection.addresses(values.ssh, hosts), counts)
-    ports = layout.example_ports(values.first_port, protection)
-    last = max(each[-1] for each in ports.values())
-    if last > engine_flags.LAST_PORT:
-        raise UsageError(
-            f"--first_port={values.first_port} leaves too few ports for a host's tasks: "
-            f"the last port is {engine_flags.LAST_PORT}"
-        )
-    return layout
-
-
 def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundings:
-    connect = ssh_connection.connect
     return Surroundings(
         python=values.python,
         cwd=values.work_dir,
-        env=env_flag.parse(values.env),
+        env=engine_flags.env_of(values),
         connect=[
-            connect(values.ssh, each.name, values.connect_timeout) for each in hosts
+            ssh.connect(values.ssh, each.name, values.connect_timeout) for each in hosts
         ],
     )
 
@@ -217,7 +161,7 @@ def _define_flags() -> flags.FlagValues:
         ("work_dir", os.getcwd(), "The working directory of the tasks on every host."),
     ):
         flags.DEFINE_string(name, default, text, flag_values=values)
-    env_flag.define(values)
+    engine_flags.define_env(values)
     engine_flags.define_first_port(values)
     engine_flags.define(values, 20.0, "every host must answer")
     return values

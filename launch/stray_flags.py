@@ -19,10 +19,6 @@ def warning(program: Program, known: Container[str]) -> str:
 
     A flag seems to be misplaced if the launcher has one of its name, and neither the
     script nor a module next to it mentions that name.
-
-    Args:
-        program: The script, which need not exist, and its flags.
-        known: The names of the launcher's flags.
     """
     given = list(program.flags)
     if "--" in given:

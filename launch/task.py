@@ -21,7 +21,7 @@ from launch import command_line, gpus, serving
 from launch.command_line import UsageError
 from launch.network import reach
 from launch.plan import TaskPlan, plan, without_proxy
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 from tf_config import JOBS, Cluster, ClusterError, Task, TFConfig, engines
 
 
@@ -32,10 +32,7 @@ def main(argv: Sequence[str]) -> int:
         0 after a dry run, or the status of a server that an engine has started;
         otherwise it does not return.
 
-    Raises:
-        UsageError: If the flags or the script are wrong.
-        ClusterError: If the hosts are not a valid cluster that contains this task.
-        PlanError: If the program does not fit the cluster.
+    Raises what `launch.command_line.run` tells the user.
     """
     values, task_plan, chief = _plan_task(argv)
     if values.dry_run:

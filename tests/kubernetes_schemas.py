@@ -2,42 +2,20 @@
 
 import re
 
-# The fields of jobset.x-k8s.io/v1alpha2 that its published types have.
-JOBSET = {
-    "spec": {
-        "network": {
-            "enableDNSHostnames": bool,
-            "subdomain": str,
-            "publishNotReadyAddresses": bool,
-        },
-        "successPolicy": {"operator": {"All", "Any"}, "targetReplicatedJobs": [str]},
-        "failurePolicy": {
-            "maxRestarts": int,
-            "restartStrategy": {"Recreate", "BlockingRecreate", "InPlaceRestart"},
-        },
-        "replicatedJobs": [
-            {
-                "name": str,
-                "replicas": int,
-                "groupName": str,
-                "template": "V1JobTemplateSpec",
-            }
-        ],
-        "suspend": bool,
-        "managedBy": str,
-        "ttlSecondsAfterFinished": int,
-    },
-    "apiVersion": str,
-    "kind": str,
-    "metadata": "V1ObjectMeta",
-}
-
 KINDS = {
     "Secret": "V1Secret",
     "Service": "V1Service",
     "NetworkPolicy": "V1NetworkPolicy",
     "Job": "V1Job",
-    "JobSet": JOBSET,
+}
+
+
+SIMPLE = {
+    "str": str,
+    "bytes": str,
+    "int": int,
+    "bool": bool,
+    "float": float,
 }
 
 
@@ -46,64 +24,38 @@ def problems(value, kind, where=""):
 
     Args:
         value: The value.
-        kind: A type of the client, as it writes them, or a description like `JOBSET`.
+        kind: A type of the client, as it writes them.
         where: The path to the value.
     """
-    if isinstance(kind, str):
-        return _of_client(value, kind, where)
-    if isinstance(kind, set):
-        return [] if value in kind else [f"{where}: {value!r} is not in {kind}"]
-    if isinstance(kind, type):
-        return [] if type(value) is kind else [f"{where}: {value!r} is no {kind}"]
-    if isinstance(kind, list):
-        return [
-            p
-            for i, one in enumerate(value)
-            for p in problems(one, kind[0], f"{where}[{i}]")
-        ]
-    found = [f"{where}: there is no {name}" for name in value if name not in kind]
-    for name in value.keys() & kind.keys():
-        found += problems(value[name], kind[name], f"{where}.{name}")
-    return found
-
-
-def _of_client(value, kind, where):
     from kubernetes import client
 
-    simple = {
-        "str": str,
-        "bytes": str,
-        "int": int,
-        "bool": bool,
-        "float": float,
-        "object": object,
-    }
     if kind == "object":
         return []
-    if kind in simple:
-        return problems(value, simple[kind], where)
+    if kind in SIMPLE:
+        is_one = type(value) is SIMPLE[kind]
+        return [] if is_one else [f"{where}: {value!r} is no {kind}"]
     if match := re.fullmatch(r"[Ll]ist\[(.*)\]", kind):
-        return problems(value, [match[1]], where)
-    if match := re.fullmatch(r"[Dd]ict[\[(]str, (.*)[\])]", kind):
+        parts = [(f"{where}[{i}]", one, match[1]) for i, one in enumerate(value)]
+    elif match := re.fullmatch(r"[Dd]ict[\[(]str, (.*)[\])]", kind):
+        parts = [(f"{where}.{name}", one, match[1]) for name, one in value.items()]
+    else:
+        model = getattr(client, kind)
+        types = {
+            theirs: model.openapi_types[ours]
+            for ours, theirs in model.attribute_map.items()
+        }
+        required = {
+            model.attribute_map[name]
+            for name, field in getattr(model, "model_fields", {}).items()
+            if field.is_required()
+        }
         return [
-            p
-            for name, one in value.items()
-            for p in problems(one, match[1], f"{where}.{name}")
+            *(f"{where}: {kind} has no {name}" for name in value if name not in types),
+            *(f"{where}: {kind} needs {name}" for name in required - value.keys()),
+            *(
+                problem
+                for name in value.keys() & types.keys()
+                for problem in problems(value[name], types[name], f"{where}.{name}")
+            ),
         ]
-    model = getattr(client, kind)
-    names = {their: ours for ours, their in model.attribute_map.items()}
-    found = [f"{where}: {kind} has no {name}" for name in value if name not in names]
-    required = {
-        name
-        for name, field in getattr(model, "model_fields", {}).items()
-        if field.is_required()
-    }
-    found += [
-        f"{where}: {kind} needs {model.attribute_map[name]}"
-        for name in required
-        if model.attribute_map[name] not in value
-    ]
-    for name, one in value.items():
-        if name in names:
-            found += problems(one, model.openapi_types[names[name]], f"{where}.{name}")
-    return found
+    return [problem for at, one, of in parts for problem in problems(one, of, at)]

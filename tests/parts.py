@@ -143,7 +143,7 @@ LEFT_OUT = (
     "test_fused_kernels::test_whatever_its_options",
     "test_kubernetes::test_a_server_that_never_answers_is_not_waited_for",
     "test_kubernetes::test_whatever_the_flags_say",
-    "test_kubernetes::test_yaml_carries_everything_through_kubernetes",
+    "test_kubernetes::test_json_carries_everything_through_kubernetes",
     "test_launch_fuzz::*",
     "test_launch_local::test_ps_that_run_the_script_may_end_by_themselves_and_need_not",
     "test_launch_local::test_server_that_never_listens_is_named_with_its_address",

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from launch import command_line, jobs
 from launch.engines import engine, hosts, preflight, record, ssh
-from launch.engines.assign import assign
 from launch.engines.hosts import Host, HostError
-from launch.engines.layout import Layout
+from launch.engines.layout import Layout, assign
 from launch.engines.preflight import Report
 from launch.engines.record import Record, RecordError
 from launch.engines.ssh import SshJob
@@ -202,12 +201,17 @@ def test_hosts_that_the_job_can_do_without_are_not_waited_for_long(monkeypatch):
         "is_closed": False,
     }
     silent = ("sh", "-c", "exec sleep 600")
-    found = preflight.ask(
-        *([("sh", "-c"), silent], [asked, asked], 600.0),
-        lambda answered: answered == {0},
+    where = dict.fromkeys(["chief0", "ps0", "worker0", "worker1"], "h0")
+    found, absent = preflight.ask(
+        job_on(1, **where, worker2="h1"),
+        {"h0": ("sh", "-c"), "h1": silent},
+        dict.fromkeys(["h0", "h1"], asked),
+        600.0,
     )
-    assert found[0].versions
-    (problem,) = found[1].problems
+    assert found["h0"].versions
+    assert found["h1"].versions == found["h0"].versions
+    ((host, problem),) = absent.items()
+    assert host == "h1"
     assert re.fullmatch(r"did not answer within \S+ s after enough others .*", problem)
 
 

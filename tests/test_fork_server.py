@@ -191,38 +191,6 @@ print(keras.src.marked, tensorflow.marked)
     assert output.splitlines() == ["['keras', 'tensorflow', 'tfdist']", "True True"]
 
 
-def test_a_deferred_module_is_executed_when_it_is_used(forker, script):
-    pytest.importorskip("sklearn")
-    pytest.importorskip("matplotlib")
-    path = script("""
-import sys
-import keras
-from tensorflow import keras as again
-late = lambda: [name in sys.modules for name in ("sklearn", "matplotlib")]
-before = late()
-# AutoGraph looks at the file of every module.
-deferred = keras.wrappers, again.wrappers, keras.visualization, again.visualization
-files = [module.__file__ for module in deferred]
-assert late() == before
-keras.wrappers.mine = keras.visualization.mine = "kept"
-assert again.wrappers.SKLearnClassifier is keras.wrappers.SKLearnClassifier
-assert callable(keras.visualization.plot_image_gallery)
-assert late() == [True, True]
-import matplotlib.pyplot as plt
-plt.show = lambda: "mine"
-again.visualization.plot_image_gallery
-print(files, [type(each) for each in (*deferred, plt)])
-print(keras.wrappers.mine, keras.visualization.mine, plt.show())
-print(before)
-""")
-    (*forked, early), (*spawned, _) = (
-        output.splitlines()[-3:] for _, output in forker.both(path)
-    )
-    assert forked == spawned
-    assert forked[-1] == "kept kept mine"
-    assert early == "[False, False]"
-
-
 def test_tensorflow_is_there_and_whole(forker, script):
     path = script("""
 import importlib.util, os
@@ -231,8 +199,7 @@ import tensorflow.keras.layers
 import keras, tfdist
 from tensorflow.python.ops import math_ops
 print(importlib.util.find_spec("tensorflow").origin, tf.__spec__.name, tfdist.__file__)
-# scikit-learn, which is deferred, sets the others.
-print(sorted(name for name in os.environ if not name.startswith("KMP_")))
+print(sorted(os.environ))
 print(keras.layers.Dense is tensorflow.keras.layers.Dense)
 print(tf.reduce_sum([1.0, 2.0]).numpy(), keras.ops.sum([1.0, 2.0]).numpy())
 """)

@@ -12,7 +12,7 @@ from launch.supervise import fork_server, processes
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.fork_server import ForkServer
 from launch.supervise.running_tasks import RunningTasks
-from launch.supervise.started import LocalProcess
+from launch.supervise.starter import LocalProcess
 from tf_config import contract
 
 from .launch_programs.launcher import PROGRAMS, ROOT

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.supervise.keras_fit import KerasFit
+from launch.console.keras_output import KerasFit
 
 from .launch_programs.launcher import Launcher
 

@@ -1,7 +1,7 @@
 """What `launch.kubernetes` decides, without a cluster; see also test_kubernetes_nodes.py."""
 
+import http.server
 import json
-import os
 import re
 import socket
 import sys
@@ -18,19 +18,16 @@ from launch.command_line import UsageError
 from launch.engines import kubernetes as engine
 from launch.engines import (
     kubernetes_client,
-    kubernetes_fields,
-    kubernetes_launcher,
     kubernetes_objects,
     kubernetes_pods,
     kubernetes_state,
 )
-from launch.engines import kubernetes_yaml as to_yaml
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_client import KubernetesClient
-from launch.engines.kubernetes_objects import INDEXED, JOBSET, PLAIN, KubernetesJob
-from launch.engines.kubernetes_pods import LAUNCHER, Pods, Resources
+from launch.engines.kubernetes_objects import KubernetesJob
+from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
 from launch.engines.kubernetes_state import End
-from launch.plan import Program
+from launch.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
 from tf_config import Task
@@ -39,10 +36,8 @@ from .kubernetes_kubelet import expand
 from .kubernetes_schemas import KINDS, problems
 from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, words
 
-yaml = pytest.importorskip("yaml", reason="pip install 'tfdist[kubernetes]'")
 pytest.importorskip("kubernetes", reason="pip install 'tfdist[kubernetes]'")
 
-FORMS = (INDEXED, PLAIN, JOBSET)
 KEY = "00112233"
 counts = st.fixed_dictionaries(
     {"ps": st.integers(0, 4), "worker": st.integers(1, 4), "chief": st.integers(0, 1)}
@@ -51,20 +46,7 @@ ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 SNARE = st.sampled_from(
     [
         *("$(HOME)", "$$(HOME)", "$$$", "`id`", "a b", "'", '"', "\n", "\r\n", "\\"),
-        *("#", "- a", "a: b", "", "y", "no", "null", "~", "1e3", "0o7", "0x1", "1_0"),
-        *(
-            "---",
-            "...",
-            "{{x}}",
-            "*a",
-            "&a",
-            "!!int 1",
-            "<<",
-            "\u2028",
-            "\ufeff",
-            "\x85",
-        ),
-        *("1:30", "=", "%j", "\t", "é", "\U0001f600", "2001-01-01", ".inf", "0b1"),
+        *("", "#", "{{x}}", "%j", "\t", "\u2028", "\ufeff", "\x85", "é", "\U0001f600"),
     ]
 )
 
@@ -78,24 +60,20 @@ def outside(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def a_job(form=INDEXED, counts=None, **changed):
+def a_job(counts=None, *, has_failure_policy=True, **changed):
     pods = Pods(
         **{"name": "mine", "image": "image:1", "command": ["python"], **changed},
     )
     counts = {"chief": 1, "ps": 2, "worker": 2} if counts is None else counts
-    return KubernetesJob(pods, counts, form, KEY)
+    return KubernetesJob(pods, counts, KEY, has_failure_policy)
 
 
 def pod_specs(objects):
     """The `spec` of each template, by its role."""
     found = {}
     for each in objects:
-        if each["kind"] == "JobSet":
-            jobs = [one["template"]["spec"] for one in each["spec"]["replicatedJobs"]]
-        else:
-            jobs = [each["spec"]] if each["kind"] == "Job" else []
-        for one in jobs:
-            template = one["template"]
+        if each["kind"] == "Job":
+            template = each["spec"]["template"]
             role = template["metadata"]["labels"]["app.kubernetes.io/component"]
             found.setdefault(role, template["spec"])
     return found
@@ -104,17 +82,15 @@ def pod_specs(objects):
 # The objects.
 
 
-@given(
-    counts, st.sampled_from(FORMS), st.sampled_from(["required", "preferred", "off"])
-)
-def test_every_field_is_one_of_the_published_schemas(counts, form, anti_affinity):
+@given(counts, st.booleans(), st.sampled_from(["required", "preferred", "off"]))
+def test_every_field_is_one_of_the_published_schemas(counts, policy, anti_affinity):
     job = a_job(
-        form,
         counts,
+        has_failure_policy=policy,
         anti_affinity=anti_affinity,
         env={"A": "b"},
         work_dir="/x",
-        resources={"worker": Resources("2", "4Gi", 1)},
+        resources={"worker": resources_of("2", "4Gi", 1, "nvidia.com/gpu")},
         ps_node_selector={"link": "25g"},
     )
     for each in kubernetes_objects.render(job):
@@ -136,50 +112,25 @@ def test_a_wrong_field_is_noticed(damage, problem):
     assert problem in found
 
 
-@given(counts, st.sampled_from(FORMS))
-def test_every_task_has_the_name_that_the_others_know(counts, form):
-    objects = kubernetes_objects.render(a_job(form, counts))
-    at = kubernetes_launcher.layout("mine", counts, form)
-    # The rules by which Kubernetes and JobSet name pods.
-    if form == JOBSET:
-        (jobset,) = [each for each in objects if each["kind"] == "JobSet"]
-        names = [
-            f"mine-{one['name']}-{i}-{j}"
-            for one in jobset["spec"]["replicatedJobs"]
-            for i in range(one["replicas"])
-            for j in range(one["template"]["spec"]["completions"])
-        ]
-    elif form == INDEXED:
-        names = [
-            f"{each['metadata']['name']}-{i}"
-            for each in objects
-            if each["kind"] == "Job"
-            for i in range(each["spec"]["completions"])
-        ]
-    else:
-        jobs = [each["spec"]["template"] for each in objects if each["kind"] == "Job"]
-        names = [each["spec"].get("hostname") for each in jobs]
-    names = [each for each in names if each and LAUNCHER not in each]
-    assert sorted(names) == sorted(host.name for host in at.hosts)
+@given(counts)
+def test_every_task_has_the_name_that_the_others_know(counts):
+    objects = kubernetes_objects.render(a_job(counts))
+    at = kubernetes._layout("mine", counts)
+    jobs = [each["spec"]["template"] for each in objects if each["kind"] == "Job"]
+    names = [each["spec"].get("hostname") for each in jobs]
+    assert sorted(filter(None, names)) == sorted(host.name for host in at.hosts)
     assert all(address.endswith(".mine") for address in at.addresses)
+    # Of its own task, a pod and whoever looks at it know the same.
+    for template in jobs:
+        (container,) = template["spec"]["containers"]
+        env = {each["name"]: each["value"] for each in container["env"]}
+        if (role := env.get("LAUNCHER_TASK_JOB")) is not None:
+            task = Task(role, int(env["LAUNCHER_TASK_INDEX"]))
+            assert kubernetes_objects.task_of(template) == task_name(task)
 
 
-def test_an_index_is_that_of_the_engine():
-    def pod(**metadata):
-        labels = {"app.kubernetes.io/component": "ps"}
-        return {"metadata": {"name": "a-9", "labels": labels, **metadata}}
-
-    rank = {"batch.kubernetes.io/job-completion-index": "10"}
-    assert kubernetes_objects.task_of(pod(annotations=rank)) == "ps:10"
-    assert (
-        kubernetes_objects.task_of(pod(annotations={"tfdist-launch/index": "2"}))
-        == "ps:2"
-    )
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_only_the_secret_has_the_key(form):
-    for each in kubernetes_objects.render(a_job(form)):
+def test_only_the_secret_has_the_key():
+    for each in kubernetes_objects.render(a_job()):
         text = json.dumps(each)
         if each["kind"] == "Secret":
             assert b64decode(each["data"]["key"]).decode() == KEY
@@ -189,21 +140,16 @@ def test_only_the_secret_has_the_key(form):
 
 
 def test_a_disruption_is_retried_and_an_error_is_not():
-    for form in (INDEXED, JOBSET):
-        objects = kubernetes_objects.render(a_job(form))
-        jobs = [each["spec"] for each in objects if each["kind"] == "Job"]
-        for each in objects:
-            if each["kind"] == "JobSet":
-                jobs = [
-                    one["template"]["spec"] for one in each["spec"]["replicatedJobs"]
-                ]
-        for job in jobs:
-            rules = job["podFailurePolicy"]["rules"]
-            name = job["template"]["spec"]["containers"][0]["name"]
-            assert action(rules, name, 7) == "FailJob"
-            assert action(rules, name, 143) == "Count"
-            assert action(rules, name, 1, disrupted=True) == "Ignore"
-            assert job["template"]["spec"]["restartPolicy"] == "Never"
+    objects = kubernetes_objects.render(a_job())
+    for job in [each["spec"] for each in objects if each["kind"] == "Job"]:
+        rules = job["podFailurePolicy"]["rules"]
+        name = job["template"]["spec"]["containers"][0]["name"]
+        assert action(rules, name, 7) == "FailJob"
+        assert action(rules, name, 143) == "Count"
+        assert action(rules, name, 1, disrupted=True) == "Ignore"
+        assert job["template"]["spec"]["restartPolicy"] == "Never"
+    for each in kubernetes_objects.render(a_job(has_failure_policy=False)):
+        assert "podFailurePolicy" not in each.get("spec", {})
 
 
 def action(rules, container, code, disrupted=False):
@@ -271,37 +217,17 @@ def test_ps_and_their_nodes():
 @settings(max_examples=200)
 @given(st.lists(ODD | SNARE, min_size=1, max_size=4), ODD | SNARE)
 @example(["$(HOME)"], "$(HOME)")
-def test_yaml_carries_everything_through_kubernetes(args, value):
+def test_json_carries_everything_through_kubernetes(args, value):
     job = a_job(command=["python", *args], env={"A": value})
-    objects = kubernetes_objects.render(job)
-    text = to_yaml.dump(objects)
-    assert list(yaml.safe_load_all(text)) == objects
+    text = engine.render(job)
+    objects = json.loads(text)["items"]
+    assert objects == kubernetes_objects.render(job)
     assert text.isascii()
-    # Whatever else reads it: no string is without quotes.
-    for node in strings(yaml.compose_all(text)):
-        assert node.style == '"', node
     container = pod_specs(objects)[LAUNCHER]["containers"][0]
     env = {"HOME": "expanded"}
     assert [expand(each, env) for each in container["command"]] == ["python", *args]
     (given,) = [each["value"] for each in container["env"] if each["name"] == "A"]
     assert expand(given, env) == value
-
-
-def strings(nodes):
-    for node in nodes:
-        if isinstance(node, yaml.MappingNode):
-            yield from strings(value for _, value in node.value)
-        elif isinstance(node, yaml.SequenceNode):
-            yield from strings(node.value)
-        elif node.tag == "tag:yaml.org,2002:str":
-            yield node
-
-
-@pytest.mark.parametrize("key", ["y", "no", "null", "1e3", "~", "a b", "é"])
-def test_a_key_that_readers_would_change_has_quotes(key):
-    text = to_yaml.dump([{"nodeSelector": {key: "x"}}])
-    assert list(yaml.safe_load_all(text)) == [{"nodeSelector": {key: "x"}}]
-    assert re.search(r'^  "', text, re.M)
 
 
 # The user's part of a pod.
@@ -335,19 +261,6 @@ def test_a_part_of_a_pod_is_merged():
         ("containers: [{command: [sh]}]", "a pod cannot have command"),
         ("containers: [{}, {}]", "containers has one entry"),
         ("containers: 3", "containers has one entry"),
-        (
-            "toleration: []",
-            "--pod_spec=pod.yaml: Kubernetes has no field toleration (did you mean "
-            "tolerations?): the spec of a pod has activeDeadlineSeconds, affinity, ",
-        ),
-        (
-            "containers: [{volumeMount: []}]",
-            "no field containers[0].volumeMount (did you mean volumeMounts?): "
-            "containers[0] has args, command, ",
-        ),
-        ("tolerations: [{kee: x}]", "no field tolerations[0].kee (did you mean key?)"),
-        ("tolerations: x", "tolerations is a list; received 'x'"),
-        ("affinity: x", "affinity is a mapping; received 'x'"),
     ],
 )
 def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
@@ -355,22 +268,6 @@ def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
     command = ["launch.kubernetes", "--dry_run", "--image=x", "--pod_spec=pod.yaml"]
     with pytest.raises((EngineError, UsageError), match=re.escape(message)):
         kubernetes.main([*command, "train.py"])
-
-
-def test_a_part_of_a_pod_with_known_fields():
-    kubernetes_fields.check(
-        {
-            "tolerations": [{"key": "training", "operator": "Exists"}],
-            "nodeSelector": {"link": "25g"},
-            "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "b"}}],
-            "containers": [
-                {
-                    "volumeMounts": [{"name": "a", "mountPath": "/a"}],
-                    "resources": {"limits": {"memory": "4Gi"}},
-                }
-            ],
-        }
-    )
 
 
 # The command.
@@ -384,15 +281,13 @@ def test_a_dry_run_prints_objects(capsys):
     with mock.patch.object(engine, "client_of") as client:
         assert kubernetes.main([*command, *flags, "train.py", "a b", "--dry_run"]) == 0
     assert not client.called
-    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    objects = json.loads(capsys.readouterr().out)["items"]
     assert {each["metadata"]["namespace"] for each in objects} == {"there"}
     assert [each["kind"] for each in objects[:3]] == [
         "Secret",
         "NetworkPolicy",
         "Service",
     ]
-    ps = next(each for each in objects if each["metadata"]["name"] == "mine-ps")
-    assert ps["spec"]["completions"] == ps["spec"]["parallelism"] == 3
     specs = pod_specs(objects)
     requests = specs["ps"]["containers"][0]["resources"]["requests"]
     assert requests == {"cpu": "2"}
@@ -408,33 +303,37 @@ def test_a_dry_run_prints_objects(capsys):
     by_name = {each["metadata"]["name"]: each for each in objects}
     assert by_name["mine-launcher"]["spec"]["backoffLimit"] == 7
     # The pods that the job can do without come last.
-    assert list(by_name)[-1] == "mine-worker"
+    last = ["mine-ps-2", "mine-launcher", "mine-worker-0", "mine-worker-1"]
+    assert list(by_name)[-4:] == last
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_launcher_in_its_pod_plans_the_same(form, monkeypatch):
-    flags = {JOBSET: ["--jobset"], PLAIN: ["--one_job_per_task"]}.get(form, [])
-    flags += [
+@pytest.mark.parametrize("has_policy", [True, False])
+@pytest.mark.parametrize("is_said", [True, False])
+def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch):
+    flags = [
         "--image=x",
         "--num_ps=3",
         "--noevaluator",
         "--stall_timeout=7",
         "--chatty",
     ]
+    if is_said:
+        flags += [f"--{'' if has_policy else 'no'}pod_failure_policy"]
     values, program = kubernetes.command_line.parse(
         ["x", *flags, "train.py", "--num_ps=9"], kubernetes._define_flags(), ""
     )
     counts = kubernetes._counts(values, "auto")
-    job = kubernetes._job(values, program, "auto", "mine", counts, form)
+    job = kubernetes._job(values, program, "mine", counts, has_policy)
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    with mock.patch.object(kubernetes_launcher, "run", return_value=5) as run:
+    with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
         assert kubernetes.main(job.pods.command[2:]) == 5
-    (at, told, kind), options = run.call_args
-    assert at == kubernetes_launcher.layout("mine", counts, form)
-    assert told == Program("train.py", ("--num_ps=9",))
-    assert (kind, options["form"], options["stall_timeout"]) == ("auto", form, 7.0)
-    assert options["chatty"]
-    assert options["protection"] == mode.TLS
+    (at, planner), options = run.call_args
+    assert at == kubernetes._layout("mine", counts)
+    assert planner.program == Program("train.py", ("--num_ps=9",))
+    assert (planner.kind, planner.options["stall_timeout"]) == ("auto", 7.0)
+    assert options == {"has_failure_policy": has_policy}
+    assert planner.options["chatty"]
+    assert planner.protection == mode.TLS
 
 
 @pytest.mark.parametrize(
@@ -448,15 +347,15 @@ def test_the_launcher_in_its_pod_plans_the_same(form, monkeypatch):
 )
 def test_what_keeps_strangers_out(asked, protection, monkeypatch):
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    with mock.patch.object(kubernetes_launcher, "run", return_value=0) as run:
+    with mock.patch.object(kubernetes, "_run_in_pod", return_value=0) as run:
         kubernetes.main(["x", f"--secure={asked}", "--image=", "train.py"])
-    assert run.call_args.kwargs["protection"] == protection
+    assert run.call_args.args[1].protection == protection
     flags = ["x", "--dry_run", "--image=x", f"--secure={asked}", "train.py"]
     values, program = kubernetes.command_line.parse(
         flags, kubernetes._define_flags(), ""
     )
     counts = kubernetes._counts(values, "auto")
-    job = kubernetes._job(values, program, "auto", "mine", counts, INDEXED)
+    job = kubernetes._job(values, program, "mine", counts, True)
     assert f"--secure={asked}" in job.pods.command
 
 
@@ -475,7 +374,6 @@ def test_what_keeps_strangers_out(asked, protection, monkeypatch):
         (["--ps_node_selector=$(id)"], "write LABEL=VALUE"),
         (["--ps_node_selector=foo"], "--ps_node_selector='foo': write LABEL=VALUE"),
         (["--env=TF_CONFIG={}"], "the launcher tells each task in TF_CONFIG"),
-        (["--jobset", "--one_job_per_task"], "exclude each other"),
         (["--num_workers=20000"], "are more than the 10000"),
         (["--log_dir="], "--log_dir is empty"),
         (["--connect_timeout=nan"], "--connect_timeout must be > 0"),
@@ -518,12 +416,13 @@ def test_whatever_the_flags_say(args):
     ):
         status, output = check(kubernetes.main, ["--dry_run", "--image=i", *args])
     if status == 0 and "flags:" not in output:
-        for each in yaml.safe_load_all(output):
+        for each in json.loads(output)["items"]:
             assert problems(each, KINDS[each["kind"]]) == []
 
 
 @pytest.mark.parametrize(
-    ("module", "flags"), [("yaml", ["--dry_run"]), ("kubernetes", [])]
+    ("module", "flags"),
+    [("yaml", ["--dry_run", "--pod_spec=pod.yaml"]), ("kubernetes", [])],
 )
 def test_without_the_packages(module, flags):
     with (
@@ -563,6 +462,33 @@ def test_a_server_that_never_answers_is_not_waited_for(monkeypatch, tmp_path):
             silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+class Recorder(http.server.BaseHTTPRequestHandler):
+    """Takes any object, and keeps the path that it came to."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.paths.append(self.path)
+        self.send_response(201)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *args):
+        pass
+
+
+def test_no_field_is_left_out_in_silence(tmp_path):
+    with http.server.HTTPServer(("127.0.0.1", 0), Recorder) as server:
+        server.paths = []
+        (tmp_path / "config").write_text(KUBECONFIG % server.server_port)
+        threading.Thread(target=server.serve_forever).start()
+        client = KubernetesClient(kubeconfig=str(tmp_path / "config"))
+        for each in kubernetes_objects.render(a_job()):
+            client.create(each)
+        server.shutdown()
+    assert len(server.paths) == 3 + 6
+    assert all("fieldValidation=Strict" in each for each in server.paths)
 
 
 # What Kubernetes says.
@@ -696,7 +622,6 @@ def test_whatever_a_stranger_sends(data):
             greeting.answer(theirs, b"key", "ps:0")
 
 
-def test_the_rank_of_a_pod(monkeypatch):
-    at = kubernetes_launcher.layout("mine", {"ps": 11, "worker": 1}, INDEXED)
+def test_the_rank_of_a_pod():
+    at = kubernetes._layout("mine", {"ps": 11, "worker": 1})
     assert at.hosts[at.where[Task("ps", 10)]].name == "mine-ps-10"
-    assert os.environ.get("JOB_COMPLETION_INDEX") is None

@@ -221,7 +221,9 @@ WAITING = """
 
 def test_kubectl_takes_the_dry_run(launcher, cluster):
     script = launcher.script(WAITING)
-    status, objects, errors = launcher.run("--dry_run", "--one_job_per_task", script)
+    status, objects, errors = launcher.run(
+        "--dry_run", "--nopod_failure_policy", script
+    )
     assert status == 0, errors
     kubectl = ["kubectl", "--kubeconfig", cluster.environ["KUBECONFIG"]]
     kubectl.append(f"--cache-dir={launcher.directory / 'cache'}")

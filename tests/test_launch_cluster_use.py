@@ -2,21 +2,13 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
 
 from launch import Program, local_cluster
-from launch.console.keras_progress import is_training
+from launch.console.keras_output import is_training
 from launch.plan import plan
-from launch.supervise.cluster_use import (
-    PATIENCE_CPU_SECONDS,
-    PATIENCE_SECONDS,
-    ClusterUse,
-    Socket,
-    is_used,
-)
-from launch.supervise.cluster_watch import has_computed
+from launch.supervise.cluster_use import ClusterUse, Socket, is_used
 from tf_config import Task
 
 from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
@@ -97,18 +89,18 @@ def test_connection_between_tasks_on_ports_of_their_own_is_use():
 
 def test_chief_that_trains_beside_idle_servers_is_warned_once():
     use = ClusterUse(PS)
-    assert use.see(False, {}, 0.0) == ""
+    assert use.see(False) == ""
     use.hear(CHIEF, "Epoch 1/5")
-    warning = use.see(False, {CHIEF: 1.0}, 1.0)
+    warning = use.see(False)
     assert warning == (
-        "WARNING: the 2 ps and 2 workers are idle: chief trains by itself, and has not "
+        "WARNING: the 2 ps and 2 workers are idle: the chief trains by itself, and has not "
         "connected to any of them. To train on the cluster, let the script use "
         "tfdist.ParameterServerStrategy(), not tf.distribute.MirroredStrategy() or no "
         "strategy at all; to train in one process, start it with --num_ps=0 "
         "--num_workers=1"
     )
-    assert use.see(False, {CHIEF: 2.0}, 2.0) == ""
-    assert use.conclusion(0).startswith("the 2 ps and 2 workers were idle: chief tra")
+    assert use.see(False) == ""
+    assert use.conclusion(0) == warning.removeprefix("WARNING: ")
     notes = {str(each.task): use.note(each.task, 0) for each in PS}
     assert notes.pop("chief:0") == "alone"
     assert {*notes.values()} == {"idle"}
@@ -116,50 +108,39 @@ def test_chief_that_trains_beside_idle_servers_is_warned_once():
 
 def test_use_of_the_cluster_ends_the_search():
     use = ClusterUse(PS)
-    assert use.see(True, {CHIEF: 1.0}, 0.0) == ""
+    assert use.see(True) == ""
     assert not use.is_open
     use.hear(CHIEF, STEP)
-    assert use.see(False, {CHIEF: 99.0}, 999.0) == ""
+    assert use.see(False) == ""
     assert use.conclusion(0) == use.note(Task("ps", 0), 0) == ""
 
 
 def test_warning_that_came_too_early_is_taken_back():
     use = ClusterUse(PS)
     use.hear(CHIEF, STEP)
-    assert use.see(False, {}, 1.0)
-    assert use.see(True, {}, 2.0) == "the program uses the cluster after all"
+    assert use.see(False)
+    assert use.see(True) == "the program uses the cluster after all"
     assert use.conclusion(0) == ""
-
-
-def test_computing_is_no_training_until_it_has_lasted():
-    """A program may prepare its data with TensorFlow."""
-    use = ClusterUse(PS)
-    assert use.see(False, {CHIEF: 5.0}, 0.0) == ""
-    busy, late = 5.0 + PATIENCE_CPU_SECONDS, PATIENCE_SECONDS
-    assert use.see(False, {CHIEF: busy}, late - 1) == ""
-    assert use.see(False, {CHIEF: busy - 1}, late) == ""  # It waits for something.
-    assert "chief computes by itself" in use.see(False, {CHIEF: busy}, late)
-    assert "chief computed by itself" in use.conclusion(0)
 
 
 def test_two_tasks_that_train_the_same_are_warned():
     use = ClusterUse(WORKERS)
     use.hear(W0, STEP)
-    assert use.see(False, {W0: 1.0}, 0.0) == ""
+    assert use.see(False) == ""
     use.hear(W1, STEP)
-    assert use.see(False, {}, 1.0).startswith(
-        "WARNING: worker:0 and worker:1 have not connected to each other: each trains "
+    assert use.see(False).startswith(
+        "WARNING: the 2 workers have not connected to each other: each trains "
         "a model of its own. To train on the cluster, let the script use "
         "tfdist.MultiWorkerMirroredStrategy(), not"
     )
-    assert "never connected to each other: each trained" in use.conclusion(0)
+    assert "have not connected to each other: each trains" in use.conclusion(0)
     assert use.note(W1, 0) == "alone"
 
 
 def test_one_of_two_may_train_by_itself():
     use = ClusterUse(WORKERS)
     use.hear(W0, STEP)
-    assert use.see(False, {W0: 99.0}, 999.0) == ""
+    assert use.see(False) == ""
     assert use.conclusion(0) == ""
 
 
@@ -176,7 +157,7 @@ def test_one_process_alone_is_right(plans):
     assert not use.is_open
     for each in plans:
         use.hear(each.task, STEP)
-    assert use.see(False, {each.task: 99.0 for each in plans}, 999.0) == ""
+    assert use.see(False) == ""
     assert use.conclusion(0) == ""
 
 
@@ -185,14 +166,14 @@ def test_evaluator_works_alone():
     use = ClusterUse(plans_of(0, 2, evaluator=True))
     use.hear(evaluator, STEP)
     use.hear(W0, STEP)
-    assert use.see(False, {evaluator: 99.0}, 999.0) == use.conclusion(0) == ""
+    assert use.see(False) == use.conclusion(0) == ""
 
 
 def test_failed_program_is_left_in_peace_unless_it_was_warned():
     use = ClusterUse(PS)
     use.hear(CHIEF, STEP)
     assert use.conclusion(1) == use.note(CHIEF, 1) == ""
-    use.see(False, {}, 0.0)
+    use.see(False)
     assert use.conclusion(1) != ""
 
 
@@ -203,7 +184,7 @@ def test_failed_program_is_left_in_peace_unless_it_was_warned():
         (plans_of(0, 3, chief=True, kind="coordinator"), "use tfdist.RingStrategy()"),
         (plans_of(1, 1), "the 1 ps and 1 worker are idle"),
         (plans_of(0, 9), "the 9 workers have not connected to each other"),
-        (plans_of(1, 1, kind="every_task"), "chief, ps:0 and worker:0 have not"),
+        (plans_of(1, 1, kind="every_task"), "1 ps and 1 worker have not connected"),
         (plans_of(1, 1, kind="every_task"), "start a tf.distribute.Server in each"),
     ],
 )
@@ -211,7 +192,7 @@ def test_advice_fits_the_job(plans, words):
     use = ClusterUse(plans)
     for each in plans:
         use.hear(each.task, STEP)
-    assert words in use.see(False, {}, 0.0)
+    assert words in use.see(False)
 
 
 @pytest.fixture
@@ -231,14 +212,14 @@ def test_warning_comes_while_the_program_trains(launcher):
         """
     )
     process = launcher.start(script)
-    warning = "WARNING: the 2 ps and 2 workers are idle: chief trains"
+    warning = "WARNING: the 2 ps and 2 workers are idle: the chief trains"
     said = iter(process.stderr.readline, "")
     assert any(warning in line for line in said), "it ended without a warning"
     (launcher.directory / "warned").touch()
     _, table = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
     assert table.count("ended by the launcher, idle") == 4
-    assert "the 2 ps and 2 workers were idle" in table
+    assert "the 2 ps and 2 workers are idle" in table
 
 
 def test_connection_of_a_moment_is_not_missed(launcher):
@@ -258,32 +239,13 @@ def test_connection_of_a_moment_is_not_missed(launcher):
 def test_short_program_is_told_in_the_table(launcher):
     _, _, errors = launcher.run(launcher.script("print('Epoch 1/2')"))
     # Not while it runs, but on a machine on which it takes seconds to end.
-    assert (
-        errors.replace("WARNING: the 2 ps and 2 workers are idle", "").count("idle")
-        == 5
-    )
+    errors = errors.replace("WARNING: the 2 ps and 2 workers are idle", "")
+    assert errors.count("idle") == 5
 
 
 def test_program_that_trains_nothing_hears_nothing(launcher):
     _, _, errors = launcher.run(launcher.script("print('hello')"))
     assert "idle" not in errors
-
-
-@pytest.mark.slow
-def test_tensorflow_that_has_computed_is_known_by_its_threads():
-    with subprocess.Popen(
-        [sys.executable, PROGRAMS / "compute.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        for word, expected in (("imported", False), ("computed", True)):
-            assert process.stdout.readline().strip() == word
-            assert has_computed(process.pid) is expected
-            process.stdin.write("\n")
-            process.stdin.flush()
-    assert not has_computed(process.pid)
 
 
 def launched(directory, *args):
@@ -307,17 +269,17 @@ def test_mirrored_strategy_leaves_the_cluster_idle(tmp_path):
     args = ["--num_ps=1", "--num_workers=1", FIT, "mirrored"]
     _, errors = launched(tmp_path, *args)
     warning, table = re.split(r"^\[launch\] +task .*\n", errors, flags=re.M)
-    assert "WARNING: the 1 ps and 1 worker are idle: chief trains" in warning
+    assert "WARNING: the 1 ps and 1 worker are idle: the chief trains" in warning
     assert table.count("ended by the launcher, idle") == 2
-    assert "the 1 ps and 1 worker were idle: chief trained by itself" in table
+    assert "the 1 ps and 1 worker are idle: the chief trains by itself" in table
 
 
 @pytest.mark.cluster
 def test_two_workers_without_a_strategy_train_two_models(tmp_path):
     _, errors = launched(tmp_path, "--num_ps=0", "--num_workers=2", FIT, "none")
-    assert "WARNING: worker:0 and worker:1 have not connected to each other" in errors
+    assert "WARNING: the 2 workers have not connected to each other" in errors
     assert errors.count("finished, alone") == 2
-    assert "each trained a model of its own" in errors
+    assert errors.count("each trains a model of its own") == 2
 
 
 @pytest.mark.cluster

@@ -8,11 +8,9 @@ import pytest
 import launch
 from launch import forking
 from launch.plan import PlanError, Program, plan
-from launch.too_late import too_late
 from tf_config import Cluster
 
 CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4")
-WORKERS = Cluster.from_hosts(worker="a:3,a:4")
 ENVIRON = {"HOME": "/root", "OMP_NUM_THREADS": "2"}
 
 
@@ -80,42 +78,21 @@ def test_the_fork_server_has_what_all_tasks_have_and_no_task_of_its_own():
     assert forking.environment(plans, environ) == {**ENVIRON, "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.mark.parametrize(
-    ("code", "is_worthwhile"),
-    [
-        ("import tensorflow as tf", True),
-        ("from keras.layers import Dense", True),
-        ("import tfdist", True),
-        ("import helper", True),
-        ("import tensorflow_datasets, os", False),
-        ("print('tensorflow')", False),
-    ],
-)
-def test_scripts_without_tensorflow_are_not_worth_it(tmp_path, code, is_worthwhile):
-    (tmp_path / "helper.py").write_text("import keras")
-    script = tmp_path / "train.py"
-    script.write_text(code)
-    plans = plan(WORKERS, Program(str(script)))
-    assert forking.is_worthwhile(plans) == is_worthwhile
-    assert not forking.is_worthwhile(plans[:1])
-
-
-def test_servers_are_worth_it_whatever_the_script_imports():
-    assert forking.is_worthwhile(plan(CLUSTER, Program("train.py")))
-    others = plan(CLUSTER, Program("train.py"), server=("server.py",))
-    assert not forking.is_worthwhile(others)
-
-
-def test_the_mode_decides_before_the_scripts_do():
-    tensorflow, other = (
-        plan(CLUSTER, Program("train.py"), server=server)
-        for server in (("-m", "tfdist.server"), ("server.py",))
-    )
+def test_the_mode_says_for_how_many_tasks_it_is_worth_it():
+    plans = plan(CLUSTER, Program("train.py"))
     wanted = [
-        [forking.is_wanted(mode, plans) for plans in (tensorflow, other)]
+        [forking.is_wanted(mode, plans[:number]) for number in (0, 1, 2)]
         for mode in forking.MODES
     ]
-    assert wanted == [[True, False], [True, True], [False, False]]
+    assert wanted == [[False, False, True], [False, True, True], [False] * 3]
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_server_of_another_program_is_spawned():
+    plans = plan(CLUSTER, Program("train.py"), server=("server.py",))
+    found = reasons(plans)
+    assert found.pop("chief") == ""
+    assert set(found.values()) == {"its server is another program"}
 
 
 def test_an_unknown_mode_is_refused():
@@ -125,34 +102,41 @@ def test_an_unknown_mode_is_refused():
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(
-    ("code", "variable"),
+    ("code", "late"),
     [
-        ("os.environ['KERAS_BACKEND'] = 'jax'", "KERAS_BACKEND"),
-        ("os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')", "TF_CPP_MIN_LOG_LEVEL"),
-        ("os.environ.update({'A': '1', 'OMP_NUM_THREADS': '1'})", "OMP_NUM_THREADS"),
-        ("os.environ.update(TF_XLA_FLAGS='')", "TF_XLA_FLAGS"),
-        ("os.environ.pop('OMP_NUM_THREADS', None)", "OMP_NUM_THREADS"),
-        ("del os.environ['XLA_FLAGS']", "XLA_FLAGS"),
-        ("os.putenv('MPLBACKEND', 'agg')", "MPLBACKEND"),
-        ("NAME = 'GRPC_VERBOSITY'\nos.environ[NAME] = '1'", "GRPC_VERBOSITY"),
-        ("import settings_beside", "KERAS_HOME"),
-        ("print(os.environ.get('KERAS_BACKEND'), os.getenv('XLA_FLAGS'))", ""),
-        ("print(os.environ['KERAS_BACKEND'])", ""),
-        ("os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['TF_CONFIG'] = ''", ""),
-        ("os.environ['MY_OWN'] = 'TF_ and more'", ""),
-        ("'PYTHON is fun'", ""),
-        ("os.environ['HOME'] = '/tmp'", "HOME"),
-        ("os.environ['TMPDIR'] = '/scratch'", "TMPDIR"),
-        ("print(os.environ['HOME'], os.environ.get('TMPDIR'))", ""),
-        ("import package_beside.inner", "KERAS_HOME"),
-        (
-            "find_spec('tensorflow')\nos.environ['KERAS_BACKEND'] = 'jax'",
-            "KERAS_BACKEND",
-        ),
-        ("this is no Python: 'KERAS_BACKEND'", ""),
+        ("os.environ['KERAS_BACKEND'] = 'jax'", "environ['KERAS_BACKEND']"),
+        ("os.environ['A'] = os.environ['B'] = ''", "environ['A'] = os.environ['B']"),
+        ("os.environ.setdefault('TF_X', '1')", "environ.setdefault"),
+        ("os.environ.update(settings)", "environ.update"),
+        ("os.environ |= settings", "environ |"),
+        ("os.environ['A']='b'", "environ['A']"),
+        ("for k, v in settings: os.environ[k[0]] = v", "environ[k[0]]"),
+        ("os.environ.pop('OMP_NUM_THREADS', None)", "environ.pop"),
+        ("os.environ.clear()", "environ.clear"),
+        ("os.environ['OMP_X'] += '1'", "environ['OMP_X'] +"),
+        ("env = os.environ\nenv['KERAS_BACKEND'] = 'jax'", "os.environ"),
+        ("from os import environ as env\nenv['A'] = 'b'", "environ as"),
+        ("if os.environ['A'] == 'b': print(dict(os.environ))", ""),
+        ("del os.environ['XLA_FLAGS']", "del os.environ"),
+        ("long = " + " + ".join("a" * 500) + "; os.environ.clear()", "environ.clear"),
+        ("from os import putenv\nputenv(name, '')", "putenv"),
+        ("import dotenv\ndotenv.load_dotenv('.env')", "load_dotenv"),
+        ("from dotenv import load_dotenv as load\nload()", "load_dotenv"),
+        ("env = environs.Env()\nenv.read_env()", "read_env"),
+        ("sys.path.insert(0, 'lib')", "sys.path"),
+        ("sys.path[:0] = ['lib']", "sys.path"),
+        ("from sys import path\npath.insert(0, 'lib')", "from sys import"),
+        ("sys.modules['pandas'] = None", "sys.modules"),
+        ("sys.meta_path.insert(0, Mine())", "sys.meta_path"),
+        ("import settings_beside", "environ['KERAS_HOME']"),
+        ("import package_beside.inner", "environ['KERAS_HOME']"),
+        ("print(os.environ['HOME'], os.environ.get('TF_CONFIG'))", ""),
+        ("settings.update(others); others.pop(name); mine[name] = 1", ""),
+        ("print(os.path.join('a', 'b'), sys.argv[0])", ""),
+        ("this is no Python: os.environ['A'] = 1", ""),
     ],
 )
-def test_a_script_that_sets_what_an_import_reads_is_spawned(tmp_path, code, variable):
+def test_a_script_that_may_come_too_late_is_spawned(tmp_path, code, late):
     (tmp_path / "settings_beside.py").write_text("os.environ['KERAS_HOME'] = '.'")
     package = tmp_path / "package_beside"
     package.mkdir()
@@ -161,47 +145,6 @@ def test_a_script_that_sets_what_an_import_reads_is_spawned(tmp_path, code, vari
     script = tmp_path / "train.py"
     script.write_text(code)
     found = reasons(job(ENVIRON, script=str(script)).plans)
-    assert found.pop("chief") == (variable and f"its script may set {variable}")
+    expected = late and f"its script has {late}, which may come too late"
+    assert found.pop("chief") == expected
     assert set(found.values()) == {""}
-
-
-@pytest.mark.parametrize(
-    ("code", "late"),
-    [
-        ("sys.path.insert(0, 'lib')", "change sys.path"),
-        ("sys.path[:0] = ['lib']", "change sys.path"),
-        ("sys.path = ['lib', *sys.path]", "change sys.path"),
-        ("from sys import path\npath.insert(0, 'lib')", "change sys.path"),
-        ("del sys.path[0]", "change sys.path"),
-        ("sys.modules['pandas'] = None", "change sys.modules"),
-        ("sys.meta_path.insert(0, Mine())", "change sys.meta_path"),
-        ("sys.path.append('lib')", ""),
-        ("sys.path += ['lib']", "change sys.path"),
-        ("print(sys.path, sys.path[0], 'a' in sys.modules, sys.modules[__name__])", ""),
-        ("sys.modules.get('pandas'), os.path.join('a', 'b'), sys.argv[0]", ""),
-        ("for k, v in settings: os.environ[k] = v", "set any environment variable"),
-        ("os.environ['KERAS' + '_HOME'] = ''", "set any environment variable"),
-        ("os.environ.update(settings)", "set any environment variable"),
-        ("os.environ.update(**settings)", "set any environment variable"),
-        ("os.environ.update({**settings})", "set any environment variable"),
-        ("os.environ.clear()", "set any environment variable"),
-        ("from os import putenv\nputenv(name, '')", "set any environment variable"),
-        ("os.environ.update({'A': a}, B=b); os.environ.pop('A', None)", ""),
-        ("settings.update(others); others.pop(name); mine[name] = 1", ""),
-        (
-            "from dotenv import load_dotenv\nload_dotenv()",
-            "set any environment variable",
-        ),
-        ("import dotenv\ndotenv.load_dotenv('.env')", "set any environment variable"),
-        (
-            "from dotenv import load_dotenv as load\nload()",
-            "set any environment variable",
-        ),
-        ("env = environs.Env()\nenv.read_env()", "set any environment variable"),
-        ("from dotenv import dotenv_values\nsettings = dotenv_values()", ""),
-    ],
-)
-def test_what_comes_too_late_in_a_fork_is_read_from_the_source(tmp_path, code, late):
-    script = tmp_path / "train.py"
-    script.write_text(code)
-    assert too_late(Program(str(script))) == late

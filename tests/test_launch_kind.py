@@ -3,7 +3,7 @@
 import pytest
 
 from launch.plan import Program
-from launch.program_kind import kind_of_script
+from launch.script_source import kind_of_script
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from launch import Program, local_cluster, make_job
 from launch.console.console import Console
-from launch.console.keras_progress import split_progress
+from launch.console.keras_output import split_progress
 from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
-from launch.supervise.output import Output
+from launch.plan import plan
+from launch.supervise.output import Output, quiet_tasks
 from launch.supervise.summary import Phases, Row, summarize
+
+from .launch_programs.launcher import DEADLINE, Launcher
 
 pieces = st.lists(st.sampled_from([b"a", b"\xc3", b"\xa9", b"\n", b"\r", b"\b"]))
 
@@ -300,7 +303,7 @@ def shown_of(lines, workers=1, last_words_of=None):
     """What a job shows of the lines of its workers, and of the last words of one."""
     out = Pipe()
     job = make_job(local_cluster(0, workers, chief=False), Program("train.py"))
-    output = Output(job, Console(["worker:0", "worker:1"], out, None))
+    output = Output(job, Console([plan.name for plan in job.plans], out, None))
     for index, line in lines:
         output.line(job.plans[index], line)
     if last_words_of is not None:
@@ -308,7 +311,6 @@ def shown_of(lines, workers=1, last_words_of=None):
         tail = "\n".join(["the log ends with", *(f"  {word}" for word in words)])
         task = SimpleNamespace(plan=job.plans[last_words_of], tail=lambda hidden: tail)
         out.write(output.last_words(task))
-    output.close()
     return out.getvalue()
 
 
@@ -350,3 +352,154 @@ def test_what_every_task_says_at_its_end_is_shown_once(monkeypatch):
 )
 def test_words_after_a_progress_bar_are_found(line, rest):
     assert split_progress(line)[1] == rest
+
+
+WARNED = "/home/train.py:11: UserWarning: odd"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING:root:odd",
+        "ERROR:root:odd",
+        "CRITICAL odd",
+        "W1122 13:34:41.158899 28852 train.py:153] odd",
+        "E0000 00:00:1795256414.158899   28852 coordination.cc:153] odd",
+        WARNED,
+        PROGRESS + WARNED,
+        "Exception in thread Thread-1 (read):",
+    ],
+)
+def test_what_another_task_warns_of_is_shown(line, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    shown = line.removeprefix(PROGRESS)
+    assert shown_of([(1, line)], workers=2) == f"[worker:1] {shown}\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO:tensorflow:step 1",
+        "I1122 13:34:41.158899 28852 train.py:153] step 1",
+        "warning: none",
+        "WARNINGS: 0",
+        "Error rate: 0.1",
+        "see train.py:3: it explains",
+        PROGRESS,
+        CHATTER,
+        REFUSAL[0],
+        "",
+    ],
+)
+def test_others_are_quiet_about_what_is_no_warning(line, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    assert shown_of([(1, line)], workers=2) == ""
+
+
+def test_what_several_tasks_warn_of_others_do_not_repeat():
+    stamps = ["13:34:41.15 28852", "13:34:41.20 28853", "13:34:41.25 28854"]
+    lines = [f"W1122 {stamp} train.py:153] odd" for stamp in stamps]
+    both = [(0, lines[0]), (1, lines[1]), (2, lines[2])]
+    assert shown_of(both, workers=3) == f"[worker:0] {lines[0]}\n"
+    assert shown_of(both[1:], workers=3) == f"[worker:1] {lines[1]}\n"
+
+
+def test_warnings_that_never_repeat_do_not_pile_up():
+    job = make_job(local_cluster(0, 2, chief=False), Program("train.py"))
+    output = Output(job, Console([], None, None))
+    for step in range(5000):
+        output.line(job.plans[1], f"WARNING:root:step {step}")
+    assert len(output._known) == 1000
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "quiet"),
+    [
+        ((0, 3, False, True), "every_task", {"worker:1", "worker:2"}),
+        ((0, 1, True, True), "every_task", {"worker:0"}),
+        ((0, 1, False, True), "every_task", set()),
+        # Servers print what nobody else does, and so do tasks that train with ps.
+        ((0, 2, True, False), "coordinator", set()),
+        ((1, 2, True, True), "coordinator", set()),
+        ((1, 2, True, False), "every_task", set()),
+    ],
+)
+def test_quiet_are_those_that_do_the_same_as_the_first(sizes, kind, quiet):
+    num_ps, num_workers, chief, evaluator = sizes
+    cluster = local_cluster(num_ps, num_workers, chief=chief, evaluator=evaluator)
+    plans = plan(cluster, Program("train.py"), kind)
+    assert quiet_tasks(kind, plans) == quiet
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    with Launcher(tmp_path) as launcher:
+        yield launcher
+
+
+def test_first_task_is_shown_and_all_are_on_request(launcher):
+    script = launcher.script("print('same')")
+    status, output, errors = launcher.run("--num_ps=0", script)
+    assert (status, output) == (0, "[worker:0] same\n")
+    assert "showing the output of worker:0 and the others' warn" in errors
+    assert launcher.log("worker-1") == b"same\n"
+    status, output, errors = launcher.run("--num_ps=0", "--chatty", script)
+    assert sorted(output.splitlines()) == ["[worker:0] same", "[worker:1] same"]
+    assert "output, with" not in errors
+
+
+def test_warning_of_a_quiet_task_reaches_the_console(launcher):
+    script = launcher.script(
+        """
+        import os, warnings
+        if '"index":1' in os.environ["TF_CONFIG"]:
+            warnings.warn("odd")
+        """
+    )
+    _, output, _ = launcher.run("--num_ps=0", script)
+    assert "[worker:1] " in output
+    assert "UserWarning: odd" in output
+
+
+def test_quiet_task_that_fails_shows_the_end_of_its_log(launcher):
+    script = launcher.script(
+        """
+        import os, time
+        if '"index":1' in os.environ["TF_CONFIG"]:
+            print("I0000 00:00:1795256414.158899   28852 port.cc:153] chatter")
+            print("looking for data")
+            raise SystemExit("no data")
+        time.sleep(600)
+        """
+    )
+    status, output, errors = launcher.run("--num_ps=0", script)
+    assert (status, output) == (1, "")
+    _, _, said = errors.partition("[launch]   worker:1 exited with status 1\n")
+    path, *lines = said.splitlines()[:3]
+    assert path == "[launch]   logs/worker-1.log ends with"
+    assert lines == ["[launch]     looking for data", "[launch]     no data"]
+
+
+def test_quiet_task_that_raises_says_so_once(launcher):
+    script = launcher.script(
+        """
+        import os, time
+        if '"index":1' in os.environ["TF_CONFIG"]:
+            raise ValueError("no data")
+        time.sleep(600)
+        """
+    )
+    _, output, errors = launcher.run("--num_ps=0", script)
+    assert (output + errors).count("ValueError: no data") == 1
+
+
+def test_interrupted_job_shows_no_log(launcher):
+    script = launcher.script("import time; print('ready'); time.sleep(600)")
+    process = launcher.start("--num_ps=0", script)
+    launcher.wait_for_log("worker-0")
+    launcher.wait_for_log("worker-1")
+    process.send_signal(2)
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert "ends with" not in errors
+    assert "worker:1" not in output

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.network import ports
-from launch.supervise import listeners
+from launch.remote import host
+from launch.supervise import readiness
 
 
 @given(st.integers(1024, 65535), st.integers(1024, 65535))
@@ -42,10 +43,10 @@ def test_listener_is_told_from_a_stranger():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert not ports.is_free(port)
-        assert listeners.process_listens(os.getpid(), port)
-        assert not listeners.process_listens(os.getppid(), port)
-        assert listeners.stranger_on(port, os.getpid()) is None
-        stranger = listeners.stranger_on(port, os.getppid())
+        assert host.listens(os.getpid(), port)
+        assert not host.listens(os.getppid(), port)
+        assert readiness.stranger_on(port, os.getpid()) is None
+        stranger = readiness.stranger_on(port, os.getppid())
         assert stranger is not None
         assert stranger.startswith(f"process {os.getpid()} (")
-    assert not listeners.process_listens(os.getpid(), port)
+    assert not host.listens(os.getpid(), port)

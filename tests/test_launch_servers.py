@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import launch
-from launch.supervise import listeners
+from launch.remote import host
 
 from .deadline import STARTUP_DEADLINE
 from .launch_programs.launcher import PROGRAMS, ROOT, Launcher, marked
@@ -60,7 +60,7 @@ def test_servers_listen_within_the_context_and_are_gone_after_it(
         for task, pid in zip(
             servers.tf_config.cluster.ps, servers.pids.values(), strict=False
         ):
-            assert listeners.process_listens(pid, int(task.rpartition(":")[2]))
+            assert host.listens(pid, int(task.rpartition(":")[2]))
     assert marked(launcher.mark) == []
     assert capfd.readouterr() == ("", "")
 

@@ -22,7 +22,7 @@ from tfdist.local_update.message import (
     header_bytes,
     unpack,
 )
-from tfdist.local_update.post import GivenUpError, OutOfStepError
+from tfdist.local_update.messenger import GivenUpError, OutOfStepError
 from tfdist.local_update.workers import Workers
 
 

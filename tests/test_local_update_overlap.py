@@ -16,9 +16,9 @@ from mailboxes_in_memory import Crew
 from tests.deadline import DEADLINE
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_overlap
+from tfdist.local_update.messenger import GivenUpError
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.overlap import after_overlap
-from tfdist.local_update.post import GivenUpError
 
 MEAN = mixing.Mean()
 

@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mailboxes_in_memory import Crew, Dies
 
 from tests.deadline import DEADLINE
-from tfdist.local_update import entry, rejoin
-from tfdist.local_update.door import Door
+from tfdist.local_update import rejoin, rejoining
 from tfdist.local_update.message import Call
 from tfdist.local_update.rejoin import Move, RejoinError, Request
+from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.sharing import DataPlace, SharedData
 
 SETTINGS = "local_steps=1"
@@ -101,11 +101,13 @@ class Run:
         self.is_back = threading.Event()
         self.is_noticed = threading.Event()
         for i, exchange in enumerate(self.crew.exchanges):
-            exchange.door = self.door(i)
+            exchange.rejoin_listener = self.rejoin_listener(i)
 
-    def door(self, worker):
+    def rejoin_listener(self, worker):
         transport = self.crew.transport(worker)
-        return Door(transport, lambda r: rejoin.refusal(r, 1, SETTINGS), pause=0.001)
+        return RejoinListener(
+            transport, lambda r: rejoin.refusal(r, 1, SETTINGS), pause=0.001
+        )
 
     def work(self, me, exchange):
         exchange.gather(np.array([me]))
@@ -141,26 +143,26 @@ class Run:
             info, model = self.enter(exchange)
         finally:
             self.is_back.set()
-        exchange.door = self.door(self.victim)
+        exchange.rejoin_listener = self.rejoin_listener(self.victim)
         seen = [sorted(exchange.gather(np.array([info["number"]])))]
         begin = info["number"] + 1
         found, more = self.mix(self.victim, exchange, begin, model, may_die=False)
         return found, seen + more
 
-    def entry(self, exchange):
+    def rejoining(self, exchange):
         names = [f"worker:{i}" for i in range(len(self.crew.exchanges))]
         transport = self.crew.transport(self.victim)
-        return transport, entry.Entry(exchange, transport, names, pause=0.001)
+        return transport, rejoining.Rejoining(exchange, transport, names, pause=0.001)
 
     def enter(self, exchange):
-        transport, joiner = self.entry(exchange)
-        assert entry.is_expected(transport, self.victim, len(self.crew.exchanges))
+        transport, joiner = self.rejoining(exchange)
+        assert rejoining.is_expected(transport, self.victim, len(self.crew.exchanges))
         info, arrays = joiner.enter(self.fit, SETTINGS)
         return info, rejoin.as_arrays(arrays, [np.zeros(1, np.float32)])[0]
 
     def only_ask(self, exchange):
         """A process that is let in, and ends before it has taken part."""
-        transport, joiner = self.entry(exchange)
+        transport, joiner = self.rejoining(exchange)
         asked = Request(self.victim, 5, 0, 1, SETTINGS)
         while True:
             lead, version = joiner._look()
@@ -231,7 +233,9 @@ def test_one_whose_peers_have_all_ended_is_told_so():
     crew.run(lambda i, exchange: exchange.gather(np.zeros(1)))
     crew.gone.add(0)
     transport = crew.transport(1)
-    joiner = entry.Entry(crew.start_again(1), transport, ["a", "b"], pause=0.001)
+    joiner = rejoining.Rejoining(
+        crew.start_again(1), transport, ["a", "b"], pause=0.001
+    )
     with pytest.raises(RejoinError, match="b was started again.*the others have ended"):
         joiner.enter(1, SETTINGS)
 
@@ -239,11 +243,11 @@ def test_one_whose_peers_have_all_ended_is_told_so():
 def test_a_worker_that_starts_with_the_others_is_not_taken_for_one_that_was_lost():
     crew = Crew(3)
     transport = crew.transport(2)
-    assert not entry.is_expected(transport, 2, 3)
+    assert not rejoining.is_expected(transport, 2, 3)
     crew.exchanges[0]._publish_next(Call.GATHER, np.zeros(1, np.uint8))
-    assert not entry.is_expected(transport, 2, 3)
+    assert not rejoining.is_expected(transport, 2, 3)
     crew.exchanges[0]._publish_next(Call.GATHER, np.zeros(1, np.uint8))
-    assert entry.is_expected(transport, 2, 3)
+    assert rejoining.is_expected(transport, 2, 3)
 
 
 class FakeWorkers:

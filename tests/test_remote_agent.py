@@ -14,7 +14,7 @@ import pytest
 
 from launch.network import ports
 from launch.remote import channel
-from launch.supervise import heartbeat
+from launch.supervise import remote_process
 
 from .launch_programs.launcher import DEADLINE, marked, wait_for
 
@@ -265,9 +265,9 @@ class Beaten:
 
 
 def test_signs_of_life_come_even_while_the_supervisor_hangs(monkeypatch):
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_INTERVAL", 0.05)
+    monkeypatch.setattr(remote_process, "HEARTBEAT_INTERVAL", 0.05)
     one, other = Beaten(), Beaten()
-    beating = heartbeat.Heartbeat()
+    beating = remote_process.Heartbeat()
     before = signal.getsignal(signal.SIGALRM)
     try:
         beating.add(one)

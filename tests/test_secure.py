@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.engines import preflight
-from launch.engines.assign import assign
+from launch.engines.layout import assign
 from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
 from launch.job import Job
@@ -25,6 +25,8 @@ from launch.secure import mode, stunnel
 from launch.secure.authority import Authority
 from launch.secure.tunnel import End, Tunnel, tunnels
 from tf_config import Cluster, Task
+
+from .identities import issue
 
 # The mode.
 
@@ -162,7 +164,7 @@ def test_a_job_does_not_trust_another():
     assert (
         certificate(one.certificate).subject != certificate(other.certificate).subject
     )
-    signed = certificate(other.issue(["ps-0.tfdist"]).certificate)
+    signed = certificate(issue(other, ["ps-0.tfdist"])[0])
     with pytest.raises(ValueError, match="subject"):
         signed.verify_directly_issued_by(certificate(one.certificate))
 
@@ -279,12 +281,6 @@ def test_an_address_of_ipv6():
     text = stunnel.configuration(9001, [], [route], has_ipv6=True)
     assert "accept = :::9001\n" in text
     assert "connect = fe80::1:9000\n" in text
-
-
-def test_files_of_another_engine():
-    paths = stunnel.Paths("/tls/ca", "/tls/crt", "/tls/key")
-    text = stunnel.configuration(9001, [], [], paths=paths)
-    assert "CAfile = /tls/ca\ncert = /tls/crt\nkey = /tls/key\n" in text
 
 
 def test_a_job_with_tunnels_travels_as_json():

@@ -15,6 +15,7 @@ import pytest
 from launch.secure.authority import Authority
 
 from .deadline import STARTUP_DEADLINE
+from .identities import issue
 from .launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from .ssh_hosts import HOME, needs_sshd, ssh_hosts
 from .test_ssh_hosts import (
@@ -132,8 +133,8 @@ def test_a_stranger_on_the_network_is_refused(launcher, hosts):
     assert call(hosts, "h2", "plain", *direct[:8]) == ["ConnectionRefusedError"] * 8
     # The one port that is open refuses whoever has no certificate of this very job.
     pem = launcher.directory / "other.pem"
-    identity = Authority().issue(["ps-0.tfdist"])
-    pem.write_text(identity.key + identity.certificate)
+    certificate, key = issue(Authority(), ["ps-0.tfdist"])
+    pem.write_text(key + certificate)
     entries = [f"{host}:{ENTRY}" for host in outside]
     assert refusals(launcher) == [0, 0, 0]
     for number, how in enumerate(("none", pem, "plain"), 1):

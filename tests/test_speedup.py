@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from launch.measure import counters, curve
 from launch.measure.counters import Sampler, cpu_of
 from launch.measure.run import Measured, _telling
 from launch.measure.shaped import RateError, burst_of, bytes_per_second
-from launch.measure.sizes import Size, SizeError, schedule
 from launch.plan import Program
+from launch.speedup import Size, schedule
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tf_config.speedup import Epoch, Run, Speedup, SpeedupFileError
@@ -78,7 +77,7 @@ def test_every_size_is_measured_in_turn():
     ],
 )
 def test_sizes_that_cannot_be_measured(workers, policies, message):
-    with pytest.raises(SizeError, match=message):
+    with pytest.raises(UsageError, match=message):
         schedule(workers, policies, 1)
 
 
@@ -97,7 +96,6 @@ def script(tmp_path):
         ("--consistency=ssp", "received 'ssp'"),
         ("--rate=fast", "--rate: a rate is .* such as 200mbit; received 'fast'"),
         ("--target_loss=nan", "a finite number"),
-        ("--plot=curve.svg", "PNG file"),
         ("--output=.", "cannot write .: choose another"),
         ("--checkpoint_dir=there", "where the one before ended"),
         ("--num_ps=2 --nochief", "needs a chief"),
@@ -284,15 +282,3 @@ def test_the_page_shows_what_was_measured(rate, repeats):
         assert f"{curve.median(runs, lambda run: run.steps_per_second):.1f}" == steps
         ratio = curve.speedup_of(measured, "asynchronous", int(workers))
         assert f"{ratio:.2f}" == speedup
-
-
-def test_the_curve_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    assert curve.check_can_plot("curve.png") == ""
-    curve.plot(MEASURED, tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_nothing_is_measured(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "pip install matplotlib" in curve.check_can_plot("curve.png")

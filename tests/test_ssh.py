@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from launch import foreground, ssh
 from launch.command_line import UsageError
+from launch.engines import preflight
 from launch.engines import ssh as engine
-from launch.engines import ssh_connection
 from launch.engines.hosts import Host
 from launch.plan import Remote, TaskPlan
 from tf_config import Task
@@ -297,7 +297,7 @@ def test_a_rendered_line_carries_everything_through_two_shells(
 
 
 def test_a_dry_run_starts_nothing_and_groups_by_host(capsys):
-    with mock.patch.object(ssh_connection, "address", lambda _, host: host.name):
+    with mock.patch.object(engine, "address", lambda _, host: host.name):
         command = ["launch.ssh", "--dry_run", "--hosts=h0,h1,h2", "--first_port=7000"]
         command += ["--secure=private", "--work_dir=/data"]
         assert ssh.main([*command, "train.py", "a b"]) == 0
@@ -311,7 +311,7 @@ def test_a_dry_run_starts_nothing_and_groups_by_host(capsys):
 
 
 def test_the_users_options_come_first():
-    line = ssh_connection.connect("ssh -p 22 -oConnectTimeout=99", "h0", 7.4)
+    line = engine.connect("ssh -p 22 -oConnectTimeout=99", "h0", 7.4)
     assert line[:4] == ("ssh", "-p", "22", "-oConnectTimeout=99")
     assert "-oConnectTimeout=7" in line
     assert line[-2:] == ("--", "h0")
@@ -321,10 +321,10 @@ def test_an_alias_of_the_users_configuration(tmp_path):
     config = tmp_path / "config"
     config.write_text("Host gpu\n  HostName 10.1.2.3\n")
     command = f"ssh -F {config}"
-    assert ssh_connection.address(command, Host("gpu")) == "10.1.2.3"
-    assert ssh_connection.address(command, Host("me@h0")) == "h0"
-    assert ssh_connection.address(command, Host("gpu", "10.0.0.9")) == "10.0.0.9"
-    assert ssh_connection.address("no-such-ssh", Host("me@h0")) == "h0"
+    assert engine.address(command, Host("gpu")) == "10.1.2.3"
+    assert engine.address(command, Host("me@h0")) == "h0"
+    assert engine.address(command, Host("gpu", "10.0.0.9")) == "10.0.0.9"
+    assert engine.address("no-such-ssh", Host("me@h0")) == "h0"
 
 
 @pytest.mark.parametrize(
@@ -360,12 +360,12 @@ def test_wrong_flags(flags, message):
 def test_two_names_of_one_machine():
     hosts = [Host("h0"), Host("me@h0")]
     with pytest.raises(engine.EngineError, match="h0 and me@h0 have the same address"):
-        ssh_connection.addresses("no-such-ssh", hosts)
+        engine.addresses("no-such-ssh", hosts)
 
 
 def test_a_loopback_address_is_no_address_for_other_hosts():
     with pytest.raises(engine.EngineError, match="localhost has the address localhost"):
-        ssh_connection.addresses("no-such-ssh", [Host("localhost"), Host("h1")])
+        engine.addresses("no-such-ssh", [Host("localhost"), Host("h1")])
 
 
 ssh_flags = flags_of(
@@ -386,8 +386,8 @@ def test_whatever_the_flags_say(tmp_path_factory, args):
     hostfile.write_text("h0 link=10\nh1\n")
     args = [each.replace("HOSTFILE", str(hostfile)) for each in args]
     with (
-        mock.patch.object(ssh_connection, "address", return_value="10.0.0.7"),
-        mock.patch.object(ssh, "look_at_hosts", side_effect=engine.EngineError("no")),
+        mock.patch.object(engine, "address", return_value="10.0.0.7"),
+        mock.patch.object(preflight, "ask", side_effect=engine.EngineError("no")),
         mock.patch.object(foreground, "run") as started,
     ):
         status, output = check(ssh.main, ["--dry_run", *args])

@@ -18,6 +18,7 @@ from launch.secure.authority import Authority
 from launch.secure.stunnel import Route
 from tf_config import Task
 
+from .identities import issue
 from .launch_programs.launcher import DEADLINE, wait_for
 
 pytestmark = [
@@ -58,11 +59,13 @@ class Ends:
 
     def start(self, name, entry, here=(), there=(), authority=None, names=(PS,)):
         """Starts a stunnel, and returns its process and the path of its log."""
-        identity = (authority or self.authority).issue([*map(stunnel.name, names)])
+        certificate, key = issue(
+            authority or self.authority, [*map(stunnel.name, names)]
+        )
         files, log = Files(), self.directory / f"{name}.log"
         files.add("authority", self.authority.certificate)
-        files.add("certificate", identity.certificate)
-        files.add("key", identity.key)
+        files.add("certificate", certificate)
+        files.add("key", key)
         files.add("config", files.filled(stunnel.configuration(entry, here, there)))
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -143,9 +146,9 @@ class Stranger:
         self.context.check_hostname = False
         self.context.verify_mode = ssl.CERT_NONE
         if authority:
-            identity = authority.issue([stunnel.name(PS)])
+            certificate, key = issue(authority, [stunnel.name(PS)])
             path = directory / "stranger.pem"
-            path.write_text(identity.key + identity.certificate)
+            path.write_text(key + certificate)
             self.context.load_cert_chain(path)
 
     def tries(self, name):

@@ -11,11 +11,7 @@ MAX_SKEW = 1.0
 
 
 def between_tasks(reports: Mapping[str, ProbeResult]) -> list[Finding]:
-    """Decides what is wrong between tasks.
-
-    Args:
-        reports: What was found at each task's address, by the task's name.
-    """
+    """Decides what is wrong between tasks."""
     rules = (_places, _loopback_among_others, _versions, _clocks)
     return [finding for rule in rules for finding in rule(reports)]
 

@@ -52,12 +52,7 @@ _OUTCOMES = {
 def each_task(
     reports: Mapping[str, ProbeResult], processes: Mapping[str, str] | None = None
 ) -> list[Finding]:
-    """Decides what is wrong with each task.
-
-    Args:
-        reports: What was found at each task's address, by the task's name.
-        processes: Descriptions of the processes on this machine that listen there.
-    """
+    """Decides what is wrong with each task."""
     processes = processes or {}
     addresses = {task: report.address for task, report in reports.items()}
     found: list[Finding] = []

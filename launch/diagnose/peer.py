@@ -13,12 +13,13 @@ Three calls are used (`tensorflow/core/protobuf/worker_service.proto` and
 import re
 import struct
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from launch.diagnose.messages import pb
 from launch.diagnose.probe_result import Peer
 from tf_config.contract import STATUS_CONTAINER, STATUS_VARIABLE
 
@@ -30,6 +31,77 @@ _TASK = re.compile(r"/job:([^/]+)/(?:replica:\d+/)?task:(\d+)/")
 # Of this machine's own environment. A proxy is not what stands between two tasks.
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
 
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_PACKAGE = "launch.diagnose"
+_BYTES, _INT32, _STRING = _Field.TYPE_BYTES, _Field.TYPE_INT32, _Field.TYPE_STRING
+
+# TensorFlow's generated classes cannot be imported without importing TensorFlow, which takes
+# seconds. So the few fields needed here are declared again, with the names and the numbers
+# they have in its `.proto` files (`core/protobuf/{master,worker}.proto` and
+# `core/framework/*.proto`). protobuf skips fields that are not declared.
+# Each field's number and type; a list is a repeated field, a name another message.
+_MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
+    "VersionDef": {"producer": (1, _INT32), "min_consumer": (2, _INT32)},
+    "TensorShape": {},
+    "AttrValue": {"s": (2, _STRING), "type": (6, _INT32), "shape": (7, "TensorShape")},
+    # `NodeDef.attr` is a map, which is sent as a repeated pair.
+    "Attr": {"key": (1, _STRING), "value": (2, "AttrValue")},
+    "NodeDef": {
+        "name": (1, _STRING),
+        "op": (2, _STRING),
+        "input": (3, [_STRING]),
+        "device": (4, _STRING),
+        "attr": (5, ["Attr"]),
+    },
+    "GraphDef": {"node": (1, ["NodeDef"]), "versions": (4, "VersionDef")},
+    "ConfigProto": {"device_filters": (4, [_STRING])},
+    "Device": {"name": (1, _STRING)},
+    "GetStatusResponse": {"device_attributes": (1, ["Device"])},
+    "RegisterGraphRequest": {"graph_def": (2, "GraphDef")},
+    "CreateSessionRequest": {
+        "graph_def": (1, "GraphDef"),
+        "config": (2, "ConfigProto"),
+    },
+    "CreateSessionResponse": {"session_handle": (1, _STRING)},
+    "RunStepRequest": {"session_handle": (1, _STRING), "fetch": (3, [_STRING])},
+    "Tensor": {"tensor_content": (4, _BYTES)},
+    "NamedTensor": {"name": (1, _STRING), "tensor": (2, "Tensor")},
+    "RunStepResponse": {"tensor": (1, ["NamedTensor"])},
+    "CloseSessionRequest": {"session_handle": (1, _STRING)},
+    # How a string tensor holds one string: its length, then its bytes.
+    "StringContent": {"value": (1, _BYTES)},
+}
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="launch/diagnose.proto", package=_PACKAGE, syntax="proto3"
+    )
+    for message, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=message)
+        for name, (number, kind) in fields.items():
+            field = declared.field.add(name=name, number=number)
+            field.label = _Field.LABEL_OPTIONAL
+            if isinstance(kind, list):
+                field.label, [kind] = _Field.LABEL_REPEATED, kind
+            if isinstance(kind, str):
+                field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+            else:
+                field.type = kind
+    # Not the default pool: a program that imports TensorFlow registers its messages there.
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+        )
+        for name in _MESSAGES
+    }
+
+
+pb: Any = SimpleNamespace(**_classes())
+"""The message classes, by name: `pb.GraphDef(node=[pb.NodeDef(name="x")])`."""
 
 MALFORMED = (DecodeError, IndexError, struct.error)
 """What reading an answer raises that is not what TensorFlow answers."""
@@ -44,11 +116,7 @@ class NoAnswerError(Exception):
 
 
 def ask(address: str, timeout: float) -> Peer:
-    """Asks the server at an address, `host:port`.
-
-    Args:
-        address: Of a server that speaks HTTP/2.
-        timeout: For all calls together, in seconds.
+    """Asks the server at `host:port`; all calls together take at most `timeout` seconds.
 
     Raises:
         NotTensorFlowError: If it is another kind of server.

@@ -27,10 +27,6 @@ _RANKS = {outcome: rank for rank, outcome in enumerate(ProbeOutcome)}
 def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeResult]:
     """Probes addresses concurrently.
 
-    Args:
-        addresses: The address of each task, `host:port`, by the task's name.
-        timeout: The time allowed for each of the four steps, in seconds.
-
     Returns:
         The result of each probe, after at most four times `timeout`.
     """
@@ -55,12 +51,7 @@ def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeRe
 
 
 def probe(address: str, timeout: float) -> Iterator[ProbeResult]:
-    """Probes one address, and yields what is known after each step.
-
-    Args:
-        address: The address, `host:port`.
-        timeout: The time allowed for each step, in seconds; a lookup can exceed it.
-    """
+    """Probes one address, and yields what is known after each step."""
     yield _unresolved(address)
     host, port = split_address(address)
     try:

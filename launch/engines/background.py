@@ -1,12 +1,46 @@
-"""Runs a job in a process of its own, which goes on when the command has returned."""
+"""A process of its own for a job: one that outlives the command, or one that guards it."""
 
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from launch.engines.engine import EngineError
+
+_GUARD = 'read -r line || exec "$@"'
+
+
+def noted_signals() -> list[int]:
+    """Returns a list that gets each signal by which a user ends this process from now on."""
+    signals: list[int] = []
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        signals.append(signum)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, note)
+    return signals
+
+
+@contextlib.contextmanager
+def guarded(command: Sequence[str]) -> Iterator[None]:
+    """Runs a command if this process is killed, or leaves the context by an error."""
+    guard = subprocess.Popen(
+        ["sh", "-c", _GUARD, "sh", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert guard.stdin
+    with guard.stdin:
+        yield
+        guard.stdin.write(b"\n")
+    guard.wait()
 
 
 def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:

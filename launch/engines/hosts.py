@@ -45,10 +45,6 @@ def parse_file(text: str, name: str) -> tuple[Host, ...]:
     >>> parse_file("h0 link=25  # in rack 1\n\nh1 address=10.0.0.2\n", "hosts.txt")
     (Host(name='h0', address='', link=25.0), Host(name='h1', address='10.0.0.2', link=0.0))
 
-    Args:
-        text: The contents of the file.
-        name: Its name, for errors.
-
     Raises:
         HostError: If a line is malformed, or a host is there twice.
     """

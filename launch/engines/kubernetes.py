@@ -5,60 +5,50 @@ Kubernetes knows which tasks a lost ps takes with it. Here, the job is created, 
 and taken away.
 """
 
-import contextlib
+import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from types import FrameType
 
 from launch.engines import (
     background,
-    kubernetes_logs,
     kubernetes_objects,
     kubernetes_state,
 )
-from launch.engines import kubernetes_yaml as yaml
 from launch.engines import ssh as local
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
-from launch.engines.kubernetes_follower import Follower, tell
+from launch.engines.kubernetes_follower import Follower, remove, selector, tell
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER
-from launch.engines.kubernetes_removal import remove, selector
 from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
 from tf_config.contract import EXIT_USAGE
 
 _MOMENT = 0.1  # seconds
 _TEARDOWN_TIMEOUT = 60.0
-# Ends the job when the command is gone, even if it was killed.
-_GUARD = 'read -r line || exec "$@"'
 
 
 def render(job: KubernetesJob) -> str:
-    """Returns the objects as YAML, for `kubectl apply -f -`."""
-    return yaml.dump(kubernetes_objects.render(job))
+    """Returns the objects as JSON, for `kubectl apply -f -`."""
+    objects = kubernetes_objects.render(job)
+    kubernetes_objects.check_text(objects)
+    made = {"apiVersion": "v1", "kind": "List", "items": objects}
+    return json.dumps(made, indent=1) + "\n"
 
 
 def run(job: KubernetesJob, record: Record) -> int:
     """Submits a job, shows its output, and returns its exit status."""
-    signals: list[int] = []
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        signals.append(signum)
-
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, note)
+    signals = background.noted_signals()
     client = client_of(record)
     with record.held():
         _submit(job, record, client)
         tell(record.announcement)
-        with _guarded(record):
+        cancel = [sys.executable, "-m", "launch.jobs", "cancel", record.name]
+        with background.guarded(cancel):
             follower = Follower(client, record, job)
             for line in follower.lines(signals):
                 print(line, flush=True)
@@ -68,24 +58,6 @@ def run(job: KubernetesJob, record: Record) -> int:
             remove(client, record.name, record.grace_period)
             record.write_end(128 + signals[0])
             return 128 + signals[0]
-
-
-@contextlib.contextmanager
-def _guarded(record: Record) -> Iterator[None]:
-    """Ends the job if this process is killed, or ends the context by an error."""
-    guard = subprocess.Popen(
-        [*("sh", "-c", _GUARD, "sh"), sys.executable, "-m"]
-        + ["launch.jobs", "cancel", record.name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert guard.stdin
-    with guard.stdin:
-        yield
-        guard.stdin.write(b"\n")
-    guard.wait()
 
 
 def detach(job: KubernetesJob, record: Record) -> None:
@@ -124,7 +96,7 @@ def _submit(job: KubernetesJob, record: Record, client: KubernetesClient) -> Non
             f"another --name, or end it with python -m launch.jobs cancel {job.name}"
         )
     made = kubernetes_objects.render(job)
-    yaml.check_text(made)
+    kubernetes_objects.check_text(made)
     try:
         for each in made:
             client.create(each)
@@ -192,8 +164,3 @@ def client_of(record: Record) -> KubernetesClient:
         EngineError: If the client is not installed, or there is no such context.
     """
     return KubernetesClient(**record.where)
-
-
-def with_output(record: Record) -> Record:
-    """Returns a record that says where the launcher's output is."""
-    return replace(record, output=kubernetes_logs.paths(record.log_dir, [])[LAUNCHER])

@@ -7,26 +7,29 @@ from functools import partial
 from typing import Any
 
 from launch.engines.engine import EngineError
-from launch.engines.kubernetes_yaml import MISSING
 
-KINDS = ("JobSet", "Job", "Pod", "Service", "Secret", "NetworkPolicy")
+MISSING = (
+    "the package kubernetes is not installed: pip install 'tfdist[kubernetes]', here and "
+    "not in the image"
+)
+"""What to say where the optional packages are needed and missing."""
+
+KINDS = ("Job", "Pod", "Service", "Secret", "NetworkPolicy")
 """What a job consists of, in the order in which it is taken away."""
 
 _TIMEOUT = 15.0  # seconds
 _READS = 2  # of an answer that does not come
-_JOBSETS = ("jobset.x-k8s.io", "v1alpha2", "jobsets")
 
 
 class KubernetesClient:
     """The objects of one namespace.
 
+    Every method raises `EngineError` if Kubernetes refuses, or does not answer.
+
     Args:
         context: The context of the user's kubeconfig; '' for the current one.
         namespace: The namespace; '' for that of the context.
         kubeconfig: The files, as in KUBECONFIG; '' for the user's.
-
-    Attributes:
-        namespace: The namespace.
 
     Raises:
         EngineError: If the client is not installed, or there is no such context.
@@ -68,77 +71,38 @@ class KubernetesClient:
         self._core = client.CoreV1Api(api)
         self._batch = client.BatchV1Api(api)
         self._network = client.NetworkingV1Api(api)
-        self._custom = client.CustomObjectsApi(api)
 
     def version(self) -> tuple[int, int]:
-        """Returns the server's version.
-
-        Raises:
-            EngineError: If it does not answer.
-        """
+        """Returns the server's version."""
         get = self._client.VersionApi(self._api).get_code
         found = self._ask("tell its version", partial(get, _preload_content=False))
         return int(found["major"]), int(found["minor"].rstrip("+"))
 
     def create(self, made: dict[str, Any]) -> None:
-        """Creates an object.
-
-        Raises:
-            EngineError: If Kubernetes refuses it.
-        """
+        """Creates an object."""
         kind = made["kind"]
-        if kind == "JobSet":
-            group, version, plural = _JOBSETS
-            create: Callable[..., Any] = partial(
-                self._custom.create_namespaced_custom_object,
-                *(group, version, self.namespace, plural, made),
-            )
-        else:
-            create = partial(self._verb("create", kind), self.namespace, made)
-        what = f"create the {kind} {made['metadata']['name']}"
-        if kind == "JobSet":
-            what += ", which needs its controller (jobset.sigs.k8s.io) in the cluster"
-        self._ask(what, partial(create, _preload_content=False))
+        create = partial(
+            self._verb("create", kind),
+            *(self.namespace, made),
+            # Or else a field of the user's that nobody knows would be left out in silence.
+            field_validation="Strict",
+            _preload_content=False,
+        )
+        self._ask(f"create the {kind} {made['metadata']['name']}", create)
 
     def find(self, kind: str, selector: str) -> list[dict[str, Any]]:
-        """Returns the objects of a kind that have labels; none of a kind that is unknown.
-
-        Args:
-            kind: One of `KINDS`.
-            selector: The labels, such as `a=b,c=d`.
-
-        Raises:
-            EngineError: If Kubernetes does not answer.
-        """
-        if kind == "JobSet":
-            group, version, plural = _JOBSETS
-            look: Callable[..., Any] = partial(
-                self._custom.list_namespaced_custom_object,
-                *(group, version, self.namespace, plural),
-            )
-        else:
-            look = partial(self._verb("list", kind), self.namespace)
-        asked = partial(look, label_selector=selector, _preload_content=False)
-        found = self._ask(f"list each {kind}", asked, missing={"items": []})
+        """Returns the objects of a kind that have labels."""
+        options = {"label_selector": selector, "_preload_content": False}
+        look = partial(self._verb("list", kind), self.namespace, **options)
+        found = self._ask(f"list each {kind}", look)
         items: list[dict[str, Any]] = found["items"]
         return items
 
     def delete(self, kind: str, name: str) -> None:
-        """Deletes an object and all that it has made; one that is gone already is fine.
-
-        Raises:
-            EngineError: If Kubernetes refuses.
-        """
+        """Deletes an object and all that it has made; one that is gone already is fine."""
         options = {"propagation_policy": "Background", "_preload_content": False}
-        if kind == "JobSet":
-            group, version, plural = _JOBSETS
-            delete: Callable[..., Any] = partial(
-                self._custom.delete_namespaced_custom_object,
-                *(group, version, self.namespace, plural, name),
-            )
-        else:
-            delete = partial(self._verb("delete", kind), name, self.namespace)
-        self._ask(f"delete the {kind} {name}", partial(delete, **options), missing={})
+        delete = partial(self._verb("delete", kind), name, self.namespace, **options)
+        self._ask(f"delete the {kind} {name}", delete, missing={})
 
     def events(self) -> list[dict[str, Any]]:
         """Returns what has happened in the namespace of late."""
@@ -153,9 +117,6 @@ class KubernetesClient:
         Args:
             pod: The pod's name.
             since: Seconds into the past at which to begin; None for the beginning.
-
-        Raises:
-            EngineError: If it cannot be read.
         """
         asked: dict[str, Any] = {"follow": True, "timestamps": True}
         if since is not None:

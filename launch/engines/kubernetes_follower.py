@@ -1,4 +1,4 @@
-"""Follows a job of Kubernetes from here: its output, its logs, its start and its end."""
+"""Follows a job of Kubernetes from here: its output, its logs, its start and its removal."""
 
 import sys
 import time
@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from launch.engines import kubernetes_logs, kubernetes_state
 from launch.engines.engine import EngineError
-from launch.engines.kubernetes_client import KubernetesClient
+from launch.engines.kubernetes_client import KINDS, KubernetesClient
 from launch.engines.kubernetes_logs import PodLogs
 from launch.engines.kubernetes_objects import KubernetesJob
-from launch.engines.kubernetes_pods import LAUNCHER
-from launch.engines.kubernetes_removal import remove, selector
+from launch.engines.kubernetes_pods import LAUNCHER, Pods
 from launch.engines.kubernetes_state import CANCELLED, End
 from launch.engines.record import Record
 from launch.loopback import make_log_dir
@@ -18,6 +17,7 @@ from launch.loopback import make_log_dir
 _TURN, _MOMENT = 1.0, 0.1  # seconds
 _LAST_WORDS = 10.0
 _SILENCE_TIMEOUT = 600.0
+_TEARDOWN_TIMEOUT = 60.0
 _FAILED_TO_START = 1
 
 
@@ -81,11 +81,7 @@ class Follower:
         self._logs.update(pods)
         jobs = self._client.find("Job", selector(name))
         self._end = kubernetes_state.end(jobs, pods)
-        if (
-            self._end is None
-            and not jobs
-            and not self._client.find("JobSet", selector(name))
-        ):
+        if self._end is None and not jobs:
             self._end = End(CANCELLED, "the job was deleted")
         if self._end is not None or self._is_up or self._job is None:
             return
@@ -133,3 +129,45 @@ class Follower:
 def tell(text: str) -> None:
     """Tells the user about the job."""
     print(f"launch.kubernetes: {text}", file=sys.stderr, flush=True)
+
+
+def selector(name: str) -> str:
+    """Returns the labels by which a job's objects are found."""
+    labels = Pods(name, "", ()).labels()
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def remove(client: KubernetesClient, name: str, grace_period: float) -> bool:
+    """Deletes every object of a job, and waits until they are gone.
+
+    Returns:
+        Whether there were any.
+
+    Raises:
+        EngineError: If something does not go.
+    """
+    found = selector(name)
+    deadline = time.monotonic() + 2 * grace_period + _TEARDOWN_TIMEOUT
+    was_there = False
+    # With its launcher, a job ends as by Ctrl-C; then nobody needs the other pods.
+    for group in (f"{found},app.kubernetes.io/component={LAUNCHER}", found):
+        while True:
+            left = [
+                (kind, each["metadata"])
+                for kind in KINDS
+                for each in client.find(kind, group)
+            ]
+            was_there |= bool(left)
+            pods = any(kind == "Pod" for kind, _ in left)
+            for kind, metadata in left:
+                # What keeps strangers out stays as long as a pod is there.
+                is_early = pods and kind in ("Service", "Secret", "NetworkPolicy")
+                if "deletionTimestamp" not in metadata and not is_early:
+                    client.delete(kind, metadata["name"])
+            if not left:
+                break
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{kind} {each['name']}" for kind, each in left)
+                raise EngineError(f"job {name} does not end: there is still {names}")
+            time.sleep(_MOMENT)
+    return was_there

@@ -23,10 +23,6 @@ _OVERLAP = 2  # seconds that a log is read again after a break
 class PodLogs:
     """The logs of the pods that were seen so far, one thread each.
 
-    Args:
-        client: The namespace of the job.
-        paths: The file for each task's log, by its short name; that of `LAUNCHER` too.
-
     Attributes:
         lines: The launcher's lines, as they come.
     """

@@ -1,7 +1,8 @@
 """The objects of a job of Kubernetes, as plain data: a pure function.
 
 A Service gives the pods their names in the network, a NetworkPolicy closes them to all
-others, a Secret has the job's key, and Jobs keep the pods running.
+others, a Secret has the job's key, and one Job per task keeps its pod running. Every version
+of Kubernetes has these.
 """
 
 import base64
@@ -12,20 +13,16 @@ from typing import Any
 
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_pods import LAUNCHER, PORT, Pods
-from launch.plan import task_name
-from tf_config import JOBS, Task
+from launch.plan import task_name, tasks_of
+from tf_config import Task
 
-INDEXED, PLAIN, JOBSET = "indexed", "plain", "jobset"
-"""The forms of a job: one indexed Job per role, one Job per task, or a JobSet."""
-
-OLDEST_INDEXED = (1, 31)
+OLDEST_WITH_POLICY = (1, 31)
 """The first version of Kubernetes whose Jobs have a stable `podFailurePolicy`."""
 
 RETRIED = (137, 143)
 """The exit statuses of a launcher that was killed with its pod."""
 
 _INDEX = "tfdist-launch/index"
-_RANK = "batch.kubernetes.io/job-completion-index"  # Where Kubernetes gives one.
 # The launcher counts losses. Kubernetes must not lose patience before it does.
 _MANY = 100_000
 _LONGEST_HOSTNAME = 63
@@ -38,8 +35,8 @@ class KubernetesJob:
     Attributes:
         pods: Its pods.
         counts: How many tasks there are of each job of the cluster.
-        form: One of the forms above.
         key: The job's key.
+        has_failure_policy: Whether Kubernetes tells an error from a lost pod.
         max_restarts: How often the launcher's own pod may be lost.
         namespace: The namespace; '' for that of the user's context.
         connect_timeout: Seconds within which every pod must run.
@@ -48,8 +45,8 @@ class KubernetesJob:
 
     pods: Pods
     counts: Mapping[str, int]
-    form: str
     key: str
+    has_failure_policy: bool = True
     max_restarts: int = 5
     namespace: str = ""
     connect_timeout: float = 300.0
@@ -61,39 +58,23 @@ class KubernetesJob:
         return self.pods.name
 
 
-def hostname(name: str, task: Task, form: str) -> str:
-    """Returns the name that a task's pod has in the network of its job.
+def hostname(name: str, task: Task) -> str:
+    """Returns the name that a task's pod has in the network of its job, and its Job.
 
-    Args:
-        name: The job's name.
-        task: The task.
-        form: The form of the job.
-
-    >>> hostname("mnist", Task("ps", 1), INDEXED)
+    >>> hostname("mnist", Task("ps", 1))
     'mnist-ps-1'
     """
-    between = "-0" if form == JOBSET else ""
-    return f"{name}-{task.job}{between}-{task.index}"
-
-
-def tasks(counts: Mapping[str, int]) -> list[Task]:
-    """Returns the tasks of a cluster, by job and index."""
-    return [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
+    return f"{name}-{task.job}-{task.index}"
 
 
 def task_of(pod: Mapping[str, Any]) -> str:
-    """Returns the short name of a pod's task, or `LAUNCHER`, from its metadata.
-
-    Args:
-        pod: A pod as Kubernetes describes it.
-    """
+    """Returns the short name of a pod's task, or `LAUNCHER`, from its metadata."""
     labels = pod["metadata"].get("labels", {})
     role = labels.get("app.kubernetes.io/component", "")
     if role == LAUNCHER:
         return LAUNCHER
     annotations = pod["metadata"].get("annotations") or {}
-    index = annotations.get(_INDEX) or annotations.get(_RANK) or "0"
-    return task_name(Task(role, int(index)))
+    return task_name(Task(role, int(annotations.get(_INDEX, "0"))))
 
 
 def render(job: KubernetesJob) -> list[dict[str, Any]]:
@@ -103,28 +84,18 @@ def render(job: KubernetesJob) -> list[dict[str, Any]]:
         EngineError: If a pod would get a name that the network does not allow.
     """
     _check_names(job)
-    made = [_secret(job), _policy(job)]
-    if job.form == JOBSET:
-        return [*made, _jobset(job)]
-    jobs = [_plain(job, each) for each in tasks(job.counts)]
-    if job.form == INDEXED:
-        roles = [role for role in JOBS if job.counts.get(role)]
-        jobs = [
-            _object(job, "batch/v1", "Job", f"{job.name}-{role}", role)
-            | {"spec": _indexed(job, role)}
-            for role in roles
-        ]
-    launcher = _object(job, "batch/v1", "Job", f"{job.name}-{LAUNCHER}", LAUNCHER)
-    jobs.append(launcher | {"spec": _launcher(job)})
+    every = tasks_of(job.counts)
+    first, last = every, []
     if job.min_workers is not None:
         # Kubernetes has room for pods in the order in which they come.
-        jobs.sort(key=lambda each: _role(each) == "worker")
-    return [*made, _service(job), *jobs]
-
-
-def _role(made: Mapping[str, Any]) -> str:
-    found: str = made["metadata"]["labels"]["app.kubernetes.io/component"]
-    return found
+        first = [each for each in every if each.job != "worker"]
+        last = [each for each in every if each.job == "worker"]
+    return [
+        *(_secret(job), _policy(job), _service(job)),
+        *(_job(job, each) for each in first),
+        _job_of(job, f"{job.name}-{LAUNCHER}", LAUNCHER, job.pods.render(LAUNCHER)),
+        *(_job(job, each) for each in last),
+    ]
 
 
 def _object(
@@ -165,60 +136,21 @@ def _service(job: KubernetesJob) -> dict[str, Any]:
     }
 
 
-def _jobset(job: KubernetesJob) -> dict[str, Any]:
-    roles = [*(role for role in JOBS if job.counts.get(role)), LAUNCHER]
-    made = _object(job, "jobset.x-k8s.io/v1alpha2", "JobSet", job.name)
-    return made | {
-        "spec": {
-            "network": {
-                "enableDNSHostnames": True,
-                "subdomain": job.name,
-                "publishNotReadyAddresses": True,
-            },
-            "successPolicy": {"operator": "All", "targetReplicatedJobs": [LAUNCHER]},
-            "failurePolicy": {"maxRestarts": 0},
-            "replicatedJobs": [
-                {
-                    "name": role,
-                    "replicas": 1,
-                    "template": {
-                        "metadata": {"labels": job.pods.labels(role)},
-                        "spec": _launcher(job)
-                        if role == LAUNCHER
-                        else _indexed(job, role),
-                    },
-                }
-                for role in roles
-            ],
-        }
-    }
-
-
-def _indexed(job: KubernetesJob, role: str) -> dict[str, Any]:
-    return {
-        "completionMode": "Indexed",
-        "completions": job.counts[role],
-        "parallelism": job.counts[role],
-        "backoffLimit": _MANY,
-        "podFailurePolicy": _failures(role),
-        "template": job.pods.render(role),
-    }
-
-
-def _plain(job: KubernetesJob, task: Task) -> dict[str, Any]:
-    name = hostname(job.name, task, PLAIN)
+def _job(job: KubernetesJob, task: Task) -> dict[str, Any]:
+    name = hostname(job.name, task)
     template = job.pods.render(task.job, index=task.index, hostname=name)
     template["metadata"]["annotations"] = {_INDEX: str(task.index)}
-    made = _object(job, "batch/v1", "Job", name, task.job)
-    return made | {"spec": {"backoffLimit": _MANY, "template": template}}
+    return _job_of(job, name, task.job, template)
 
 
-def _launcher(job: KubernetesJob) -> dict[str, Any]:
-    spec: dict[str, Any] = {"backoffLimit": min(job.max_restarts, _MANY)}
-    if job.form != PLAIN:
-        spec |= {"completionMode": "Indexed", "completions": 1, "parallelism": 1}
-        spec["podFailurePolicy"] = _failures(LAUNCHER)
-    return {**spec, "template": job.pods.render(LAUNCHER)}
+def _job_of(
+    job: KubernetesJob, name: str, role: str, template: Mapping[str, Any]
+) -> dict[str, Any]:
+    limit = job.max_restarts if role == LAUNCHER else _MANY
+    spec: dict[str, Any] = {"backoffLimit": min(limit, _MANY), "template": template}
+    if job.has_failure_policy:
+        spec["podFailurePolicy"] = _failures(role)
+    return _object(job, "batch/v1", "Job", name, role) | {"spec": spec}
 
 
 def _failures(container: str) -> dict[str, Any]:
@@ -244,10 +176,35 @@ def _check_names(job: KubernetesJob) -> None:
             f"Kubernetes needs a job's name to begin with a letter; received "
             f"{job.name!r}: choose another --name"
         )
-    names = [hostname(job.name, task, job.form) for task in tasks(job.counts)]
+    names = [hostname(job.name, task) for task in tasks_of(job.counts)]
     longest = max([*names, f"{job.name}-{LAUNCHER}"], key=len)
     if len(longest) > _LONGEST_HOSTNAME:
         raise EngineError(
             f"{longest} has {len(longest)} characters, and the name of a pod in the "
             f"network has at most {_LONGEST_HOSTNAME}: choose a shorter --name"
         )
+
+
+def check_text(value: Any) -> None:
+    """Checks that every string can be sent.
+
+    Raises:
+        EngineError: If one cannot.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise EngineError(
+                f"{value!r} has bytes that are no UTF-8, and Kubernetes takes text only: "
+                "write it in UTF-8"
+            ) from None
+        if "\0" in value:
+            raise EngineError(f"{value!r} has a zero byte: omit it")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            check_text(name)
+            check_text(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            check_text(each)

@@ -39,38 +39,6 @@ _REFUSED_OF_CONTAINER = (
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What a pod asks for.
-
-    Attributes:
-        cpus: A number of CPUs as Kubernetes writes it, such as `2` or `500m`.
-        memory: An amount of memory, such as `4Gi`.
-        gpus: The number of GPUs.
-    """
-
-    cpus: str = ""
-    memory: str = ""
-    gpus: int = 0
-
-    def render(self, gpu_resource: str) -> dict[str, Any]:
-        """Returns them as a container's `resources`; {} if nothing was asked for.
-
-        >>> Resources("2", "4Gi").render("nvidia.com/gpu")
-        {'requests': {'cpu': '2', 'memory': '4Gi'}, 'limits': {'memory': '4Gi'}}
-        """
-        requests, limits = {}, {}
-        if self.cpus:
-            requests["cpu"] = self.cpus
-        if self.memory:
-            requests["memory"] = limits["memory"] = self.memory
-        if self.gpus:
-            # Kubernetes takes the limit of such a resource for the request too.
-            limits[gpu_resource] = str(self.gpus)
-        found = {"requests": requests, "limits": limits}
-        return {name: value for name, value in found.items() if value}
-
-
-@dataclass(frozen=True)
 class Pods:
     """What the pods of a job have in common, and where they differ by role.
 
@@ -83,10 +51,9 @@ class Pods:
         patience: Seconds that a pod waits without a launcher.
         work_dir: The working directory; '' for the image's own.
         env: Variables for every pod.
-        resources: What the pods of each role ask for.
+        resources: What the pods of each role ask for, as `resources_of` returns it.
         anti_affinity: Whether two ps must not share a node (`required`), or rather not
             (`preferred`), or may (`off`).
-        gpu_resource: The name that Kubernetes has for GPUs.
         ps_node_selector: The labels of nodes for ps.
         extra: A part of a pod's `spec`, merged into every pod.
     """
@@ -99,9 +66,8 @@ class Pods:
     patience: float = 1800.0
     work_dir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, Resources] = field(default_factory=dict)
+    resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     anti_affinity: str = "preferred"
-    gpu_resource: str = "nvidia.com/gpu"
     ps_node_selector: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,8 +93,8 @@ class Pods:
 
         Args:
             role: `LAUNCHER`, or a job of the cluster.
-            index: The index of the task, if Kubernetes gives none to the pod.
-            hostname: The pod's name in the network, if Kubernetes gives none.
+            index: The index of the task; None for the launcher.
+            hostname: The pod's name in the network; '' for the launcher, which nobody calls.
         """
         spec: dict[str, Any] = {
             "restartPolicy": "Never",
@@ -157,9 +123,10 @@ class Pods:
             own = {JOB_VARIABLE: self.name}
         else:
             command = (self.python, "-m", "launch.remote.listener")
-            own = {listener.JOB: role, listener.PATIENCE: f"{self.patience:g}"}
-            if index is not None:
-                own[listener.INDEX] = str(index)
+            own = {
+                **{listener.JOB: role, listener.INDEX: str(index)},
+                **{listener.PATIENCE: f"{self.patience:g}"},
+            }
         env = {"PYTHONUNBUFFERED": "1", **self.env, **key, **own}
         found: dict[str, Any] = {
             "name": role,
@@ -174,8 +141,7 @@ class Pods:
         }
         if self.work_dir:
             found["workingDir"] = self.work_dir
-        asked = self.resources.get(role, Resources()).render(self.gpu_resource)
-        if asked:
+        if asked := self.resources.get(role):
             found["resources"] = asked
         return found
 
@@ -195,6 +161,26 @@ class Pods:
         if self.anti_affinity != "off":
             found["affinity"] = {"podAntiAffinity": rule}
         return found
+
+
+def resources_of(
+    cpus: str | None, memory: str | None, gpus: int = 0, gpu_resource: str = ""
+) -> dict[str, Any]:
+    """Returns a container's `resources`; {} if nothing is asked for.
+
+    >>> resources_of("2", "4Gi")
+    {'requests': {'cpu': '2', 'memory': '4Gi'}, 'limits': {'memory': '4Gi'}}
+    """
+    requests, limits = {}, {}
+    if cpus:
+        requests["cpu"] = cpus
+    if memory:
+        requests["memory"] = limits["memory"] = memory
+    if gpus:
+        # Kubernetes takes the limit of such a resource for the request too.
+        limits[gpu_resource] = str(gpus)
+    found = {"requests": requests, "limits": limits}
+    return {name: value for name, value in found.items() if value}
 
 
 def check_extra(extra: Any) -> Mapping[str, Any]:

@@ -27,12 +27,7 @@ class End:
 def end(
     jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
 ) -> End | None:
-    """Returns how a job ended; None if it has not.
-
-    Args:
-        jobs: Its Jobs.
-        pods: Its pods.
-    """
+    """Returns how a job ended; None if it has not."""
     for pod in pods:
         if task_of(pod) == LAUNCHER:
             told = _state(pod, "terminated").get("message", "")
@@ -110,13 +105,7 @@ def has_ended(pod: Mapping[str, Any]) -> bool:
 def missing(
     pods: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], name: str
 ) -> list[str]:
-    """Returns what the job waits for, one line per cause.
-
-    Args:
-        pods: The job's pods.
-        events: What has happened in its namespace.
-        name: The job's name.
-    """
+    """Returns what the job waits for, one line per cause."""
     found: dict[str, list[str]] = {}
     running = {task_of(pod) for pod in pods if _state(pod, "running")}
     for pod in pods:

@@ -1,23 +1,21 @@
-"""Where each task of a job goes, and the job that follows from it."""
+"""Where each task of a job goes, and what it finds there: pure decisions."""
 
 import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-from launch.engines.assign import assign
 from launch.engines.hosts import Host
 from launch.engines.record import Record
 from launch.job import Job
-from launch.loopback import make_job
-from launch.plan import Program, Remote
+from launch.plan import tasks_of
 from launch.secure import mode
-from launch.secure.tunnel import LOOPBACK, End, Tunnel, tunnels
-from tf_config import JOBS, Cluster, Task, contract
+from launch.secure.tunnel import LOOPBACK, End
+from tf_config import Cluster, Task, contract
 
 _EXAMPLE_PORT, _EXAMPLE_INNER_PORT = 2222, 10_000
+_ORDER = ("ps", "worker", "chief", "evaluator")
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,8 @@ class Layout:
         cls, hosts: Sequence[Host], addresses: Sequence[str], counts: Mapping[str, int]
     ) -> "Layout":
         """Lays out a cluster with `counts` tasks of each job; see `assign`."""
-        tasks = [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
         links = [host.link for host in hosts]
-        return cls(hosts, addresses, assign(tasks, links))
+        return cls(hosts, addresses, assign(tasks_of(counts), links))
 
     @property
     def used(self) -> list[int]:
@@ -97,6 +94,35 @@ class Layout:
         return Cluster.from_dict(found)
 
 
+def assign(tasks: Sequence[Task], links: Sequence[float]) -> dict[Task, int]:
+    """Returns the index of the host of each task.
+
+    Each ps sends and receives what all workers do, so ps share no host as long as there
+    are enough, and get the hosts with the best links. The other tasks go where the
+    fewest are, workers first. Hosts that are equal are taken in the order in which they
+    were given.
+
+    Args:
+        tasks: The tasks of the cluster.
+        links: The bandwidth of each host, in any unit; equal if unknown.
+
+    >>> tasks = [Task("chief", 0), *(Task(job, i) for job in ("ps", "worker") for i in (0, 1))]
+    >>> {str(task): host for task, host in assign(tasks, [10, 25, 10]).items()}
+    {'ps:0': 1, 'ps:1': 0, 'worker:0': 2, 'worker:1': 0, 'chief:0': 1}
+    """
+    hosts = range(len(links))
+    busy: Counter[int] = Counter()
+    found = {}
+    for task in sorted(tasks, key=lambda each: (_ORDER.index(each.job), each.index)):
+        if task.job == "ps":
+            host = min(hosts, key=lambda each: (busy[each], -links[each]))
+        else:
+            host = min(hosts, key=lambda each: busy[each])
+        busy[host] += 1
+        found[task] = host
+    return found
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What tasks find on their hosts.
@@ -114,75 +140,6 @@ class Surroundings:
     env: Mapping[str, str]
     connect: Sequence[tuple[str, ...]]
     extra: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-
-    def with_extra(self, extra: Mapping[int, Mapping[str, str]]) -> "Surroundings":
-        """Returns the same with more variables."""
-        return replace(self, extra=extra)
-
-
-def job_on_hosts(
-    layout: Layout,
-    ports: Mapping[int, Sequence[int]],
-    program: Program,
-    kind: str,
-    there: Surroundings,
-    *,
-    protection: str = mode.OFF,
-    ends: Mapping[int, End] | None = None,
-    checkpoint_dir: str | None = None,
-    **options: Any,
-) -> Job:
-    """Plans a job on hosts.
-
-    Args:
-        layout: Where each task goes.
-        ports: The ports of each host.
-        program: The script and its flags.
-        kind: One of `launch.plan.PROGRAM_KINDS`.
-        there: What the tasks find on their hosts.
-        protection: What keeps strangers out: one of `launch.secure.mode.MODES` but
-            `auto`.
-        ends: With TLS, each host's end of the tunnels.
-        checkpoint_dir: Where the script keeps its checkpoints, on its host.
-        **options: For `launch.loopback.make_job`.
-
-    Raises:
-        PlanError: If the program does not fit the cluster.
-        ClusterError: If the addresses are malformed.
-    """
-    if checkpoint_dir is not None:
-        checkpoint_dir = os.path.join(there.cwd, checkpoint_dir)
-    cluster = layout.cluster(ports, protection)
-    job = make_job(
-        cluster,
-        program,
-        kind,
-        environ=there.env,
-        checkpoint_dir=checkpoint_dir,
-        **options,
-    )
-    plans = []
-    remotes = {
-        host: Remote(layout.hosts[host].name, there.connect[host], there.cwd)
-        for host in layout.used
-    }
-    for plan in job.plans:
-        host = layout.where[plan.task]
-        env = {**there.env, **there.extra.get(host, {}), **plan.env}
-        argv = (there.python, *plan.argv[1:])
-        plans.append(replace(plan, argv=argv, env=env, remote=remotes[host]))
-    between: tuple[Tunnel, ...] = ()
-    if protection == mode.TLS:
-        between = tunnels(
-            cluster, layout.where, ends or {}, remotes, there.python, there.env
-        )
-    return replace(
-        job,
-        plans=tuple(plans),
-        protection=protection,
-        tunnels=between,
-        hosts=tuple(layout.addresses[each] for each in layout.used),
-    )
 
 
 def record_of(job: Job, name: str, engine: str) -> Record:

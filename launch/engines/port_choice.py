@@ -35,12 +35,7 @@ class PortChoice(Protocol):
 
 @dataclass(frozen=True)
 class OwnPorts:
-    """Every host has a port for each of its tasks, as other hosts see it.
-
-    Attributes:
-        num_tasks: How many tasks each host has.
-        first_port: The first of the ports that the user wants; None for any.
-    """
+    """Every host has a port for each of its tasks, as other hosts see it."""
 
     num_tasks: Mapping[int, int]
     first_port: int | None = None

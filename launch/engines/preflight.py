@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -74,103 +74,118 @@ class Report:
             raise ValueError(f"an answer without {error}") from None
 
 
-def ask(
-    connections: Sequence[Sequence[str]],
-    asked: Sequence[Mapping[str, Any]],
-    timeout: float,
-    is_enough: Callable[[Collection[int]], bool] = lambda answered: False,
-) -> list[Report]:
-    """Asks every host at once; one that does not answer in time has that problem.
+class _Question:
+    """What one host is asked, and how long its answer is waited for."""
 
-    Args:
-        connections: The command per host that runs a line of shell there.
-        asked: What to look for on each, for `launch.remote.probe`.
-        timeout: Seconds to wait.
-        is_enough: Whether the job could start with the hosts that have answered; then
-            the others get a few seconds more.
-    """
-    running: list[subprocess.Popen[bytes]] = []
-    waited = f"{timeout:g} s (--connect_timeout)"
-    enough = f"{_PATIENCE:g} s after enough others (--min_workers)"
-    late = [waited]
+    def __init__(
+        self, connection: Sequence[str], asked: Mapping[str, Any], timeout: float
+    ) -> None:
+        self._command = [*connection, channel.command(channel.PROBE, asked["python"])]
+        self._asked, self._timeout = asked, timeout
+        self._late = Report(
+            (f"did not answer within {timeout:g} s (--connect_timeout)",)
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_given_up = False
 
-    def ask_one(connection: Sequence[str], asked: Mapping[str, Any]) -> Report:
+    def ask(self) -> Report:
+        """Waits for the answer, which is a problem if it does not come."""
+        pipe = subprocess.PIPE
         try:
-            process = subprocess.Popen(
-                [*connection, channel.command(channel.PROBE, asked["python"])],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+            self._process = subprocess.Popen(
+                self._command, stdin=pipe, stdout=pipe, stderr=pipe
             )
         except OSError as error:
             return Report((f"cannot be reached: {error}",))
-        running.append(process)
         try:
-            request = channel.request(channel.PROBE, asked)
-            output, errors = process.communicate(request, timeout)
+            request = channel.request(channel.PROBE, self._asked)
+            output, errors = self._process.communicate(request, self._timeout)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return Report((f"did not answer within {late[0]}",))
-        if late[0] is enough and not output:
-            return Report((f"did not answer within {late[0]}",))
+            self._process.kill()
+            self._process.communicate()
+            return self._late
+        if self._is_given_up and not output:
+            return self._late
         try:
             return Report.from_json(output.decode(errors="replace"))
         except ValueError:
             words = errors.decode(errors="replace").strip().splitlines()
             why = "; ".join(words[-3:])
-            why = why or f"status {process.returncode}, and no message"
-            return Report((f"cannot be reached, or has no {asked['python']}: {why}",))
+            why = why or f"status {self._process.returncode}, and no message"
+            python = self._asked["python"]
+            return Report((f"cannot be reached, or has no {python}: {why}",))
 
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
+    def give_up(self) -> None:
+        """Waits no more, since enough others have answered."""
+        self._is_given_up = True
+        waited = f"{_PATIENCE:g} s after enough others (--min_workers)"
+        self._late = Report((f"did not answer within {waited}",))
+        if self._process:
+            self._process.kill()
+
+
+def ask(
+    job: Job,
+    connections: Mapping[str, Sequence[str]],
+    asked: Mapping[str, Mapping[str, Any]],
+    timeout: float,
+) -> tuple[dict[str, Report], dict[str, str]]:
+    """Asks every host at once; one that does not answer in time has that problem.
+
+    Once the job could start with those that have answered, the others get a few seconds
+    more. Of hosts without which it starts, it is supposed that they are like the others.
+
+    Args:
+        job: The job, with its tasks on the hosts.
+        connections: The command per host that runs a line of shell there.
+        asked: What to look for on each, for `launch.remote.probe`.
+        timeout: Seconds to wait.
+
+    Returns:
+        What each host has, and why each of those that were supposed did not answer.
+    """
+    questions = [_Question(connections[h], asked[h], timeout) for h in connections]
+    with ThreadPoolExecutor(max(1, len(questions))) as pool:
         try:
-            each = [
-                pool.submit(ask_one, *both)
-                for both in zip(connections, asked, strict=True)
-            ]
+            answers = [pool.submit(each.ask) for each in questions]
             deadline = None
-            while wait(each, _MOMENT).not_done:
-                now = time.monotonic()
-                answered = {
-                    index
-                    for index, one in enumerate(each)
-                    if one.done() and one.result().versions
-                }
-                if deadline is None and is_enough(answered):
-                    deadline = now + _PATIENCE
-                if deadline is not None and now > deadline:
-                    late[0] = enough
-                    for process in running:
-                        process.kill()
-            return [one.result() for one in each]
+            while wait(answers, _MOMENT).not_done:
+                silent = [
+                    host
+                    for host, each in zip(connections, answers, strict=True)
+                    if not (each.done() and each.result().versions)
+                ]
+                if deadline is None and _can_spare(job, silent):
+                    deadline = time.monotonic() + _PATIENCE
+                if deadline is not None and time.monotonic() > deadline:
+                    for each in questions:
+                        each.give_up()
         except BaseException:
             # A signal: do not wait for the answers.
-            for process in running:
-                process.kill()
+            for each in questions:
+                each.give_up()
             raise
+    found = [each.result() for each in answers]
+    reports = dict(zip(connections, found, strict=True))
+    return without_absent(reports, {h: each["ports"] for h, each in asked.items()}, job)
+
+
+def _can_spare(job: Job, hosts: Collection[str]) -> bool:
+    lost = job.tasks_on(hosts)
+    return policy.can_spare(job.plans, lost, (), job.needed_workers)
 
 
 def without_absent(
     reports: Mapping[str, Report], ports: Mapping[str, Sequence[int]], job: Job
 ) -> tuple[dict[str, Report], dict[str, str]]:
-    """Supposes of hosts that the job can do without that they are like the others.
-
-    Args:
-        reports: What each host has.
-        ports: The candidates of each.
-        job: The job, with its tasks on the hosts.
-
-    Returns:
-        The reports, and why each of the hosts that were supposed did not answer.
-    """
+    """Supposes of hosts that the job can do without that they are like the others."""
     absent = {
         host: report.problems[0]
         for host, report in reports.items()
         if not report.versions and report.problems
     }
     present = [each for host, each in reports.items() if host not in absent]
-    lost = [p.task for p in job.plans if p.remote and p.remote.host in absent]
-    if not present or not policy.can_spare(job.plans, lost, (), job.needed_workers):
+    if not present or not _can_spare(job, absent):
         return dict(reports), {}
     supposed = {
         host: replace(present[0], problems=(), ports=tuple(ports[host]))
@@ -186,13 +201,7 @@ def problems(
     servers: Collection[str],
     ports: Sequence[str] = (),
 ) -> list[str]:
-    """Returns all that is wrong, one line each; none if the job can start.
-
-    Args:
-        reports: What each host has.
-        servers: The hosts that run a server, which needs tfdist and TensorFlow.
-        ports: What is wrong with their ports.
-    """
+    """Returns all that is wrong, one line each; none if the job can start."""
     found = [
         f"{host} {problem}"
         for host, report in reports.items()

@@ -176,11 +176,11 @@ class _Moved:
 
     def _can_spare(self, event: Mapping[str, str]) -> bool:
         """Whether the job goes on without a task, as the supervisor decides it, too."""
-        plans = self._job.plans
+        job, plans = self._job, self._job.plans
         (task,) = (plan.task for plan in plans if plan.name == event["moved"])
         is_news = task not in self._lost
         lost = {*self._lost, task}
-        if not policy.can_spare(plans, lost, (), self._job.needed_workers):
+        if not policy.can_spare(plans, lost, (), job.needed_workers):
             return False
         self._lost = lost
         if is_news and not self.came:

@@ -34,12 +34,7 @@ _LATER_PATIENCE = 5.0
 
 
 class Driver:
-    """One job.
-
-    Args:
-        request: What it asks of Ray.
-        control: The socket to the launcher.
-    """
+    """One job."""
 
     def __init__(self, request: Request, control: socket.socket) -> None:
         self._request = request

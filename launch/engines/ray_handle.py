@@ -28,13 +28,7 @@ _MARGIN = 60.0  # More than the driver's own.
 
 
 class DriverHandle:
-    """A running driver. It ends when this process and its heirs have closed its socket.
-
-    Args:
-        request: What the job asks of Ray.
-        log_path: The file of what Ray has to say.
-        keep: Files that it holds open until it ends.
-    """
+    """A running driver. It ends when this process and its heirs have closed its socket."""
 
     def __init__(
         self, request: Request, log_path: str, keep: Sequence[int] = ()

@@ -22,11 +22,6 @@ class WorkerLostError(WorkerError):
 def result(rank: int, address: str, asked: Any) -> Any:
     """Returns what a call has returned on a worker.
 
-    Args:
-        rank: The worker's index.
-        address: Its node.
-        asked: Ray's reference to the outcome of `launch.engines.ray_rank`.
-
     Raises:
         WorkerError: If the function has failed.
         WorkerLostError: If the worker has died.

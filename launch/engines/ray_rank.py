@@ -17,11 +17,7 @@ class Rank:
         self._executable: Any = None
 
     def where(self, ports: Sequence[int]) -> dict[str, Any]:
-        """Returns the `address` of the node, a free `port`, and its `proxies`.
-
-        Args:
-            ports: Candidates.
-        """
+        """Returns the `address` of the node, a free `port`, and its `proxies`."""
         import ray
 
         return {

@@ -1,12 +1,15 @@
-"""What a job asks of Ray, and what a cluster lacks of it: pure functions."""
+"""What a job asks of Ray, what it ships, and what a cluster lacks: pure functions."""
 
+import json
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from launch.engines.engine import EngineError
+from launch.plan import Program
 
 STRICT_SPREAD, SPREAD, PACK = "STRICT_SPREAD", "SPREAD", "PACK"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -47,11 +50,7 @@ class Group:
         ]
 
     def strategy(self, nodes: Sequence[Bundle]) -> str:
-        """Returns Ray's name of how the tasks are to be placed.
-
-        Args:
-            nodes: What each node has in all.
-        """
+        """Returns Ray's name of how the tasks are to be placed."""
         if not self.apart:
             return PACK
         (bundle, *_) = self.bundles()
@@ -101,11 +100,6 @@ def groups(tasks: Sequence[str], bundle: Bundle, gpus: int) -> tuple[Group, ...]
     own, since it sends and receives what all workers do, and the workers as few nodes as
     possible. The chief and the evaluator go with the workers.
 
-    Args:
-        tasks: The names of all tasks.
-        bundle: What each of them needs.
-        gpus: The GPUs of each worker, in addition.
-
     >>> for group in groups(["chief", "ps:0", "ps:1", "worker:0"], {"CPU": 1}, 1):
     ...     print(group.tasks, group.bundles(), group.apart)
     ('ps:0', 'ps:1') [{'CPU': 1}, {'CPU': 1}] True
@@ -121,12 +115,6 @@ def without(
     tasks: Sequence[str], min_workers: int | None, bundle: Bundle, gpus: int
 ) -> tuple[list[str], tuple[Group, ...]]:
     """Returns the tasks that a job needs, and the workers that may come later.
-
-    Args:
-        tasks: The names of all tasks.
-        min_workers: How many workers are enough; None for all.
-        bundle: What each of them needs.
-        gpus: The GPUs of each worker, in addition.
 
     >>> needed, later = without(["ps:0", "worker:0", "worker:1"], 1, {"CPU": 1}, 0)
     >>> needed, [group.tasks for group in later]
@@ -144,11 +132,6 @@ def missing(
     asked: Sequence[Group], nodes: Sequence[Bundle], free: Mapping[str, float]
 ) -> str:
     """Returns which of what a job asks for a cluster does not have.
-
-    Args:
-        asked: What the job asks for.
-        nodes: What each node has in all.
-        free: What is free now, on all nodes together.
 
     >>> missing(groups(["worker:0", "worker:1"], {"CPU": 1}, 1), [{"CPU": 8}], {"CPU": 8})
     'it needs 2 GPU, and the cluster has 0'
@@ -229,3 +212,59 @@ def memory(text: str) -> int:
 
 def _fits(bundle: Bundle, node: Bundle) -> bool:
     return all(node.get(name, 0) >= need for name, need in bundle.items())
+
+
+def runtime_env(
+    text: str | None, work_dir: str | None, ours: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the runtime_env of a job, which ships the current directory.
+
+    Args:
+        text: The user's, as a JSON object or the name of a file with one.
+        work_dir: A directory that the nodes have; then nothing is shipped.
+        ours: Directories that the job writes here.
+
+    Raises:
+        EngineError: If the user's is none, or does not fit the directory.
+    """
+    given = {} if text is None else _parse(text)
+    if work_dir is not None and "working_dir" in given:
+        raise EngineError(
+            "--work_dir is a directory that the nodes have, and working_dir of "
+            "--runtime_env one that is shipped: give one of them"
+        )
+    if work_dir is not None or "working_dir" in given:
+        return given
+    # What the job writes there is of no use to it, and changes while it is shipped.
+    inside = [os.path.relpath(each) for each in ours]
+    excluded = [f"/{each}" for each in inside if not each.startswith("..")]
+    excludes = [*given.get("excludes", []), *excluded]
+    return {**given, "working_dir": os.getcwd(), "excludes": excludes}
+
+
+def as_shipped(program: Program) -> Program:
+    """Returns the program as it is found in the directory that is shipped."""
+    if not os.path.isabs(program.script):
+        return program
+    path = os.path.relpath(program.script)
+    return program if path.startswith("..") else replace(program, script=path)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    value, content = None, text
+    try:
+        if not text.lstrip().startswith("{"):
+            with open(text, encoding="utf-8") as file:
+                content = file.read()
+        value = json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise EngineError(
+            f"--runtime_env={text!r}: {error}; write a JSON object, or the name of a "
+            "file with one"
+        ) from None
+    if not isinstance(value, dict) or not isinstance(value.get("excludes", []), list):
+        raise EngineError(
+            'a runtime_env is a JSON object, such as {"pip": ["rich"]}, and excludes in '
+            f"it a list; received --runtime_env={text!r}"
+        )
+    return value

@@ -70,10 +70,6 @@ class Shell:
     def read(self, key: int, timeout: float) -> dict[int, bytes]:
         """Waits for output; not to be called again before it returns.
 
-        Args:
-            key: The line.
-            timeout: Seconds to wait at most.
-
         Returns:
             What the line has written to its files 1 and 2, which still are open.
         """

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +17,14 @@ from pathlib import Path
 from types import FrameType
 
 from launch import foreground
-from launch.engines import slurm_client, slurm_script
+from launch.engines import background, slurm_client, slurm_script
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.record import Record, RecordError, load
 from launch.engines.slurm_allocation import Node, Warnings
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch
 from launch.engines.ssh import logs as logs_here
+from launch.engines.tail import Tail
 from launch.job import Job
 from launch.loopback import make_log_dir
 
@@ -35,8 +35,6 @@ _REFUSAL_TIMEOUT = 10.0
 _CANCEL_TIMEOUT = 180.0
 _SILENCE_TIMEOUT = 600.0
 _FILE_TIMEOUT = 5.0
-# Ends the job when the command is gone, even if it was killed.
-_GUARD = 'read -r line || exec scancel "$0"'
 
 
 def render(job: Batch) -> str:
@@ -46,27 +44,16 @@ def render(job: Batch) -> str:
 
 def run(job: Batch, record: Record) -> int:
     """Submits a job, shows its output, and returns its exit status."""
-    signals: list[int] = []
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        signals.append(signum)
-
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, note)
-    with _nothing_left_if_refused(record):
+    signals = background.noted_signals()
+    with _nothing_left_if_refused(record), contextlib.ExitStack() as stack:
         record = _submit(job, record)
         tell(
             f"this is job {record.name}, and for Slurm {record.job_id}; from another "
             f"shell: python -m launch.jobs status {record.name}"
         )
-        guard = subprocess.Popen(
-            ["sh", "-c", _GUARD, record.job_id],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        stack.enter_context(background.guarded(["scancel", record.job_id]))
         _refuse_hopeless(job, record)
+        guard = stack.pop_all()
 
     def watch(now: SlurmJob | None) -> None:
         if signals:
@@ -81,9 +68,9 @@ def run(job: Batch, record: Record) -> int:
             tell(f"job {record.job_id} waits: {now.reason or 'Slurm has not said why'}")
 
     told = [""]
-    for line in _follow(record, watch):
-        print(line, flush=True)
-    guard.communicate(b"\n")
+    with guard:
+        for line in _follow(record, watch):
+            print(line, flush=True)
     code = status(record).code
     return 1 if code is None else code
 
@@ -244,7 +231,7 @@ def follow(record: Record) -> Iterator[str]:
 
 def _follow(record: Record, watch: Callable[[SlurmJob | None], None]) -> Iterator[str]:
     path = Path(record.log_dir, OUTPUT)
-    position, rest = 0, ""
+    tail = Tail(str(path))
     now: SlurmJob | None = SlurmJob("PENDING")
     asked, is_over, last = 0.0, False, 0.0
     heard = time.monotonic()
@@ -262,16 +249,11 @@ def _follow(record: Record, watch: Callable[[SlurmJob | None], None]) -> Iterato
             if not (now and now.is_active):
                 # The last lines may take a while to arrive through a file server.
                 is_over, last = True, asked + _FILE_TIMEOUT * (not path.exists())
-        with contextlib.suppress(FileNotFoundError), path.open(errors="replace") as log:
-            log.seek(position)
-            *lines, rest = (rest + log.read()).split("\n")
-            position = log.tell()
-            yield from lines
+        yield from tail.lines()
         if is_over and time.monotonic() >= last:
             break
         time.sleep(_TURN)
-    if rest:
-        yield rest
+    yield from tail.rest()
 
 
 def logs(record: Record, task: str) -> Iterator[str]:

@@ -88,11 +88,6 @@ def with_room(
 
     An allocation that says nothing of tasks, or has room for fewer, is used as it is.
 
-    Args:
-        counts: How many tasks of each job were asked for.
-        min_workers: How many workers are enough.
-        environ: The environment of the batch script.
-
     >>> four = {"ps": 1, "worker": 4, "chief": 1}
     >>> with_room(four, 1, {"SLURM_NTASKS": "4"})["worker"]
     2

@@ -1,4 +1,7 @@
-"""Slurm's own commands: sbatch, scontrol and scancel."""
+"""Slurm's own commands: sbatch, scontrol and scancel.
+
+Every function raises `EngineError` if Slurm refuses, or its controller does not answer.
+"""
 
 import re
 import subprocess
@@ -45,11 +48,7 @@ class SlurmJob:
 
 
 def submit(script: str) -> str:
-    """Submits a batch script, and returns the job's id.
-
-    Raises:
-        EngineError: If Slurm refuses it.
-    """
+    """Submits a batch script, and returns the job's id."""
     answer = _run(["sbatch", "--parsable"], script)
     if answer.returncode:
         there = partitions()
@@ -61,11 +60,7 @@ def submit(script: str) -> str:
 
 
 def look(job_id: str) -> SlurmJob | None:
-    """Returns how a job stands; None if the controller has forgotten it.
-
-    Raises:
-        EngineError: If the controller does not answer.
-    """
+    """Returns how a job stands; None if the controller has forgotten it."""
     answer = _run(["scontrol", "show", "job", "-o", job_id])
     if answer.returncode:
         if "Invalid job id" in answer.stderr:
@@ -81,9 +76,6 @@ def parse(line: str) -> SlurmJob:
 
     >>> parse("JobId=7 JobName=x JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0")
     SlurmJob(state='FAILED', reason='NonZeroExitCode', code=3)
-
-    Raises:
-        EngineError: If it says nothing of a job's state.
     """
     # The first of each name: a job's command, which comes later, may contain anything.
     state = re.search(r" JobState=(\w+)", line)
@@ -99,11 +91,7 @@ def parse(line: str) -> SlurmJob:
 
 
 def cancel(job_id: str) -> None:
-    """Cancels a job; one that has ended stays as it is.
-
-    Raises:
-        EngineError: If the user may not, or the controller does not answer.
-    """
+    """Cancels a job; one that has ended stays as it is."""
     answer = _run(["scancel", job_id])
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise EngineError(f"job {job_id} cannot be cancelled: {_words(answer)}")
@@ -122,11 +110,7 @@ def partitions() -> str:
 
 
 def hostnames(nodes: str) -> list[str]:
-    """Returns the nodes of a list such as n[2,9-10], in Slurm's order.
-
-    Raises:
-        EngineError: If Slurm cannot read it.
-    """
+    """Returns the nodes of a list such as n[2,9-10], in Slurm's order."""
     answer = _run(["scontrol", "show", "hostnames", nodes])
     if answer.returncode:
         raise EngineError(f"Slurm cannot read the nodes {nodes!r}: {_words(answer)}")

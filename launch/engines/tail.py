@@ -5,12 +5,7 @@ from collections.abc import Iterator, Mapping
 
 
 class Tail:
-    """The lines of a file as it grows; none as long as there is no file.
-
-    Args:
-        path: The file.
-        prefix: What to put before each line.
-    """
+    """The lines of a file as it grows; none as long as there is no file."""
 
     def __init__(self, path: str, prefix: str = "") -> None:
         self._path = path
@@ -37,10 +32,6 @@ class Tail:
 
 
 def of_tasks(logs: Mapping[str, str]) -> list[Tail]:
-    """Returns the logs of tasks, each line after its task, as the launcher shows them.
-
-    Args:
-        logs: The log file of each task, by its name.
-    """
+    """Returns the logs of tasks, each line after its task, as the launcher shows them."""
     width = max(map(len, logs), default=0) + 2
     return [Tail(log, f"[{name}]".ljust(width) + " ") for name, log in logs.items()]

@@ -6,7 +6,7 @@ fast and slow machines.
 
 import json
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -202,25 +202,22 @@ def draw(
         )
     # Only this method gives the same numbers in every version of Python.
     number = random.Random(seed).random
+    drawn = [_draw(number, tasks, steps, kinds) for _ in range(count)]
+    return Schedule(tuple(sorted(drawn, key=lambda fault: fault.step)), seed)
 
+
+def _draw(
+    number: Callable[[], float], tasks: Sequence[str], steps: int, kinds: Sequence[str]
+) -> Fault:
     def choose(choices: Sequence[str]) -> str:
         return choices[int(number() * len(choices))]
 
     def between(least: float, most: float) -> float:
         return round(least + number() * (most - least), 3)
 
-    def draw_one() -> Fault:
-        kind, task = choose(kinds), choose(tasks)
-        step, wait = int(number() * 0.9 * steps), between(0, _LONGEST_WAIT)
-        seconds, amount = between(*_LASTS), between(*_AMOUNTS.get(kind, (0, 0)))
-        return Fault(
-            kind,
-            "chief" if kind in CHECKPOINT_KINDS else task,
-            step,
-            wait,
-            0.0 if kind in LETHAL_KINDS else seconds,
-            amount,
-        )
-
-    faults = sorted((draw_one() for _ in range(count)), key=lambda fault: fault.step)
-    return Schedule(tuple(faults), seed)
+    kind, task = choose(kinds), choose(tasks)
+    step, wait = int(number() * 0.9 * steps), between(0, _LONGEST_WAIT)
+    seconds, amount = between(*_LASTS), between(*_AMOUNTS.get(kind, (0, 0)))
+    task = "chief" if kind in CHECKPOINT_KINDS else task
+    seconds = 0.0 if kind in LETHAL_KINDS else seconds
+    return Fault(kind, task, step, wait, seconds, amount)

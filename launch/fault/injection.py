@@ -21,7 +21,7 @@ from launch.fault.faults import (
 )
 from launch.job import Job
 from launch.network.links import Link, Links
-from launch.supervise import listeners
+from launch.remote import host
 from tf_config.contract import TF_CONFIG
 
 Tasks = dict[str, psutil.Process]
@@ -70,16 +70,7 @@ def tasks_of(job: Job, supervisor: int) -> Tasks:
 
 
 class Injector:
-    """Injects the faults of a schedule; call `tick` regularly.
-
-    Args:
-        job: The running job.
-        supervisor: The process id of its supervisor.
-        schedule: What to inject.
-        progress_path: The file to which the script reports.
-        checkpoint_dir: The script's, for faults of checkpoints.
-        links: The network of the tasks, for faults of links.
-    """
+    """Injects the faults of a schedule; call `tick` regularly."""
 
     def __init__(
         self,
@@ -181,9 +172,7 @@ class Injector:
             return True
         [plan] = [plan for plan in self._job.plans if plan.name == name]
         process = tasks[name]
-        listens = not plan.is_server or listeners.process_listens(
-            process.pid, plan.port
-        )
+        listens = not plan.is_server or host.listens(process.pid, plan.port)
         # psutil compares creation times too, so a reused process id is a new process.
         return process != each.victim and listens
 

@@ -17,12 +17,7 @@ _PID = re.compile(r"\bpid=(\d+)")
 
 
 class Sampler:
-    """Reads counters in a thread while the context is active.
-
-    Args:
-        read: Returns the counters by their names.
-        interval: Seconds between two readings.
-    """
+    """Reads counters in a thread while the context is active."""
 
     def __init__(self, read: Read, interval: float) -> None:
         self._read = read
@@ -105,9 +100,6 @@ def bytes_of(pids: Mapping[str, int]) -> Read:
 
     The counters are the kernel's own, of connections that are open, as `ss` of iproute2
     shows them. Without it, nothing is counted.
-
-    Args:
-        pids: The processes by their names.
     """
 
     def read() -> Mapping[str, float]:
@@ -131,10 +123,6 @@ def bytes_in(lines: Sequence[str], pids: Mapping[str, int]) -> dict[str, float]:
     >>> line = 'users:(("python",pid=9,fd=3)) cubic bytes_acked:7 bytes_received:5 rto:2'
     >>> bytes_in([line], {"ps:0": 9})
     {'sent ps:0': 7.0, 'received ps:0': 5.0}
-
-    Args:
-        lines: One end of a connection each.
-        pids: The processes by their names.
     """
     names = {str(pid): name for name, pid in pids.items()}
     found: dict[str, float] = {}

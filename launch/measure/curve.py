@@ -1,10 +1,7 @@
-"""The speedup curve as a table and as a picture."""
+"""The speedup curve as a table."""
 
-import io
-import os
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import rich.box
 import rich.table
@@ -74,49 +71,3 @@ def speedup_of(measured: Speedup, policy: str, workers: int) -> float | None:
         if run.repeat in smallest
     ]
     return statistics.median(ratios) if ratios else None
-
-
-def plot(measured: Speedup, path: str | os.PathLike[str]) -> None:
-    """Draws the steps per second against the number of workers, a line per policy.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for policy in measured.policies:
-        sizes = [each for each in measured.sizes if measured.of(policy, each)]
-        runs = [measured.of(policy, each) for each in sizes]
-        rates = [median(each, lambda run: run.steps_per_second) for each in runs]
-        [line] = axes.plot(sizes, rates, marker="o", label=policy)
-        for size, each in zip(sizes, runs, strict=True):
-            axes.plot(
-                [size] * len(each),
-                [run.steps_per_second for run in each],
-                ".",
-                color=line.get_color(),
-                alpha=0.4,
-            )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(measured.sizes, [str(each) for each in measured.sizes])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("workers")
-    axes.set_ylabel("steps per second")
-    axes.legend()
-    # Drawn in memory, so that an error leaves no truncated file.
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format="png")
-    Path(path).write_bytes(picture.getvalue())
-
-
-def check_can_plot(path: str) -> str:
-    """Returns what is wrong with a plot's file, before anything is measured; or ''."""
-    if Path(path).suffix.lower() != ".png":
-        return f"a curve is drawn as a PNG file, such as curve.png; received {path!r}"
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        return "a plot needs matplotlib: pip install matplotlib, or leave out --plot"
-    return ""

@@ -55,11 +55,7 @@ def burst_of(rate: float) -> int:
 
 
 class ShapedHosts:
-    """Hosts for the tasks of jobs.
-
-    Args:
-        hosts: The network namespaces; each has the name of a task without the colon.
-    """
+    """Hosts for the tasks of jobs."""
 
     def __init__(self, hosts: Network) -> None:
         self._hosts = hosts
@@ -113,12 +109,6 @@ def _host(task: Task) -> str:
 @contextlib.contextmanager
 def shaped_hosts(rate: str, num_ps: int, most_workers: int) -> Iterator[ShapedHosts]:
     """Creates the hosts of a chief, an evaluator, ps and workers, and removes them.
-
-    Args:
-        rate: What each host's link carries in each direction, as `bytes_per_second`
-            takes it.
-        num_ps: The number of ps.
-        most_workers: The largest number of workers of any job.
 
     Raises:
         NetworkError: If this process may not create namespaces, or has no iproute2.

@@ -34,9 +34,6 @@ class LoopbackOnly:
     The process itself is confined too. It must not bind, since it would wait for its
     own answer.
 
-    Args:
-        ports: The ports to close to other machines.
-
     Raises:
         OSError: If the system does not allow it.
     """

@@ -127,10 +127,6 @@ class Network:
 def network(names: Sequence[str], tag: str = "") -> Iterator[Network]:
     """Creates hosts, and removes them on exit, errors and signals included.
 
-    Args:
-        names: The names of the hosts.
-        tag: A letter that tells it from other networks of this process.
-
     Raises:
         NetworkError: If this process lacks the right, or a tool is missing.
     """

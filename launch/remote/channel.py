@@ -59,12 +59,7 @@ def source(program: str) -> bytes:
 
 
 def command(program: str, python: str) -> str:
-    """Returns the shell line that runs on a host what `source` returns.
-
-    Args:
-        program: One of the programs above.
-        python: The interpreter on the host.
-    """
+    """Returns the shell line that runs on a host what `source` returns."""
     read = _READ.format(size=len(source(program)), name=program)
     # Isolated: the directory where it starts, a home, may have modules of any name.
     return f"exec {shlex.quote(python)} -I -c '{read}'"

@@ -23,13 +23,7 @@ _CHUNK = 64 * 1024
 
 
 def command(python: str, address: str, task: str) -> tuple[str, ...]:
-    """Returns the command that runs a line of shell, its last argument.
-
-    Args:
-        python: The interpreter here.
-        address: The name of the pod in the network.
-        task: Its task, such as `ps:0`.
-    """
+    """Returns the command that runs a line of shell, its last argument."""
     return (python, "-m", "launch.remote.connector", address, task)
 
 
@@ -52,11 +46,7 @@ def connect(address: str, key: bytes, task: str, wish: dict[str, str]) -> socket
 
 
 def end(addresses: Sequence[tuple[str, str]]) -> None:
-    """Tells pods that their job is over; those that are gone need not know.
-
-    Args:
-        addresses: The name in the network and the task of each.
-    """
+    """Tells pods that their job is over; those that are gone need not know."""
     key = greeting.read_key()
     for address, task in addresses:
         with contextlib.suppress(OSError):

@@ -39,12 +39,6 @@ def read_key() -> bytes:
 def call(link: socket.socket, key: bytes, task: str, wish: dict[str, Any]) -> None:
     """Greets a pod, and tells it what the connection is for.
 
-    Args:
-        link: A connection to it.
-        key: The job's key.
-        task: The task that the pod should be for, such as `ps:0`.
-        wish: What it shall do, for `answer`.
-
     Raises:
         StrangerError: If somebody else has answered.
         OSError: If the connection fails.
@@ -60,11 +54,6 @@ def call(link: socket.socket, key: bytes, task: str, wish: dict[str, Any]) -> No
 
 def answer(link: socket.socket, key: bytes, task: str) -> dict[str, Any]:
     """Greets a caller, and returns what it wants.
-
-    Args:
-        link: The connection from it.
-        key: The job's key.
-        task: The task of this pod.
 
     Raises:
         StrangerError: If the caller is not the job's launcher.

@@ -29,7 +29,11 @@ def can_bind(tried: socket.socket, address: Any) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Returns whether this very process listens on the port."""
+    """Returns whether this very process listens on the port.
+
+    Connecting would not distinguish a server of ours from another program on the port.
+    """
+    # The tables of its network: it may be in a namespace of its own.
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as rows:

@@ -1,6 +1,6 @@
 """The program of a pod: waits for the launcher of its job, and runs what that asks for.
 
-    LAUNCHER_KEY_FILE=... LAUNCHER_TASK_JOB=ps JOB_COMPLETION_INDEX=0 \
+    LAUNCHER_KEY_FILE=... LAUNCHER_TASK_JOB=ps LAUNCHER_TASK_INDEX=0 \
         python -m launch.remote.listener
 
 What a task writes goes to its launcher, and to this pod's own log. It ends when the
@@ -25,11 +25,8 @@ JOB, INDEX, PATIENCE = (
     "LAUNCHER_TASK_INDEX",
     "LAUNCHER_PATIENCE",
 )
-"""The environment variables for the role, the index where Kubernetes gives none, and the
-seconds that a pod waits without a launcher."""
-
-RANK = "JOB_COMPLETION_INDEX"
-"""The variable with the index that Kubernetes gives to a pod of an indexed Job."""
+"""The environment variables for the role, the index, and the seconds that a pod waits
+without a launcher."""
 
 _TURN = 0.2  # seconds
 _PAIR_TIMEOUT = 10.0
@@ -126,13 +123,7 @@ class Session:
 
 
 class Listener:
-    """What runs in this pod.
-
-    Args:
-        task: The task that it is for.
-        key: The job's key.
-        patience: Seconds without a launcher after which it ends.
-    """
+    """What runs in this pod."""
 
     def __init__(self, task: str, key: bytes, patience: float) -> None:
         self._task, self._key, self._patience = task, key, patience
@@ -233,8 +224,7 @@ def _send(link: socket.socket, data: Any) -> None:
 
 def main() -> int:
     """Serves the task that the environment names, and returns the exit status."""
-    index = os.environ.get(RANK) or os.environ[INDEX]
-    task = f"{os.environ[JOB]}:{index}"
+    task = f"{os.environ[JOB]}:{os.environ[INDEX]}"
     patience = float(os.environ[PATIENCE])
     return Listener(task, greeting.read_key(), patience).serve()
 

@@ -1,7 +1,6 @@
 """The certificate authority of one job, whose key is in this process's memory alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from cryptography import x509
@@ -12,19 +11,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 _BEFORE = timedelta(days=1)  # The clock of a host may be behind.
 _AFTER = timedelta(days=366)
 _PEM = serialization.Encoding.PEM
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What one end of a connection shows and keeps, as PEM.
-
-    Attributes:
-        certificate: Its certificate.
-        key: Its private key.
-    """
-
-    certificate: str
-    key: str
 
 
 class Authority:
@@ -53,10 +39,6 @@ class Authority:
 
         Whatever else the request asks for is ignored.
 
-        Args:
-            request: The request, as PEM.
-            names: Whom the holder of the key may play.
-
         Raises:
             ValueError: If it is no request, or not signed with its own key.
         """
@@ -67,17 +49,6 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ValueError("the request's key is not on an elliptic curve")
         return self._certify(key, names)
-
-    def issue(self, names: Sequence[str]) -> Identity:
-        """Returns a new key and its certificate, for an end that cannot make its own.
-
-        Args:
-            names: Whom its holder may play.
-        """
-        key = ec.generate_private_key(ec.SECP256R1())
-        form = serialization.PrivateFormat.PKCS8
-        text = key.private_bytes(_PEM, form, serialization.NoEncryption())
-        return Identity(self._certify(key.public_key(), names), text.decode())
 
     def _certify(self, key: ec.EllipticCurvePublicKey, names: Sequence[str]) -> str:
         # Clients and servers show the same certificate.

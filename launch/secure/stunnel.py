@@ -23,9 +23,9 @@ debug = 5
 sslVersion = TLSv1.3
 ciphersuites = TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256
 curves = X25519
-CAfile = {authority}
-cert = {certificate}
-key = {key}
+CAfile = /dev/fd/@authority@
+cert = /dev/fd/@certificate@
+key = /dev/fd/@key@
 verifyChain = yes
 requireCert = yes
 socket = l:TCP_NODELAY=1
@@ -36,21 +36,6 @@ socket = r:TCP_KEEPINTVL=10
 socket = r:TCP_KEEPCNT=4
 TIMEOUTidle = 2000000
 """
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Where stunnel finds its files: what `launch.secure.authority` made.
-
-    Attributes:
-        authority: The certificate of the job's authority.
-        certificate: That of this end.
-        key: The private key of this end.
-    """
-
-    authority: str = "/dev/fd/@authority@"
-    certificate: str = "/dev/fd/@certificate@"
-    key: str = "/dev/fd/@key@"
 
 
 @dataclass(frozen=True)
@@ -83,7 +68,6 @@ def configuration(
     elsewhere: Iterable[Route],
     *,
     has_ipv6: bool = False,
-    paths: Paths = Paths(),
 ) -> str:
     """Returns the configuration of the stunnel on one host.
 
@@ -92,12 +76,11 @@ def configuration(
         here: The tasks of this host.
         elsewhere: All other tasks.
         has_ipv6: Whether this host has IPv6; it then listens there, too.
-        paths: Where its files are.
     """
     accept = f":::{port}" if has_ipv6 else f"0.0.0.0:{port}"
     # Who names no task reaches nothing: the port 0 is nobody's.
     parts = [
-        _COMMON.format(**vars(paths)),
+        _COMMON,
         f"[tls]\naccept = {accept}\nconnect = 127.0.0.1:0\n",
     ]
     parts += [

@@ -79,16 +79,7 @@ def tunnels(
     python: str,
     env: Mapping[str, str],
 ) -> tuple[Tunnel, ...]:
-    """Plans the tunnels of a job; none if one host has all tasks.
-
-    Args:
-        cluster: The tasks, each at 127.0.0.1 with a port of its own.
-        where: The host of each task.
-        ends: What each host has.
-        remotes: How to run something on each host.
-        python: The interpreter of the tasks.
-        env: What is added to the hosts' environment.
-    """
+    """Plans the tunnels of a job; none if one host has all tasks."""
     hosts = sorted({where[task] for task in cluster.tasks()})
     if len(hosts) == 1:
         return ()

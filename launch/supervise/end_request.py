@@ -18,10 +18,6 @@ class KillNow(BaseException):
 class EndRequest:
     """Whether somebody wants the job to end, and how.
 
-    Args:
-        control: The socket to the process that started the job.
-        loop: The supervisor's.
-
     Attributes:
         signals: The signals received, in order.
     """

@@ -27,11 +27,6 @@ class ForkServer:
 
     Call `processes.adopt_orphans` first.
 
-    Args:
-        python: The interpreter.
-        env: The environment in which it imports TensorFlow.
-        log: The file that gets its output.
-
     Attributes:
         is_ready: Whether it has imported TensorFlow.
         problem: Why it can fork nothing; '' if it can, or will.

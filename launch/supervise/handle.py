@@ -32,10 +32,6 @@ class Handle:
     A job that is not started from the main thread ends with `close`, or when this
     process closes its files: the kernel's signal would come with the thread's death.
 
-    Args:
-        job: What the supervisor starts.
-        keep: Files that the supervisor holds open until it ends.
-
     Raises:
         PlatformError: If this machine does not run Linux.
     """

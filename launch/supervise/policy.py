@@ -101,12 +101,6 @@ def to_restart(
     error of its own would fail again. Where every task runs the script, each needs all
     others, so all start again, if they can resume.
 
-    Args:
-        kind: `coordinator` or `every_task`.
-        plans: Every task of the job.
-        exits: The return code of each task that has ended, as for `judge`.
-        resumes: Whether a program that every task runs resumes from a checkpoint.
-
     Returns:
         Tasks of `plans`, in their order; none if the job is over or cannot continue.
     """
@@ -143,14 +137,7 @@ def can_spare(
     given_up: Collection[Task],
     needed_workers: int,
 ) -> bool:
-    """Decides whether the job can go on without tasks that will not come back.
-
-    Args:
-        plans: Every task of the job.
-        lost: The tasks.
-        given_up: Those that it goes on without already.
-        needed_workers: How many workers it needs.
-    """
+    """Decides whether the job can go on without tasks that will not come back."""
     workers = {plan.task for plan in plans if plan.task.job == "worker"}
     left = workers - set(lost) - set(given_up)
     return set(lost) <= workers and len(left) >= needed_workers
@@ -158,10 +145,6 @@ def can_spare(
 
 def may_come_back(code: int, exits: Mapping[Task, int]) -> bool:
     """Returns whether a lost worker is restarted while the others train on without it.
-
-    Args:
-        code: Its return code.
-        exits: Those of all tasks that have ended.
 
     >>> may_come_back(-9, {}), may_come_back(1, {}), may_come_back(LOST, {})
     (True, False, False)

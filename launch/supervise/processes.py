@@ -165,9 +165,6 @@ def kill_strays(tasks: Sequence[int]) -> None:
     """Kills what dead tasks have left behind: children that are not in `tasks`.
 
     Call `adopt_orphans` first.
-
-    Args:
-        tasks: The process ids of the running tasks.
     """
     for child in psutil.Process().children():
         if child.pid in tasks:

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
+
+import psutil
 
 from launch.job import Job
 from launch.supervise import policy
 from launch.supervise.end_request import EndRequest
 from launch.supervise.event_loop import EventLoop
-from launch.supervise.listeners import stranger_on
 from launch.supervise.policy import Verdict, describe_exit
+from launch.supervise.processes import describe
 from launch.supervise.task_process import TaskProcess
 from launch.supervise.tunnels import Tunnels
 
@@ -55,8 +58,7 @@ def await_all(
 def _are_spare(tasks: Sequence[TaskProcess], tunnels: Tunnels | None, job: Job) -> bool:
     """Whether the program needs neither these tasks nor any without a tunnel."""
     hosts = {each.remote.host for each in tunnels.missing} if tunnels else set()
-    lost = {task.plan.task for task in tasks}
-    lost |= {p.task for p in job.plans if p.remote and p.remote.host in hosts}
+    lost = {*(task.plan.task for task in tasks), *job.tasks_on(hosts)}
     return bool(lost) and policy.can_spare(job.plans, lost, (), job.needed_workers)
 
 
@@ -105,3 +107,21 @@ def _taken(task: TaskProcess) -> str:
         return ""  # The agent on that host has looked before it started the task.
     stranger = stranger_on(task.plan.port, task.pid)
     return f"; port {task.plan.port} is taken by {stranger}" if stranger else ""
+
+
+def stranger_on(port: int, pid: int) -> str | None:
+    """Describes the process other than `pid` that listens on the port; None if none."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.Error:
+        return None
+    owners = {each.pid for each in connections if _accepts(each, port)} - {pid}
+    if not owners:
+        return None
+    owner = owners.pop()
+    # Only the owner of a socket and root can see which process has it.
+    return "a process of another user" if owner is None else describe(owner)
+
+
+def _accepts(connection: Any, port: int) -> bool:
+    return connection.status == psutil.CONN_LISTEN and connection.laddr.port == port

@@ -30,15 +30,7 @@ def request_of(
     stall_timeout: float,
     closed: Sequence[int],
 ) -> dict[str, Any]:
-    """Returns what the agent is asked for a task.
-
-    Args:
-        plan: The task.
-        remote: Where it runs.
-        env: What is added to the host's own environment.
-        stall_timeout: Seconds that the task may be stopped.
-        closed: The ports that it may not open to other hosts.
-    """
+    """Returns what the agent is asked for a task."""
     return {
         "argv": plan.argv,
         "env": {k: v for k, v in env.items() if k != contract.REPORT_FD},
@@ -163,3 +155,28 @@ class RemoteProcess:
             while self._unsent and not self.is_closed:
                 self._unsent = self._unsent[os.write(self._input, self._unsent) :]
         self._is_sending = False
+
+
+class Heartbeat:
+    """Sends signs of life, from the main thread.
+
+    It uses a timer of the kernel's, not the event loop: the supervisor may hang in a
+    write to a stopped terminal, and the tasks must survive that.
+    """
+
+    def __init__(self) -> None:
+        self._processes: list[RemoteProcess] = []
+        self._is_beating = False
+
+    def add(self, process: RemoteProcess) -> None:
+        """Sends signs of life to a process until it is closed."""
+        if not self._is_beating:
+            self._is_beating = True
+            signal.signal(signal.SIGALRM, lambda *_: self._beat())
+            signal.setitimer(signal.ITIMER_REAL, HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL)
+        self._processes.append(process)
+
+    def _beat(self) -> None:
+        self._processes = [each for each in self._processes if not each.is_closed]
+        for process in self._processes:
+            process.beat()

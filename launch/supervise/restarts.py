@@ -25,15 +25,7 @@ _RECONNECT_INTERVAL = 15.0
 
 
 class Restarts:
-    """The recoveries of one job.
-
-    Args:
-        job: Says how many restarts are allowed.
-        tasks: What to restart.
-        loop: Waits between the steps of a recovery.
-        end_request: Ends a recovery early.
-        console: Where notices go.
-    """
+    """The recoveries of one job."""
 
     def __init__(
         self,
@@ -105,18 +97,28 @@ class Restarts:
                 return None
             why = f"{lost} cannot be reached any more: its tasks move to other hosts"
             return Verdict(policy.exit_status(policy.LOST), why, lost)
-        if delay is None and (worker := self._worst(again)):
+        if delay is None:
+            return self._too_many(again, cause)
+        return self._restart(again, cause, delay)
+
+    def _too_many(self, again: tuple[Task, ...], cause: str) -> Verdict | None:
+        """Gives a worker up in place of a restart, or the whole job."""
+        if worker := self._worst(again):
             # One at a time: its restarts count no more, and may be enough for the rest.
             self._give_up([worker], f"{cause}; not restarting it (--max_restarts)")
             return None
-        if delay is None:
-            code, *_ = exits.values()
-            return Verdict(
-                policy.exit_status(code) or 1,
-                f"{cause}; not restarting, since the job has recovered "
-                f"{job.max_restarts} times within {job.restart_window:g} s "
-                f"(--max_restarts, --restart_window){self.shortage(again)}",
-            )
+        job, (code, *_) = self._job, self._tasks.exits.values()
+        return Verdict(
+            policy.exit_status(code) or 1,
+            f"{cause}; not restarting, since the job has recovered "
+            f"{job.max_restarts} times within {job.restart_window:g} s "
+            f"(--max_restarts, --restart_window){self.shortage(again)}",
+        )
+
+    def _restart(
+        self, again: tuple[Task, ...], cause: str, delay: float
+    ) -> Verdict | None:
+        now = time.monotonic()
         self.recoveries.append(Recovery(cause, again, now, set(again)))
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{cause}: restarting {names(again)}{wait}")
@@ -127,7 +129,8 @@ class Restarts:
         self._loop.wait(lambda: bool(self._end_request), delay)
         if self._end_request:
             return None
-        return self._tasks.start([plan for plan in job.plans if plan.task in again])
+        plans = self._job.plans
+        return self._tasks.start([plan for plan in plans if plan.task in again])
 
     def _can_spare(self, lost: Collection[Task]) -> bool:
         job = self._job

@@ -26,14 +26,6 @@ _DRAIN_TIMEOUT = 1.0
 class RunningTasks:
     """The newest process of each task that was started.
 
-    Args:
-        job: What to start.
-        loop: Waits for output, reports and exits.
-        output: Shows the tasks' lines.
-        use: Learns from the tasks' lines whether they train.
-        starter: Starts their processes.
-        tunnels: Connect them; they end after the last task.
-
     Attributes:
         exits: The return code of each task that has ended and was not restarted, in
             order of time; the negative signal number if it was killed.

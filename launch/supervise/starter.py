@@ -5,29 +5,88 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from launch import forking
 from launch.job import Job
 from launch.plan import TaskPlan
+from launch.remote import host
 from launch.supervise import processes
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.fork_server import ForkServer
-from launch.supervise.heartbeat import Heartbeat
-from launch.supervise.remote_process import RemoteProcess, request_of
-from launch.supervise.started import LocalProcess, Started
+from launch.supervise.processes import Exit
+from launch.supervise.remote_process import Heartbeat, RemoteProcess, request_of
 from tf_config import contract
+from tf_config.contract import Report
 
 _LOG_NAME = "fork-server.log"
 
 
-class Starter:
-    """Starts the processes of a job's tasks.
+class Started(Protocol):
+    """A process that a `Starter` has started: a child of the supervisor stands for it."""
 
-    Args:
-        job: Says which tasks there are, and whether they may be forked.
-        loop: Waits for the fork server.
-        heartbeat: Keeps tasks on other hosts alive.
-    """
+    @property
+    def pid(self) -> int:
+        """The process id of the child."""
+        ...
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the task."""
+        ...
+
+    def let_go(self) -> None:
+        """Ends the child, whether or not the task has ended with it."""
+        ...
+
+    def listens(self, port: int) -> bool:
+        """Returns whether the task accepts connections on the port."""
+        ...
+
+    def hear(self, line: str) -> Report | str | None:
+        """Takes a line of the reports; returns a report, or text that is for the log."""
+        ...
+
+    def exit(self, exit: Exit) -> Exit:
+        """Returns how the task ended, given how the child did."""
+        ...
+
+    def close(self) -> None:
+        """Closes its files; the child has ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalProcess:
+    """A task that is a child of the supervisor."""
+
+    pid: int
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the task."""
+        os.kill(self.pid, signum)
+
+    def let_go(self) -> None:
+        """Does nothing: a process that SIGKILL has not ended cannot be ended."""
+
+    def listens(self, port: int) -> bool:
+        """Returns whether the task accepts connections on the port."""
+        return host.listens(self.pid, port)
+
+    def hear(self, line: str) -> Report | str | None:
+        """Takes a line of the reports."""
+        return Report.from_line(line)
+
+    def exit(self, exit: Exit) -> Exit:
+        """Returns how the task ended."""
+        return exit
+
+    def close(self) -> None:
+        """Does nothing: it has no files."""
+
+
+class Starter:
+    """Starts the processes of a job's tasks."""
 
     def __init__(self, job: Job, loop: EventLoop, heartbeat: Heartbeat) -> None:
         self._job = job
@@ -53,11 +112,11 @@ class Starter:
             return
         self._has_begun = True
         plans = [plan for plan in self._job.plans if plan.remote is None]
-        if not forking.is_wanted(self._job.fork_server, plans):
-            return
+        if not plans or self._job.fork_server == forking.OFF:
+            return  # Nobody has to read the script.
         self._environment = forking.environment(plans, os.environ)
-        forked = [plan for plan in plans if not self._why_not(plan, os.environ)]
-        if not forked:
+        forkable = [plan for plan in plans if not self._why_not(plan, os.environ)]
+        if not forking.is_wanted(self._job.fork_server, forkable):
             return
         try:
             with open(self._log_path, "wb") as log:

@@ -15,11 +15,6 @@ class StoppedTasks:
 
     A stopped process keeps its port and its connections, so the others wait for it
     without an error. Set a longer timeout to stop a task in a debugger.
-
-    Args:
-        timeout: How long a task may be stopped, in seconds.
-        tasks: The tasks to look at.
-        console: Where notices go.
     """
 
     def __init__(self, timeout: float, tasks: RunningTasks, console: Console) -> None:

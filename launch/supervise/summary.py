@@ -31,14 +31,7 @@ class Phases:
 
 
 def row(plan: TaskPlan, log: str, task: TaskProcess | None, note: str = "") -> Row:
-    """Returns the row of a task.
-
-    Args:
-        plan: The task's plan.
-        log: Its log file.
-        task: Its last process; None if it was never started.
-        note: One more word on how it ended, or ''.
-    """
+    """Returns the row of a task."""
     # A job that fails during startup never starts its other tasks.
     if task is None:
         return Row(plan.name, "not started", "-", 0.0, 0.0, "-")

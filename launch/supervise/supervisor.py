@@ -26,10 +26,10 @@ from launch.supervise.cluster_use import ClusterUse
 from launch.supervise.cluster_watch import ClusterWatch
 from launch.supervise.end_request import EndRequest, KillNow
 from launch.supervise.event_loop import EventLoop
-from launch.supervise.heartbeat import Heartbeat
 from launch.supervise.output import Output
 from launch.supervise.policy import Verdict
 from launch.supervise.recovery import names
+from launch.supervise.remote_process import Heartbeat
 from launch.supervise.restarts import Restarts
 from launch.supervise.running_tasks import RunningTasks
 from launch.supervise.starter import Starter
@@ -40,14 +40,7 @@ from tf_config import Task
 
 
 class Supervisor:
-    """Runs one job from its start to its end; see `run`.
-
-    Args:
-        job: What to start.
-        control: The socket to the process that started the job. When it closes, the
-            job ends.
-        console: Where logs and notices go.
-    """
+    """Runs one job from its start to its end; see `run`."""
 
     def __init__(self, job: Job, control: socket.socket, console: Console) -> None:
         self._job = job
@@ -92,9 +85,8 @@ class Supervisor:
         self._kill_rest()
         # After `KillNow`, the phases that were not reached count as 0 s.
         marks += [time.monotonic()] * (4 - len(marks))
-        self._summarize(
-            verdict, Phases(*(after - before for before, after in pairwise(marks)))
-        )
+        seconds = [after - before for before, after in pairwise(marks)]
+        self._summarize(verdict, Phases(*seconds))
         return verdict.status
 
     # Starting.
@@ -203,15 +195,13 @@ class Supervisor:
     def _await_closing(self, verdict: Verdict) -> Verdict:
         """Gives every ps that runs the script of a successful job time to end."""
         if verdict.status == 0:
-            self._loop.wait(
-                lambda: (
-                    not policy.closing(self._job.plans, self._tasks.exits)
-                    or bool(self._end_request)
-                ),
-                self._job.grace_period,
-            )
+            self._loop.wait(self._is_closed, self._job.grace_period)
         # A ps may fail while it ends.
         return self._judge() or verdict
+
+    def _is_closed(self) -> bool:
+        closing = policy.closing(self._job.plans, self._tasks.exits)
+        return not closing or bool(self._end_request)
 
     def _judge(self) -> Verdict | None:
         exits, given_up = self._tasks.exits, self._restarts.given_up
@@ -286,18 +276,13 @@ class Supervisor:
         if survivors:
             self._console.notice(f"could not kill {', '.join(survivors)}")
         self._tasks.close()
-        self._output.close()
 
     def _summarize(self, verdict: Verdict, phases: Phases) -> None:
-        rows = [
-            row(
-                plan,
-                self._job.log_path(plan),
-                self._tasks.get(plan.task),
-                self._use.note(plan.task, verdict.status),
-            )
-            for plan in self._job.plans
-        ]
+        rows = []
+        for plan in self._job.plans:
+            log, task = self._job.log_path(plan), self._tasks.get(plan.task)
+            note = self._use.note(plan.task, verdict.status)
+            rows.append(row(plan, log, task, note))
         self._console.notice(summarize(rows, phases))
         if conclusion := self._use.conclusion(verdict.status):
             self._console.notice(conclusion)

@@ -15,10 +15,9 @@ from launch.remote import channel
 from launch.secure.tunnel import Tunnel
 from launch.supervise import policy
 from launch.supervise.event_loop import EventLoop
-from launch.supervise.heartbeat import Heartbeat
 from launch.supervise.policy import Verdict
 from launch.supervise.processes import Exit
-from launch.supervise.remote_process import LEASE, RemoteProcess
+from launch.supervise.remote_process import LEASE, Heartbeat, RemoteProcess
 
 if TYPE_CHECKING:
     from launch.secure.authority import Authority
@@ -99,12 +98,6 @@ class _Running:
 
 class Tunnels:
     """The tunnels of one job, from the first task's start to the last one's end.
-
-    Args:
-        job: What to start, and how often.
-        loop: Waits for the agents.
-        console: Where notices go.
-        heartbeat: Keeps the agents alive.
 
     Attributes:
         failure: Why the job must end; None if it can go on.
@@ -243,8 +236,8 @@ class Tunnels:
         self._console.notice(f"{tunnel.name} {how}: starting it again{wait}")
 
     def _is_spare(self, tunnel: Tunnel) -> bool:
-        job, host = self._job, tunnel.remote.host
-        there = [p.task for p in job.plans if p.remote and p.remote.host == host]
+        job = self._job
+        there = job.tasks_on([tunnel.remote.host])
         return policy.can_spare(job.plans, there, (), job.needed_workers)
 
     def _close(self, running: _Running) -> None:

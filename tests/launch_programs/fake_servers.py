@@ -9,7 +9,7 @@ from concurrent import futures
 
 import grpc
 
-from launch.diagnose.messages import pb
+from launch.diagnose.peer import pb
 
 
 @contextlib.contextmanager

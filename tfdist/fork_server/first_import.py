@@ -4,8 +4,7 @@
     import keras
 
 In a forked process this would do nothing, in silence, so the import is refused. The
-launcher spawns a task whose source shows that it does this, so that few programs get here;
-see `launch/too_late.py`.
+launcher spawns a task whose source shows that it does this, so that few programs get here.
 """
 
 import copy

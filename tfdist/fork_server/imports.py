@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from tf_config import contract
-from tfdist.fork_server.deferral import deferring
 
 # Nothing here may use TensorFlow's runtime: its threads would be missing after a fork.
 _MODULES = (
@@ -33,9 +32,8 @@ class Imports:
         before = dict(os.environ)
         builtin = set(sys.modules)
         gc.disable()  # Nothing that an import makes is garbage.
-        with deferring():
-            for name in _MODULES:
-                importlib.import_module(name)
+        for name in _MODULES:
+            importlib.import_module(name)
         gc.enable()
         # A collection would touch, and so copy, the pages that all processes share.
         gc.collect()

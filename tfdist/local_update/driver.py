@@ -13,13 +13,13 @@ from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.liveness import supervision
 from tfdist.local_update import rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
-from tfdist.local_update.door import Door
-from tfdist.local_update.entry import Entry, State
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.record import Record
 from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin_listener import RejoinListener
+from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
 from tfdist.local_update.workers import Workers
@@ -49,8 +49,8 @@ class LocalUpdateDriver(DefaultDriver):
         workers: The workers.
         mix_of: Returns what mixes a model.
         is_mean: Whether all workers have the same model after a mix.
-        door: Where workers that were lost ask this one to come back.
-        entry: By which this worker comes back itself, if it was started again.
+        rejoin_listener: Where workers that were lost ask this one to come back.
+        rejoining: By which this worker comes back itself, if it was started again.
         settings: How models are mixed, by the names of arguments.
     """
 
@@ -61,8 +61,8 @@ class LocalUpdateDriver(DefaultDriver):
         workers: Workers,
         mix_of: Callable[[Any], Mix],
         is_mean: bool,
-        door: Callable[[Callable[[Request], str]], Door],
-        entry: Entry | None,
+        rejoin_listener: Callable[[Callable[[Request], str]], RejoinListener],
+        rejoining: Rejoining | None,
         settings: Mapping[str, Any],
     ) -> None:
         super().__init__(strategy)
@@ -71,8 +71,10 @@ class LocalUpdateDriver(DefaultDriver):
         self._make_mix = mix_of
         self._is_mean = is_mean
         words = self._words = ", ".join(f"{k}={v!r}" for k, v in settings.items())
-        self._door = door(lambda r: rejoin.refusal(r, self._fits, words))
-        self._entry = entry
+        self._rejoin_listener = rejoin_listener(
+            lambda r: rejoin.refusal(r, self._fits, words)
+        )
+        self._rejoining = rejoining
         self._settings = settings
         self._fits = 0
         # Where the others are, from when this worker comes back until it has caught up.
@@ -160,16 +162,16 @@ class LocalUpdateDriver(DefaultDriver):
             self._exchange.leave()
             raise
         finally:
-            self._exchange.door = None
+            self._exchange.rejoin_listener = None
             self._logs, self._shares = outer_logs, outer_shares
 
     def _come_back(self, arguments: dict[str, Any]) -> State | None:
         """Waits until the others have let this worker in, if it was started again."""
-        entry, self._entry = self._entry, None
-        if entry is None:
+        rejoining, self._rejoining = self._rejoining, None
+        if rejoining is None:
             return None
         check_data(arguments.get("x"))
-        state = entry.enter(self._fits, self._words)
+        state = rejoining.enter(self._fits, self._words)
         self._ahead = FitPlace.of(state[0])
         return state
 
@@ -183,7 +185,7 @@ class LocalUpdateDriver(DefaultDriver):
         # A callback that calls `fit` on another model has its own steps to count.
         if len(self._calls) == 1:
             mix.hand_over = lambda uncounted: self._hand_over(model, record, uncounted)
-            self._exchange.door = self._door
+            self._exchange.rejoin_listener = self._rejoin_listener
 
     def _hand_over(self, model: Any, record: Record, uncounted: int) -> None:
         assert self._logs is not None

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.local_update.door import Door
 from tfdist.local_update.in_turn import in_turn
 from tfdist.local_update.members import Members
 from tfdist.local_update.message import Call, bytes_of
-from tfdist.local_update.post import NO_BYTES, Post
+from tfdist.local_update.messenger import NO_BYTES, Messenger
 from tfdist.local_update.reads import Range
 from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.transport import Transport
 from tfdist.local_update.wire import Coder, Wire
 
 _ALL: Range = (0, -1)
 
 
-class Exchange(Post):
+class Exchange(Messenger):
     """This worker's part in exchanges between workers.
 
     All workers call the same methods in the same order: each waits for the one before it,
@@ -35,7 +35,8 @@ class Exchange(Post):
         timeout: How long a worker may be silent, in seconds. For the log alone.
 
     Attributes:
-        door: Where workers that were lost ask to come back, while they may; or None.
+        rejoin_listener: Where workers that were lost ask to come back, while they may; or
+            None.
         admitted: Whom this worker, which leads, has taken in, and not told so yet.
     """
 
@@ -50,7 +51,7 @@ class Exchange(Post):
         # What was known halfway through each of the last means, when all have heard all.
         self._heard = tuple(members.versions)
         self._versions = [self._heard]
-        self.door: Door | None = None
+        self.rejoin_listener: RejoinListener | None = None
         self.admitted: Request | None = None
         self._among = members.present  # Those in the last mean.
 
@@ -233,12 +234,12 @@ class Exchange(Post):
         The others hear of it from the message that is published next.
         """
         leads = self.members.lead == self.members.me
-        if self.door is None or not leads or self.admitted is not None:
+        if self.rejoin_listener is None or not leads or self.admitted is not None:
             return
-        request = self.door.next(self.members.versions)
+        request = self.rejoin_listener.next(self.members.versions)
         if request is None:
             return
-        if refusal := self.door.refusal(request):
+        if refusal := self.rejoin_listener.refusal(request):
             self._answer(request, {"refused": refusal}, [])
             return
         self.members.admit(request.worker)

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.local_update import rejoin
-from tfdist.local_update.entry import State
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.record import Record
 from tfdist.local_update.rejoin import RejoinError
+from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import DataPlace
 from tfdist.synchronous.fit.callbacks import resume_at
 

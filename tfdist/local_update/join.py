@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import tf_config
 from tfdist.cluster.startup import wait_for
-from tfdist.local_update.entry import Entry, is_expected
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.mailbox import Mailboxes
 from tfdist.local_update.members import Members
+from tfdist.local_update.rejoining import Rejoining, is_expected
 
 
 class Joined(NamedTuple):
@@ -17,13 +17,13 @@ class Joined(NamedTuple):
         exchange: Its part in exchanges.
         names: The name of each worker, by its index.
         mailboxes: Its mailbox, with the server that has it, and those of the others.
-        entry: By which it takes part in what the others do already; None at the start.
+        rejoining: By which it takes part in what the others do already; None at the start.
     """
 
     exchange: Exchange
     names: list[str]
     mailboxes: Mailboxes
-    entry: Entry | None
+    rejoining: Rejoining | None
 
 
 def addresses(config: tf_config.TFConfig) -> dict[tf_config.Task, str]:
@@ -72,8 +72,8 @@ def join(
                 f"{config.task} was started again, and {who} takes nobody back: the "
                 "others go on without it. Let them end, and start the whole cluster again"
             )
-        entry = Entry(exchange, mailboxes, names)
-        return Joined(exchange, names, mailboxes, entry)
+        rejoining = Rejoining(exchange, mailboxes, names)
+        return Joined(exchange, names, mailboxes, rejoining)
     wait_for(
         {task: address for task, address in tasks.items() if task != config.task},
         startup_timeout,

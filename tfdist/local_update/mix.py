@@ -156,7 +156,7 @@ class Mix:
         """
         self.drain()
         self.hand_over = None
-        self._exchange.door = None
+        self._exchange.rejoin_listener = None
         self._end_overlap()
         for index in self._rounds.close():
             self._mix(self.fragments[index])

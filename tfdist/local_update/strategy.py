@@ -17,10 +17,10 @@ from tfdist.cluster.membership import (
 )
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
-from tfdist.local_update.door import Door
 from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
 from tfdist.local_update.mix import Mix
+from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.workers import Workers
 from tfdist.mixing import Mean, Mixing
 
@@ -139,8 +139,8 @@ class LocalUpdateStrategy(
             self._workers,
             self._mix_of,
             isinstance(self._mixing, Mean),
-            functools.partial(Door, joined.mailboxes),
-            joined.entry,
+            functools.partial(RejoinListener, joined.mailboxes),
+            joined.rejoining,
             self._settings,
         )
         status.publish(config, joined.mailboxes.server)

@@ -10,7 +10,7 @@ from tfdist.local_update.rejoin import Request
 from tfdist.local_update.transport import GoneError, SilentError, Transport
 
 
-class Door:
+class RejoinListener:
     """The requests of workers that were lost. Nobody who mixes models waits for one.
 
     Args:

@@ -28,7 +28,7 @@ class OutOfStepError(RuntimeError):
     """A worker has sent something else than what the others wait for."""
 
 
-class Post(InTurn):
+class Messenger(InTurn):
     """What a worker publishes and collects, under keys that all workers count alike.
 
     Args:

@@ -40,7 +40,7 @@ def is_expected(transport: Transport, me: int, workers: int) -> bool:
     return False
 
 
-class Entry:
+class Rejoining:
     """A worker that was started again, until it takes part.
 
     Args:
