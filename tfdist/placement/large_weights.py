@@ -61,7 +61,7 @@ def partitioner_for(
     enough = [axis for axis in axes if weight.shape[axis] >= _LEAST_INDICES * shards]
     if not enough:
         return None
-    least = LEAST_SECONDS / 2 / seconds_per_byte
+    least = int(LEAST_SECONDS / 2 / seconds_per_byte)
     return functools.partial(
         MinSizePartitioner(least, max_shards=shards), axis=enough[0]
     )
