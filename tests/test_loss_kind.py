@@ -4,6 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tfdist.synchronous.fit.decomposed import computed_from_parts
 from tfdist.synchronous.fit.indivisible import IndivisibleLossError
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.loss_kind import KindReader
@@ -105,7 +106,7 @@ def sum_over_a_sum(x, y):
     return tf.reduce_sum(x * y) / tf.reduce_sum(y)
 
 
-@case(Kind.OTHER)
+@case(Kind.LINEAR)
 def mean_and_sum(x, y):
     return tf.reduce_mean(x) + tf.reduce_sum(y)
 
@@ -115,10 +116,40 @@ def root_of_a_mean(x, y):
     return tf.sqrt(mean(x, y))
 
 
+@case(Kind.LINEAR)
+def number_of_examples_and_one(x, y):
+    return tf.shape(x)[0] + 1
+
+
+@case(Kind.LINEAR)
+def sum_times_the_number_of_examples(x, y):
+    return keras_sum(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
+
+
 @case(Kind.OTHER)
-def sum_over_those_selected(x, y):
-    chosen = tf.boolean_mask(x, y[:, 0] > 0)
-    return tf.reduce_sum(chosen) / tf.cast(tf.shape(chosen)[0], tf.float32)
+def number_of_examples_squared(x, y):
+    return tf.shape(x)[0] ** 2 + tf.shape(x)[0] * tf.shape(y)[0]
+
+
+@case(Kind.OTHER)
+def root_beside_a_mean(x, y):
+    return tf.sqrt(mean(x, y)) + mean(x, y)
+
+
+@case(Kind.OTHER)
+def masked_mean(x, y):
+    mask = tf.cast(y > 0, tf.float32)
+    return tf.reduce_sum(x * mask) / tf.reduce_sum(mask)
+
+
+@case(Kind.OTHER)
+def keras_loss_that_divides_by_sums(x, y):
+    return keras.losses.Dice()(x, y)
+
+
+@case(Kind.MIXED)
+def sum_of_those_selected(x, y):
+    return tf.reduce_sum(tf.boolean_mask(x, y[:, 0] > 0))
 
 
 @case(Kind.UNKNOWN)
@@ -262,19 +293,24 @@ def accumulated(turn, turns):
     )[1]
 
 
-@case(Kind.MEAN)
+@case(Kind.SAME)
+def accumulated_weights(x, y):
+    return accumulated(lambda total: 0.9 * total + WEIGHT[0, 0], 3)
+
+
+@case(Kind.DRAWN)
+def accumulated_noise(x, y):
+    return accumulated(lambda total: total + tf.random.normal([]), 3)
+
+
+@case(Kind.DRAWN)
+def constant_that_each_replica_draws(x, y):
+    return tf.cond(tf.random.uniform([]) < 0.5, lambda: 1.0, lambda: 0.0)
+
+
+@case(Kind.UNKNOWN)
 def accumulated_means(x, y):
     return accumulated(lambda total: 0.9 * total + 0.1 * tf.reduce_mean(x), 3)
-
-
-@case(Kind.UNKNOWN)
-def accumulated_squares(x, y):
-    return accumulated(lambda total: total**2 + tf.reduce_mean(x), 3)
-
-
-@case(Kind.UNKNOWN)
-def accumulated_as_often_as_there_are_examples(x, y):
-    return accumulated(lambda total: total + tf.reduce_mean(y), tf.shape(x)[0])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -294,7 +330,7 @@ def test_pairs_on_the_first_axis_are_refused_by_the_line_that_takes_them():
             IndivisibleLossError,
             match=r"StridedSlice.*made in .*\(anchors, positives\)",
         ):
-            KindReader().parts_of(loss)
+            raise KindReader().error_of(loss)
 
     spec = tf.TensorSpec([None, None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -307,7 +343,7 @@ def test_what_cannot_be_taken_apart_is_named_with_its_line():
             IndivisibleLossError,
             match=r"Max \(Max\), made in .*test_loss_kind.py, line",
         ):
-            KindReader().parts_of(loss)
+            raise KindReader().error_of(loss)
 
     spec = tf.TensorSpec([None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -327,7 +363,7 @@ def test_a_package_is_read_like_the_script(tmp_path):
             match=r"StridedSlice.*site-packages/package.py, line 2.*"
             r"tfdist.whole_batch\(x\)",
         ):
-            KindReader().parts_of(loss)
+            raise KindReader().error_of(loss)
 
     spec = tf.TensorSpec([None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -336,3 +372,67 @@ def test_a_package_is_read_like_the_script(tmp_path):
 @pytest.mark.parametrize("loss", [against_all_others, another_shape, shuffled])
 def test_each_part_counts_as_a_batch_of_its_own(loss):
     assert kind_of(loss, is_strict=False) is Kind.MEAN
+
+
+SHARES = {Kind.MEAN: 0.25, Kind.SUM: 1.0, Kind.SAME: 0.25}
+
+
+def of_parts(loss):
+    """Returns the part of a loss of a quarter of the rows, and its slope along a weight."""
+
+    def compute(x):
+        weight = WEIGHT[0, 0] * 2.0
+        part, leaves = computed_from_parts(
+            KindReader(),
+            loss(x, weight),
+            lambda term, kind: term * SHARES[kind],
+            lambda n: 4 * n,
+        )
+        slopes = tf.gradients(part, leaves, stop_gradients=leaves)
+        of_weight = [s for s, t in zip(slopes, leaves, strict=True) if t is weight]
+        return part, of_weight
+
+    spec = tf.TensorSpec([None, 3])
+    traced = tf.function(compute, autograph=False, input_signature=[spec])
+    return traced(tf.ones([2, 3]))
+
+
+def test_a_sum_of_terms_is_computed_again_from_the_part_of_each():
+    part, _ = of_parts(
+        lambda x, w: 0.5 * (tf.reduce_mean(x) + tf.reduce_sum(x) - 4.0) / 2.0
+    )
+    assert float(part) == 0.25 * (0.25 + 6.0 - 1.0)
+
+
+def test_a_sum_is_multiplied_with_the_number_of_all_examples():
+    """As Keras does to the mean of a loss that has a sum in it."""
+    part, _ = of_parts(
+        lambda x, w: (
+            (tf.reduce_mean(x) + tf.reduce_sum(x)) * tf.cast(tf.shape(x)[0], x.dtype)
+        )
+    )
+    assert float(part) == (0.25 + 6.0) * 8.0
+
+
+def test_a_weight_may_be_a_term_and_a_factor():
+    part, (slope,) = of_parts(
+        lambda x, w: w * (tf.reduce_mean(x) + tf.reduce_sum(x)) + w
+    )
+    assert float(part) == 2.0 * (0.25 + 6.0) + 0.5
+    assert float(slope) == 0.25 + 6.0 + 0.25
+
+
+def test_a_term_may_be_computed_from_another():
+    def slopes(x):
+        mean = 3.0 * tf.reduce_mean(x)
+        loss = (mean + tf.reduce_sum(x)) + 2.0 * mean
+        part, leaves = computed_from_parts(
+            KindReader(), loss, lambda term, _: term, lambda n: n
+        )
+        found = tf.gradients(part, leaves, stop_gradients=leaves)
+        # Those of the axis of the terms, and not of the constants in them.
+        return [each for each in found if each is not None]
+
+    spec = tf.TensorSpec([None, 3])
+    traced = tf.function(slopes, autograph=False, input_signature=[spec])
+    assert [float(each) for each in traced(tf.ones([2, 3]))] == [1.0, 1.0, 1.0]

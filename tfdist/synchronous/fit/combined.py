@@ -11,7 +11,6 @@ from tfdist.synchronous.fit.kind import (
     ADDITIVE,
     CHOICES,
     CONSTANTS,
-    LINEAR_IN_SECOND,
     PRODUCTS,
     QUOTIENTS,
     UNARY,
@@ -42,8 +41,6 @@ def combined(
         return Kind.OTHER
     if op.type in UNARY:
         return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
-    if op.type in LINEAR_IN_SECOND:
-        return kinds[1] if kinds[0] in CONSTANTS else Kind.OTHER
     if op.type == "ConcatV2":
         return _sum(pairs[:-1])
     if op.type in ADDITIVE:

@@ -1,205 +1,93 @@
-"""Decomposition of a number into the sums and means over examples it depends on."""
+"""A sum of means, sums and constants of the examples, computed again from parts of each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.exchange import exchanged
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
-from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.replica import ReplicaStep
-
-_EXCHANGED = (Kind.MEAN, Kind.SELECTED, Kind.SUM)
+from tfdist.keras.graph import inputs_of
+from tfdist.synchronous.fit.indivisible import FUNCTIONS
+from tfdist.synchronous.fit.kind import ADDITIVE, CHOICES, CONSTANTS, Kind
+from tfdist.synchronous.fit.loss_kind import KindReader
 
 
-class Decomposed:
-    """A function of sums and means over examples, evaluated for the whole batch.
-
-    A function that is linear in them is evaluated at this replica's estimates: the mean
-    of the replicas' values, weighted by their shares, is the value for the batch. A
-    nonlinear function has no such mean: the replicas first exchange the sums and means,
-    and each evaluates it at those of the whole batch.
+def computed_from_parts(
+    reader: KindReader,
+    value: tf.Tensor,
+    part_of: Callable[[tf.Tensor, Kind], Any],
+    whole_of: Callable[[tf.Tensor], Any],
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns a number of kind LINEAR, computed from a replica's part of each term.
 
     Args:
-        step: The replica's step.
-        value: A number of kind OTHER.
-        may_exchange: Whether the replicas may exchange sums and means.
+        reader: Reads the graph.
+        value: The number.
+        part_of: Returns the part of a term, given its kind.
+        whole_of: Returns the whole batch's number, given a replica's COUNT.
+
+    Returns:
+        The result, and the tensors that the number is computed from: its terms, and the
+        factors that they are multiplied with.
 
     Raises:
-        IndivisibleLossError: If the number is not such a function, or needs an exchange
-            that is not allowed.
+        IndivisibleLossError: If a function of the step adds the terms up.
     """
-
-    def __init__(
-        self, step: ReplicaStep, value: tf.Tensor, may_exchange: bool = True
-    ) -> None:
-        if step.known_kinds is not None:
-            # Without a graph there are no operations to copy.
-            raise IndivisibleLossError(
-                "the loss is neither a sum nor a mean over examples, and cannot be "
-                "taken apart with run_eagerly=True. Compile the model with "
-                f"run_eagerly=False. {remedies()}"
-            )
-        self._step = step
-        self._parts, operations = step.reader.parts_of(value)
-        self._kinds = [step.reader.kind_of(each) for each in self._parts]
-        pairs = list(zip(self._parts, self._kinds, strict=True))
-        self._have_state = [
-            kind is Kind.SUM and bool(step.states_in(part)) for part, kind in pairs
-        ]
-        self._points = [self._estimate(*each) for each in pairs]
-        self._weights = [
-            tf.ones([], _floating(part.dtype))
-            if has_state
-            else self._weight_of(part, kind)
-            for has_state, (part, kind) in zip(self._have_state, pairs, strict=True)
-        ]
-        self.value = _copy(value, operations, self._parts, self._points)
-        if not self._is_linear():
-            if not may_exchange:
-                raise IndivisibleLossError(f"{value.name} is not linear in its parts")
-            self._exchange()
-            self.value = _copy(value, operations, self._parts, self._points)
-
-    def slopes(self, given: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the parts that gradients flow through, with the slope along each.
-
-        Differentiating the parts with these weights is the chain rule: the slopes are
-        taken at the whole batch's point, the rest on this replica's own examples.
-
-        Args:
-            given: The factor of the number's gradient; None for ones.
-        """
-        slopes = tf.gradients(self.value, self._points, given)
-        return [
-            (part, slope * tf.cast(self._weights[i], slope.dtype))
-            for i, (part, slope) in enumerate(zip(self._parts, slopes, strict=True))
-            if slope is not None
-        ]
-
-    def _estimate(self, part: tf.Tensor, kind: Kind) -> tf.Tensor:
-        """Returns this replica's estimate of the whole batch's number."""
-        if kind is Kind.SUM and part.dtype.is_floating:
-            return self._step.unscaled(part)
-        if kind in (Kind.SUM, Kind.COUNT):
-            return self._for_all_examples(part)
-        if kind is Kind.SHAPE:
-            rows = self._for_all_examples(part[:1])
-            return tf.concat([rows, part[1:]], 0)
-        return tf.identity(part)
-
-    def _weight_of(self, part: tf.Tensor, kind: Kind) -> tf.Tensor:
-        """Returns the weight with which the replicas' numbers add up to the batch's."""
-        if kind is Kind.SUM:
-            return tf.cast(self._step.count > 0, part.dtype)
-        return self._step.scaled(tf.ones([], _floating(part.dtype)))
-
-    def _for_all_examples(self, number: tf.Tensor) -> tf.Tensor:
-        # A replica without examples computes on one row that does not count.
-        rows = tf.maximum(self._step.count, 1)
-        if number.dtype.is_floating:
-            ratio = tf.cast(self._step.total, tf.float64) / tf.cast(rows, tf.float64)
-            return tf.cast(tf.cast(number, tf.float64) * ratio, number.dtype)
-        number_64 = tf.cast(number, tf.int64) * self._step.total // rows
-        return tf.cast(number_64, number.dtype)
-
-    @property
-    def _exchanged(self) -> list[int]:
-        return [i for i, kind in enumerate(self._kinds) if kind in _EXCHANGED]
-
-    def _is_linear(self) -> bool:
-        points = [self._points[i] for i in self._exchanged]
-        # A replica without rows cannot estimate the others' states.
-        is_unknown = any(self._have_state) and not self._step.has_rows
-        if (
-            is_unknown
-            or Kind.SELECTED in self._kinds
-            or not all(p.dtype.is_floating for p in points)
-        ):
-            return False
-        slopes = tf.gradients(self.value, points)
-        # Some functions are constant in pieces and have no slope, such as a rounded number.
-        for slope, point in zip(slopes, points, strict=True):
-            if slope is None and _depend([self.value], [point]):
-                return False
-        # A function is linear where its slopes are constant.
-        return not _depend([each for each in slopes if each is not None], points)
-
-    def _exchange(self) -> None:
-        """Sets the points to the whole batch's sums and means."""
-        step, places = self._step, self._exchanged
-        # A mean over selected examples is weighted by how many each replica selected,
-        # which its share of the batch does not tell.
-        sizes = {
-            i: tf.cast(tf.size(step.reader.selection_of(self._parts[i])), tf.float32)
-            for i in places
-            if self._kinds[i] is Kind.SELECTED
-        }
-        counted = [step.counted(each) for each in sizes.values()]
-        for (i, size), total in zip(
-            sizes.items(), exchanged(step, counted), strict=True
-        ):
-            self._weights[i] = tf.math.divide_no_nan(step.counted(size), total)
-        parts = [
-            # With no examples or none selected the number may be 0 / 0, and NaN times a
-            # weight of 0 is still NaN.
-            tf.math.multiply_no_nan(self._parts[i], self._weights[i])
-            if self._parts[i].dtype.is_floating
-            else self._parts[i]
-            if self._have_state[i]
-            else step.counted(self._parts[i])
-            for i in places
-        ]
-        for i, total in zip(places, exchanged(step, parts), strict=True):
-            self._points[i] = total
-
-
-def _floating(dtype: tf.DType) -> tf.DType:
-    return dtype if dtype.is_floating else tf.float32
-
-
-def _copy(
-    value: tf.Tensor,
-    operations: Sequence[tf.Operation],
-    parts: Sequence[tf.Tensor],
-    points: Sequence[tf.Tensor],
-) -> tf.Tensor:
-    """Computes the operations again, from points in place of parts."""
-    if not operations:
-        return points[0]
-    definition = tf.compat.v1.GraphDef()
-    definition.versions.CopyFrom(value.graph.graph_def_versions)
-    for op in operations:
-        node = definition.node.add()
-        node.CopyFrom(op.node_def)
-        # Control inputs name operations that the copied graph does not contain.
-        inputs = [name for name in node.input if not name.startswith("^")]
-        node.ClearField("input")
-        node.input.extend(inputs)
-        # Colocation constraints name the operations of the original, too.
-        node.attr.pop("_class", None)
-    names = [each.name for each in parts]
-    (copy,) = tf.graph_util.import_graph_def(
-        definition,
-        input_map=dict(zip(names, points, strict=True)),
-        return_elements=[value.name],
-        name="whole_batch",
-    )
-    copy.set_shape(value.shape)
-    return copy
-
-
-def _depend(tensors: Sequence[tf.Tensor], on: Sequence[tf.Tensor]) -> bool:
-    """Returns whether any tensor is computed from one of others, in the same graph."""
-    wanted = {each.op for each in on}
-    pending = [each.op for each in tensors]
-    visited: set[tf.Operation] = set()
+    parts: dict[Any, tf.Tensor] = {}
+    leaves: dict[Any, tf.Tensor] = {}
+    pending = [value]
     while pending:
-        op = pending.pop()
-        if op in wanted:
-            return True
-        if op not in visited:
-            visited.add(op)
-            pending += [each.op for each in op.inputs]
-    return False
+        each = pending[-1]
+        kind, inputs = reader.kind_of(each), inputs_of(each)
+        added = _added(each.op, [reader.kind_of(one) for one in inputs])
+        missing = [one for i, one in enumerate(inputs) if added[i]]
+        missing = [one for one in missing if one.ref() not in parts]
+        if kind is not Kind.LINEAR:
+            parts[each.ref()] = part_of(each, kind)
+        elif FUNCTIONS.search(each.op.type):
+            raise reader.error_of(each)
+        elif missing:
+            pending += missing
+            continue
+        else:
+            given = []
+            for one, is_added in zip(inputs, added, strict=True):
+                # A constant may be a term in one place and a factor in another.
+                is_count = not is_added and reader.kind_of(one) is Kind.COUNT
+                factor = whole_of(one) if is_count else one
+                given.append(parts[one.ref()] if is_added else factor)
+                leaves[one.ref()] = one
+            parts[each.ref()] = _again(each, given)
+        pending.pop()
+    terms = [one for one in leaves.values() if reader.kind_of(one) is not Kind.LINEAR]
+    return parts[value.ref()], terms
+
+
+def _added(op: tf.Operation, kinds: Sequence[Kind]) -> list[bool]:
+    """Returns which inputs an operation adds up. It multiplies with the others."""
+    if op.type in ADDITIVE:
+        return [op.type != "ConcatV2" or i + 1 < len(kinds) for i in range(len(kinds))]
+    if op.type in CHOICES:
+        return [i > 0 for i in range(len(kinds))]
+    return [kind not in CONSTANTS | {Kind.COUNT} for kind in kinds]
+
+
+def _again(tensor: tf.Tensor, given: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Applies the operation of a tensor to other inputs."""
+    if tensor.op.type == "Placeholder":
+        return given[0]
+    definition = tf.compat.v1.GraphDef()
+    definition.versions.CopyFrom(tensor.graph.graph_def_versions)
+    node = definition.node.add()
+    node.CopyFrom(tensor.op.node_def)
+    node.ClearField("input")
+    node.input.extend(f"given_{i}" for i in range(len(given)))
+    # It names operations of the original graph.
+    node.attr.pop("_class", None)
+    (again,) = tf.graph_util.import_graph_def(
+        definition,
+        input_map={f"given_{i}:0": each for i, each in enumerate(given)},
+        return_elements=[f"{node.name}:{tensor.value_index}"],
+        name="part",
+    )
+    again.set_shape(tensor.shape)
+    return again

@@ -10,10 +10,7 @@ from tfdist import _tf
 from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.mean_by_word import over_replicas, own_gradient
-from tfdist.synchronous.fit.own_gradients import (
-    check_own_gradients,
-    has_own_gradients,
-)
+from tfdist.synchronous.fit.own_gradients import check_own_gradients
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import weighed_targets
 
@@ -51,9 +48,8 @@ def of_whole_batch(
         own = tape_gradient(
             tensors, sources, _all_or_none(tensors, weights), unconnected
         )
-    is_read = step.known_kinds is None and not step.is_mean
-    if is_read and has_own_gradients(tf.compat.v1.get_default_graph()):
-        check_own_gradients(step.reader, sources, own, weights)
+    if step.known_kinds is None and not step.is_mean:
+        check_own_gradients(step.reader, tf.compat.v1.get_default_graph(), own)
     return _added_up(step, sources, own)
 
 

@@ -4,37 +4,29 @@ A loss, a metric's increment or a log is a function of the examples. One process
 it from all of them, a replica from its own. Which correction makes both equal follows from
 the operations: a mean over examples is weighted by the replica's share, a sum is added up.
 The numbers themselves do not tell one from the other, and a `train_step` may compute its
-loss with any function, so `KindReader` reads the graph. It executes nothing.
+loss with any function, so `KindReader` reads the graph. It executes nothing, and whatever it
+does not know is refused.
 """
 
-import contextlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart, is_of_gradient, is_of_ragged
+from tfdist._authors import is_apart, is_of_keras, is_of_ragged
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
-from tfdist.synchronous.fit.application import Application
 from tfdist.synchronous.fit.combined import combined
 from tfdist.synchronous.fit.indivisible import (
     FUNCTIONS,
     IndivisibleLossError,
     indivisible,
 )
-from tfdist.synchronous.fit.kind import (
-    CONSTANTS,
-    INDIVISIBLE,
-    SUMS_OVER_ROWS,
-    WEIGHED,
-    Kind,
-)
-from tfdist.synchronous.fit.loops import BRANCHES, LOOPS, of_branches, of_loop
-from tfdist.synchronous.fit.row_lists import is_turn
-from tfdist.synchronous.fit.row_rules import follow
+from tfdist.synchronous.fit.kind import CONSTANTS, SUMS_OVER_ROWS, Kind
+from tfdist.synchronous.fit.row_rules import contracts_rows, follow
 from tfdist.synchronous.fit.rows import (
+    Application,
     Known,
     NotOwnError,
     Operand,
@@ -44,16 +36,14 @@ from tfdist.synchronous.fit.rows import (
 )
 
 # The number of rows that these return depends on the values of the examples.
-_SELECTIONS = frozenset(["Where", "Unique", "UniqueV2", "DynamicPartition"])
+_SELECTIONS = frozenset(
+    ["Where", "Unique", "UniqueV2", "DynamicPartition", "StringSplitV2"]
+)
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
 # To the longest row of the replica, unless the result has a static size.
 _PADDED = frozenset(["RaggedTensorToTensor", "SparseToDense"])
 _MEASURES = frozenset(["Shape", "ShapeN", "Size"])
-_PASSES_POSITIONS = frozenset(
-    ["Cast", "ExpandDims", "Identity", "Pack", "Reshape", "Squeeze", "StridedSlice"]
-)
-_FOLLOWED = WEIGHED | {Kind.ROWS, Kind.EXAMPLE, Kind.SUM, Kind.COUNT}
 _COLLECTIVE = re.compile("^Collective")
 
 
@@ -67,7 +57,6 @@ class KindReader:
             not proportional to the number of examples.
         is_strict: Whether to tell apart what depends on how a batch is divided: TAKEN and
             MIXED. Otherwise each replica's part counts as a batch of its own.
-        counters: The tensors that are the number of the turn of a loop.
     """
 
     def __init__(
@@ -76,7 +65,6 @@ class KindReader:
         kind_of_variable: Callable[[Any], Kind] = lambda handle: Kind.SAME,
         has_varying_rows: bool = False,
         is_strict: bool = True,
-        counters: Collection[Any] = (),
     ) -> None:
         self._is_strict = is_strict
         self.is_same = is_same
@@ -84,9 +72,7 @@ class KindReader:
         self._has_varying_rows = has_varying_rows
         self.kinds: dict[Any, Kind] = {}
         self.rows: dict[Any, Rows] = {}
-        self._selects: dict[tf.Operation, bool] = {}
-        self._results: dict[tf.Operation, list[Known]] = {}
-        self._counters = frozenset(counters)
+        self._outputs: dict[tuple[tf.Operation, str], list[Known] | None] = {}
 
     def kind_of(self, tensor: Any) -> Kind:
         """Returns the kind of a tensor, symbolic or eager."""
@@ -124,33 +110,6 @@ class KindReader:
             self.rows[tensor.ref()] = known.rows
         return known.kind
 
-    def parts_of(self, tensor: Any) -> tuple[list[Any], list[tf.Operation]]:
-        """Decomposes a tensor of kind OTHER.
-
-        Returns:
-            The tensors of other kinds from which it is computed, and the operations that
-            compute it.
-
-        Raises:
-            IndivisibleLossError: If a part is of a kind that is INDIVISIBLE.
-        """
-        parts: dict[Any, Any] = {}
-        operations: dict[tf.Operation, None] = {}
-        pending = [tensor]
-        while pending:
-            each = pending.pop()
-            kind = self.kind_of(each)
-            if kind in INDIVISIBLE or (
-                kind is Kind.OTHER and FUNCTIONS.search(each.op.type)
-            ):
-                raise self.error_of(each)
-            if kind is not Kind.OTHER:
-                parts[each.ref()] = each
-            elif each.op not in operations:
-                operations[each.op] = None
-                pending += inputs_of(each)
-        return list(parts.values()), list(operations)
-
     def error_of(self, tensor: Any) -> IndivisibleLossError:
         """Returns the error for a tensor that cannot be combined from the replicas' own."""
         return indivisible(self.origin(tensor).op, self.kind_of(tensor))
@@ -159,19 +118,10 @@ class KindReader:
         """Returns the first tensor of the same kind on the path to this one."""
         kind = self.kind_of(tensor)
         while True:
-            unknown = [each for each in inputs_of(tensor) if self.kind_of(each) is kind]
-            if not unknown:
+            alike = [each for each in inputs_of(tensor) if self.kind_of(each) is kind]
+            if not alike:
                 return tensor
-            tensor = unknown[0]
-
-    def selection_of(self, tensor: Any) -> Any:
-        """Returns the rows whose mean, times a constant, a SELECTED tensor is."""
-        while True:
-            inputs = inputs_of(tensor)
-            selected = [i for i in inputs if self.kind_of(i) is Kind.SELECTED]
-            if not selected:
-                return inputs[0]
-            tensor = selected[0]
+            tensor = alike[0]
 
     def _at_once(self, tensor: Any) -> Kind | None:
         """Returns the kind if it does not depend on the kinds of the inputs."""
@@ -184,46 +134,35 @@ class KindReader:
         is_same = op.type == "Const" or tensor.dtype == tf.resource
         return Kind.SAME if is_same or _COLLECTIVE.match(op.type) else None
 
-    def _count(self, rows: Any) -> Kind:
-        return Kind.SUM if self._rows_vary(rows) else Kind.COUNT
-
     def _of(self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Kind:
         op = tensor.op
-        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            return self._of_call(tensor, inputs)
-        if self._is_strict and op.type in LOOPS | BRANCHES:
-            return self._of_control_flow(tensor, inputs)
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
             return self.note(tensor, Known(Kind.ROWS, Rows()))
         if op.type == "Placeholder":
             # A placeholder without an input is an argument of a nested tf.function.
             given = self.known(inputs[0]) if inputs else Known(Kind.UNKNOWN)
             return self.note(tensor, given)
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            return self._of_call(tensor, inputs)
         for poison in (Kind.MIXED, Kind.TAKEN):
             if self._is_strict and poison in kinds:
                 return poison
+        if FUNCTIONS.search(op.type) and "PyFunc" not in op.type:
+            return self._of_control_flow(tensor, inputs, kinds)
         if set(kinds) <= CONSTANTS:
             is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
             return Kind.DRAWN if is_drawn else Kind.SAME
-        if self._is_strict and self._is_of_example(op, inputs, kinds):
-            return Kind.EXAMPLE
         if op.type in _MEASURES:
             of = tensor.value_index
-            if kinds[of] in (Kind.ROWS, Kind.POSITIONS):
-                return self._count(inputs[of]) if op.type == "Size" else Kind.SHAPE
+            if kinds[of] is Kind.ROWS:
+                return self._count() if op.type == "Size" else Kind.SHAPE
             return kinds[of]
         if has_rows(tensor):
-            return self._of_rows(tensor, inputs, kinds)
-        if self._is_strict and Kind.POSITIONS in kinds and not is_of_gradient(op):
-            return Kind.TAKEN
+            return self._of_rows(tensor, inputs)
         if Kind.UNKNOWN in kinds:
             return Kind.UNKNOWN
         if Kind.ROWS in kinds:
-            if op.type == "Mean" and tensor.dtype.is_floating:
-                return Kind.SELECTED if self._rows_vary(inputs[0]) else Kind.MEAN
-            if op.type in _TAKING and self._is_strict and not is_apart(op):
-                return Kind.TAKEN
-            return Kind.SUM if op.type in SUMS_OVER_ROWS else Kind.UNKNOWN
+            return self._over_rows(tensor, inputs, set(kinds))
         if op.type == "Sub" and is_of_ragged(op):
             # One less than the boundaries of rows, which each replica has one more of.
             return Kind.UNKNOWN
@@ -231,102 +170,106 @@ class KindReader:
             return self._of_shape(tensor, inputs)
         return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
 
-    def _of_rows(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
-    ) -> Kind:
+    def _over_rows(self, tensor: Any, inputs: Sequence[Any], kinds: set[Kind]) -> Kind:
+        """Returns the kind of a number that is computed from rows."""
+        op = tensor.op
+        if op.type in _TAKING and self._is_strict and not is_apart(op):
+            return Kind.TAKEN
+        is_mean = op.type == "Mean" and tensor.dtype.is_floating
+        if not is_mean and op.type not in SUMS_OVER_ROWS:
+            return Kind.UNKNOWN
+        if self._is_strict and not is_apart(op):
+            if not kinds <= CONSTANTS | {Kind.ROWS}:
+                return Kind.OTHER
+            if not contracts_rows(self._application(tensor, inputs)):
+                return Kind.MIXED
+        if is_mean:
+            return Kind.OTHER if self._has_varying_rows else Kind.MEAN
+        return Kind.SUM
+
+    def _of_rows(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
-        operands = [Operand(each, self.known(each)) for each in inputs]
+        op, at = tensor.op, self._application(tensor, inputs)
         if not self._is_strict:
-            return self.note(tensor, Known(Kind.ROWS, somewhere(tensor, operands)))
-        if _numbers_rows(tensor.op, kinds) and not is_apart(tensor.op):
-            return Kind.POSITIONS
+            return self.note(tensor, Known(Kind.ROWS, somewhere(at)))
         try:
-            rows = follow(
-                Application(
-                    tensor,
-                    operands,
-                    lambda each: self.rows.get(each.ref()),
-                    self.kind_of,
-                    self._counters,
-                )
-            )
+            rows = follow(at)
         except NotOwnError as error:
             of_size = tensor.shape[1:].is_fully_defined()
-            is_padded = tensor.op.type in _PADDED and not of_size
-            takes_positions = Kind.POSITIONS in kinds and not is_of_gradient(tensor.op)
-            if takes_positions or is_padded or not is_apart(tensor.op):
+            is_padded = op.type in _PADDED and not of_size
+            is_selected = op.type in _SELECTIONS and not is_of_keras(op)
+            if is_padded or is_selected or not is_apart(op):
                 return error.kind
-            rows = somewhere(tensor, operands)
+            rows = somewhere(at)
         return self.note(tensor, Known(Kind.ROWS, rows))
+
+    def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
+        def rows_of(each: Any) -> Rows | None:
+            return self.rows.get(each.ref())
+
+        operands = [Operand(o, self.kind_of(o), rows_of(o)) for o in inputs]
+        return Application(tensor, operands, rows_of, self.kind_of)
 
     def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         """Returns the kind of a nested tf.function's result, from its own graph."""
-        graph = _tf.function_graph(tensor.op)
-        if graph is None:
+        outputs = self._read(tensor.op, "f", inputs)
+        if outputs is None:
             return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
-        given = [self.known(each) for each in inputs]
-        known, _ = self._read(graph, given, set(), [tensor.value_index])
-        return self.note(tensor, known[0])
+        return self.note(tensor, outputs[tensor.value_index])
 
-    def _of_control_flow(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
-        """Returns the kind of a result of a loop or a branch."""
-        op = tensor.op
-        if op not in self._results:
-            of = of_loop if op.type in LOOPS else of_branches
-            self._results[op] = of(
-                op, [self.known(each) for each in inputs], self._read
-            )
-        known = self._results[op][tensor.value_index]
-        if has_rows(tensor) and known.kind in INDIVISIBLE and is_apart(op):
-            operands = [Operand(each, self.known(each)) for each in inputs]
-            return self.note(tensor, Known(Kind.ROWS, somewhere(tensor, operands)))
-        if has_rows(tensor) or known.kind in _FOLLOWED:
-            return self.note(tensor, known)
-        return Kind.UNKNOWN
+    def _of_control_flow(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
+    ) -> Kind:
+        """Returns the kind of a result of a condition or a loop.
 
-    def _is_of_example(
-        self, op: tf.Operation, inputs: Sequence[Any], kinds: Sequence[Kind]
-    ) -> bool:
-        """Returns whether the turn of a loop computes it from its own example alone."""
-        if op.type == "TensorListGetItem":
-            is_list = self.known(inputs[0]).is_list_of_examples
-            return is_list and is_turn(inputs[1], self._counters)
-        return Kind.EXAMPLE in kinds and set(kinds) <= CONSTANTS | {Kind.EXAMPLE}
+        A condition that is the same everywhere is read. A loop is not, unless it computes
+        from constants alone.
+        """
+        op, is_loop = tensor.op, tensor.op.type.endswith("While")
+        names = ("body", "cond") if is_loop else ("then_branch", "else_branch")
+        read: list[list[Known]] = []
+        if "Case" not in op.type and (not is_loop or set(kinds) <= CONSTANTS):
+            given = inputs if is_loop else inputs[1:]
+            read = [self._read(op, name, given) or [] for name in names]
+        found = {known.kind for outputs in read for known in outputs} | set(kinds)
+        if all(read) and read and found <= CONSTANTS:
+            return Kind.SAME if found == {Kind.SAME} else Kind.DRAWN
+        if all(read) and read and not is_loop and kinds[0] is Kind.SAME:
+            one, other = (outputs[tensor.value_index] for outputs in read)
+            if one == other:
+                return self.note(tensor, one)
+            if {one.kind, other.kind} <= {Kind.SAME, Kind.MEAN}:
+                return Kind.MEAN
+        if has_rows(tensor) and (is_apart(op) or not self._is_strict):
+            rows = somewhere(self._application(tensor, inputs))
+            return self.note(tensor, Known(Kind.ROWS, rows))
+        return Kind.MIXED if has_rows(tensor) and self._is_strict else Kind.UNKNOWN
 
     def _read(
-        self,
-        graph: Any,
-        given: list[Known],
-        counters: set[Any],
-        places: Sequence[int] | None = None,
-    ) -> tuple[list[Known], set[Kind]]:
-        """Reads a function's graph: see `loops.Read`.
+        self, op: tf.Operation, name: str, given: Sequence[Any]
+    ) -> list[Known] | None:
+        """Returns what is known of the outputs of a function; None without its graph.
 
         Args:
-            graph: The graph.
-            given: What is known of its inputs.
-            counters: Those of them that are the number of a loop's turn.
-            places: Of the outputs that are read; None for all.
+            op: What calls it.
+            name: Of the attribute that has the function.
+            given: The function's inputs, in this graph.
         """
+        if (op, name) not in self._outputs:
+            graph = _tf.function_graph(op, name)
+            self._outputs[op, name] = self._outputs_of(graph, given) if graph else None
+        return self._outputs[op, name]
+
+    def _outputs_of(self, graph: Any, given: Sequence[Any]) -> list[Known]:
         inside = KindReader(
             self.is_same,
             self._kind_of_variable,
             self._has_varying_rows,
             self._is_strict,
-            self._counters | counters,
         )
-        for each, known in zip(graph.inputs, given, strict=True):
-            inside.note(each, known)
-        outputs = graph.outputs
-        if places is not None:
-            outputs = [outputs[place] for place in places]
-        kinds = [inside.kind_of(each) for each in outputs]
-        sources = {kinds[0]}
-        if kinds[0] is Kind.OTHER:
-            with contextlib.suppress(IndivisibleLossError):
-                parts, _ = inside.parts_of(outputs[0])
-                sources = {inside.kind_of(each) for each in parts}
-        return [inside.known(each) for each in outputs], sources
+        for inner, outer in zip(graph.inputs, given, strict=True):
+            inside.note(inner, self.known(outer))
+        return [inside.known(each) for each in graph.outputs]
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
         op, shape = tensor.op, inputs[0]
@@ -336,50 +279,24 @@ class KindReader:
         if measured is None:
             return Kind.UNKNOWN
         if op.type == "Prod":
-            return self._count(measured)
-        rows = self.rows.get(measured.ref(), Rows())
-        if op.type == "StridedSlice":
+            return self._count()
+        axis = self.rows.get(measured.ref(), Rows()).axis
+        if op.type == "StridedSlice" and shape.shape.rank == 1:
             begin = tf.get_static_value(inputs[1])
-            if begin is not None and shape.shape.rank == 1:
+            if begin is not None:
                 is_masked = op.get_attr("begin_mask") & 1
                 first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
                 is_scalar = tensor.shape.rank == 0
-                if is_scalar and first == rows.axis:
-                    return self._count(measured)
+                if is_scalar and first == axis:
+                    return self._count()
                 # The sizes of the other axes are those of an example, equal everywhere.
-                if is_scalar or first > rows.axis:
+                if is_scalar or first > axis:
                     return Kind.SAME
-                return Kind.UNKNOWN if rows.axis else Kind.SHAPE
-        return Kind.UNKNOWN if rows.axis else Kind.OTHER
+                return Kind.UNKNOWN if axis else Kind.SHAPE
+        return Kind.UNKNOWN if axis else Kind.OTHER
 
-    def _rows_vary(self, tensor: Any) -> bool:
-        """Returns whether the number of rows may depend on the examples' values."""
-        if self._has_varying_rows:
-            return True
-        visited: list[tf.Operation] = []
-        pending, found = [tensor], False
-        while pending and not found:
-            each = pending.pop()
-            if not is_symbolic(each):
-                continue
-            if each.op not in self._selects:
-                self._selects[each.op] = each.op.type in _SELECTIONS
-                visited.append(each.op)
-                pending += inputs_of(each)
-            found = self._selects[each.op]
-        if found:
-            # True for some of these only. Exchanging a count is never wrong, just slower.
-            self._selects.update(dict.fromkeys(visited, True))
-        return found
-
-
-def _numbers_rows(op: tf.Operation, kinds: Sequence[Kind]) -> bool:
-    """Returns whether an operation returns places of rows, or passes them on."""
-    if op.type in ("Range", "Where"):
-        return True
-    is_passed_on = op.type in _PASSES_POSITIONS and kinds[0] is Kind.POSITIONS
-    allowed = CONSTANTS | ({Kind.ROWS} if op.type == "Pack" else set())
-    return is_passed_on and set(kinds[1:]) <= allowed
+    def _count(self) -> Kind:
+        return Kind.SUM if self._has_varying_rows else Kind.COUNT
 
 
 def _measured(shape: Any) -> Any:

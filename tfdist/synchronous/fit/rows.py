@@ -5,7 +5,7 @@ example alone is what it is in one process, and a value that depends on others, 
 many there are and at which position, is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,6 @@ import tensorflow as tf
 from tfdist.keras.graph import constant
 from tfdist.synchronous.fit.kind import CONSTANTS, Kind
 
-SELECTED = ("selected",)
-"""The order of rows that a mask keeps."""
-
-
-IN_A_LIST = -1
-"""The axis of the rows of a list that has an element for each example."""
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -28,15 +21,14 @@ class Rows:
 
     Attributes:
         axis: The axis of the rows.
-        order: In which order they are. Empty for one row per example. "each" if an example
-            has several, one after the other; "n blocks" if the examples come n times. None
-            if the rows are alike, such as ones, so that any order is theirs.
-        per_example: The number of rows per example in the order "each"; 0 if it is unknown.
+        order: In which order they are. Empty for one row per example. ("each", n) if an
+            example has n, one after the other, and 0 if n is unknown; ("blocks", n) if the
+            examples come n times. None if the rows are alike, such as ones, so that any
+            order is theirs.
     """
 
     axis: int = 0
-    order: tuple[str, ...] | None = ()
-    per_example: int = 1
+    order: tuple[str | int, ...] | None = ()
 
 
 class NotOwnError(Exception):
@@ -53,51 +45,23 @@ class NotOwnError(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a tensor.
-
-    Attributes:
-        kind: Its kind.
-        rows: Where its rows are, if it is of kind ROWS.
-    """
+    """What is known of a tensor: its kind, and where its rows are if that is ROWS."""
 
     kind: Kind
     rows: Rows | None = None
 
-    @property
-    def is_list_of_examples(self) -> bool:
-        """Whether it is a list with an element for each example."""
-        return self.rows is not None and self.rows.axis == IN_A_LIST
-
 
 @dataclass(frozen=True)
 class Operand:
-    """An input of an operation.
-
-    Attributes:
-        tensor: The tensor.
-        known: What is known of it.
-    """
+    """An input of an operation."""
 
     tensor: Any
-    known: Known
-
-    @property
-    def kind(self) -> Kind:
-        """Its kind."""
-        return self.known.kind
-
-    @property
-    def rows(self) -> Rows | None:
-        """Where its rows are."""
-        return self.known.rows
+    kind: Kind
+    rows: Rows | None
 
     @property
     def shape(self) -> list[int | None]:
-        """The static shape.
-
-        Raises:
-            NotOwnError: If not even the number of dimensions is known.
-        """
+        """The static shape; a `NotOwnError` if not even the number of axes is known."""
         if self.tensor.shape.rank is None:
             raise NotOwnError
         return list(self.tensor.shape)
@@ -107,6 +71,12 @@ class Operand:
         """The value as an array, or None if it is not a constant of the graph."""
         return constant(self.tensor)
 
+    def axes(self) -> list[int]:
+        """Returns the elements of a constant; a `NotOwnError` for anything else."""
+        if self.value is None:
+            raise NotOwnError
+        return [int(each) for each in self.value.ravel()]
+
     def element(self, place: int) -> Any:
         """Returns an element of a vector if that one is a constant, else None."""
         if self.value is not None:
@@ -114,6 +84,50 @@ class Operand:
         op = self.tensor.op
         packs = op.type == "Pack" and len(op.inputs) > place
         return constant(op.inputs[place]) if packs else None
+
+
+@dataclass(frozen=True)
+class Application:
+    """An operation with what is known of its inputs.
+
+    Attributes:
+        output: The tensor in question.
+        operands: The inputs.
+        rows_of: Returns where the rows of any tensor are, or None if it has none.
+        kind_of: Returns the kind of any tensor.
+    """
+
+    output: Any
+    operands: list[Operand]
+    rows_of: Callable[[Any], Rows | None]
+    kind_of: Callable[[Any], Kind]
+
+    @property
+    def op(self) -> tf.Operation:
+        """The operation."""
+        return self.output.op
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions of the output."""
+        if self.output.shape.rank is None:
+            raise NotOwnError
+        return int(self.output.shape.rank)
+
+    def is_same_at(self, vector: Operand, place: int) -> bool:
+        """Returns whether an element of a vector is known to be a constant."""
+        if vector.kind in CONSTANTS:
+            return True
+        op = vector.tensor.op
+        return op.type == "Pack" and self.kind_of(op.inputs[place]) in CONSTANTS
+
+    def rows_at(self, place: int) -> Rows:
+        """Returns where the rows of an input are, while all others are constants."""
+        constants_only([o for i, o in enumerate(self.operands) if i != place])
+        rows = self.operands[place].rows
+        if rows is None:
+            raise NotOwnError
+        return rows
 
 
 def has_rows(tensor: Any) -> bool:
@@ -125,15 +139,13 @@ def has_rows(tensor: Any) -> bool:
     return tensor.dtype == tf.variant or rank is None or None in tensor.shape.as_list()
 
 
-def somewhere(tensor: Any, operands: Sequence[Operand]) -> Rows:
+def somewhere(at: Application) -> Rows:
     """Returns where an operation leaves rows that is known to treat them one by one."""
-    rank = tensor.shape.rank
+    rank = at.output.shape.rank
     if rank is None:
         return Rows()
-    unknown = [i for i, size in enumerate(tensor.shape.as_list()) if size is None]
-    found = [
-        each.rows for each in operands if each.rows and each.tensor.shape.rank == rank
-    ]
+    unknown = [i for i, size in enumerate(at.output.shape.as_list()) if size is None]
+    found = [o.rows for o in at.operands if o.rows and o.tensor.shape.rank == rank]
     # Rows alike, such as ones, say nothing about the order.
     for rows in sorted(found, key=lambda each: each.order is None):
         if rows.axis in unknown:
@@ -141,84 +153,46 @@ def somewhere(tensor: Any, operands: Sequence[Operand]) -> Rows:
     return Rows(unknown[0] if unknown else 0)
 
 
-def together(operands: Sequence[Operand], rank: int | None = None) -> Rows:
-    """Returns where rows are after they were combined one by one, as in a broadcast.
-
-    Args:
-        operands: All that are combined, by their last axes.
-        rank: The number of dimensions of the result; that of the operands if None.
-
-    Raises:
-        NotOwnError: If a row may meet another example's.
-    """
+def together(operands: Sequence[Operand], rank: int) -> Rows:
+    """Returns where rows are after they were combined one by one, by their last axes."""
     rows_only(operands)
-    ranks = [len(each.shape) for each in operands]
-    rank = max(ranks) if rank is None else rank
     found = [
-        replace(each.rows, axis=each.rows.axis + rank - own)
-        for each, own in zip(operands, ranks, strict=True)
+        replace(each.rows, axis=each.rows.axis + rank - len(each.shape))
+        for each in operands
         if each.rows
     ]
-    result = same(found)
-    return unless_by_row(result, [each for each in operands if not each.rows], rank)
+    return unless_by_row(same(found), operands, rank)
 
 
 def same(found: Sequence[Rows]) -> Rows:
-    """Returns the one place and order that rows of several tensors have.
-
-    Raises:
-        NotOwnError: If they do not have the same.
-    """
+    """Returns the one place and order that rows of several tensors have."""
     orders = {each.order for each in found} - {None}
     if len({each.axis for each in found}) != 1 or len(orders) > 1:
         raise NotOwnError
-    ordered = [each for each in found if each.order is not None]
-    return max(ordered or found, key=lambda each: each.per_example)
+    return Rows(found[0].axis, orders.pop() if orders else None)
 
 
 def rows_only(operands: Sequence[Operand]) -> None:
-    """Checks that all operands are rows or constants.
-
-    Raises:
-        NotOwnError: If one is a number computed from all rows.
-    """
+    """Checks that no operand is a number computed from all rows."""
     kinds = {each.kind for each in operands} - CONSTANTS - {Kind.ROWS}
     if kinds:
-        is_number = kinds <= {Kind.COUNT, Kind.SHAPE, Kind.POSITIONS}
+        is_number = kinds <= {Kind.COUNT, Kind.SHAPE}
         raise NotOwnError(Kind.TAKEN if is_number else Kind.MIXED)
 
 
 def constants_only(operands: Sequence[Operand]) -> None:
-    """Checks that all operands are constants.
-
-    Raises:
-        NotOwnError: If one is not.
-    """
+    """Checks that all operands are constants."""
     if any(each.kind not in CONSTANTS for each in operands):
         raise NotOwnError
 
 
-def apart_from(rows: Rows | None, axes: Sequence[int], rank: int) -> Rows:
-    """Returns the rows, unless one of some axes is theirs.
-
-    Raises:
-        NotOwnError: If it is.
-    """
-    if rows is None or rows.axis in [int(axis) % max(rank, 1) for axis in axes]:
-        raise NotOwnError
-    return rows
-
-
-def unless_by_row(rows: Rows, constants: Sequence[Operand], rank: int) -> Rows:
+def unless_by_row(rows: Rows, operands: Sequence[Operand], rank: int) -> Rows:
     """Returns the rows, unless a constant has a value for each of them.
 
     Such a constant counts the rows from the first one of the replica.
-
-    Raises:
-        NotOwnError: If one has.
     """
-    for each in constants:
+    for each in operands:
         place = rows.axis - (rank - len(each.shape))
-        if place >= 0 and each.shape[place] != 1:
+        if each.rows is None and place >= 0 and each.shape[place] != 1:
             raise NotOwnError
     return rows
