@@ -119,15 +119,15 @@ MUTANTS = (
     ),
     Mutant(
         "rows-of-two-meet-in-pairs",
-        "tfdist/synchronous/fit/row_rules.py",
+        "tfdist/synchronous/reader/row_rules.py",
         ("if len(labels) != 1:", "if not labels:"),
         "tests/test_rows.py::test_what_may_not_be_is_refused[pairs]",
     ),
     Mutant(
         "root-of-a-mean-taken-for-a-mean",
-        "tfdist/synchronous/fit/combined.py",
+        "tfdist/synchronous/reader/combined.py",
         ("    if op.type in UNARY:", '    if op.type in UNARY | {"Sqrt"}:'),
-        "tests/test_loss_kind.py::test_kind[root_of_a_mean]",
+        "tests/test_reduction_reader.py::test_kind[root_of_a_mean]",
     ),
     Mutant(
         "checkpoint-without-slots",

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.fixed_rows import explained
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
-from tfdist.synchronous.fit.kind import REFUSED
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError
+from tfdist.synchronous.reader.reduction import REFUSED
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 ROWS = tf.TensorSpec([None, 4])
 
@@ -99,7 +99,7 @@ in_a_function = tf.function(noise_added)
 
 
 def refusal_of(loss):
-    reader = KindReader()
+    reader = ReductionReader()
     assert reader.kind_of(loss) in REFUSED
     return reader.error_of(loss)
 

@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
-from tfdist.synchronous.fit.loss_kind import KindReader
-from tfdist.synchronous.fit.own_gradients import check_own_gradients
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError
+from tfdist.synchronous.reader.own_gradients import check_own_gradients
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 KERNEL = tf.Variable(tf.random.normal([4, 3]))
 OUTPUT = tf.Variable(tf.random.normal([3, 1]))
@@ -52,7 +52,7 @@ def times_output(x):
 
 def check(loss):
     def trace(x, y, share):
-        reader = KindReader(lambda tensor: tensor is share)
+        reader = ReductionReader(lambda tensor: tensor is share)
         reader.begin_with([x, y])
         with tf.GradientTape() as tape:
             value = loss(x, y)

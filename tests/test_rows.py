@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tfdist.synchronous.fit.kind import REFUSED as KINDS_REFUSED
-from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.reduction import REFUSED as REFUSED_KINDS
+from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 WEIGHT = tf.Variable(tf.ones([4, 4]))
 SEED = keras.random.SeedGenerator(1)
@@ -45,7 +45,7 @@ def kind_of(function):
     found = []
 
     def trace(x, y, whole):
-        reader = KindReader(lambda tensor: tensor is whole)
+        reader = ReductionReader(lambda tensor: tensor is whole)
         reader.begin_with([x, y])
         found.append(reader.kind_of(tf.convert_to_tensor(function(x, y, whole))))
 
@@ -276,16 +276,16 @@ def test_a_gradient_function_of_a_number_is_refused():
         )
         return squared(tf.reduce_mean(x - y))
 
-    assert kind_of(loss) is Kind.UNKNOWN
+    assert kind_of(loss) is Reduction.UNKNOWN
 
 
 @pytest.mark.parametrize("name", APART)
 def test_an_example_s_own_value(name):
-    assert kind_of(APART[name]) is Kind.ROWS
+    assert kind_of(APART[name]) is Reduction.ROWS
     mean = kind_of(
         lambda *given: tf.reduce_mean(tf.cast(APART[name](*given), tf.float32))
     )
-    assert mean is Kind.MEAN
+    assert mean is Reduction.MEAN
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -293,4 +293,4 @@ def test_what_may_not_be_is_refused(name):
     mean = kind_of(
         lambda *given: tf.reduce_mean(tf.cast(REFUSED[name](*given), tf.float32))
     )
-    assert mean in KINDS_REFUSED
+    assert mean in REFUSED_KINDS

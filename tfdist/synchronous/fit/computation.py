@@ -9,13 +9,13 @@ from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.fit import gradients
 from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
 from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
-from tfdist.synchronous.fit.kind import ADDED_UP, CONSTANTS, REFUSED, Kind
 from tfdist.synchronous.fit.mean_by_word import part_of_mean, state_of_mean
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.separable import is_separable
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.fit.written import settled_at_once
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
+from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS, REFUSED, Reduction
 from tfdist.variables.increment import NotAdditiveError
 
 _MEANS = ("mean", "sum_over_batch_size")
@@ -78,7 +78,7 @@ class WholeBatchComputation(Computation):
             return None
         leaves = tf.nest.flatten(gradient, expand_composites=True)
         kinds = {self.step.kind_of(tf.convert_to_tensor(each)) for each in leaves}
-        if kinds <= {Kind.SAME}:
+        if kinds <= {Reduction.SAME}:
             return gradient
         if kinds <= CONSTANTS:
             # Random noise: all replicas take the same one's.

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
-from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.mean_by_word import over_replicas, own_gradient
-from tfdist.synchronous.fit.own_gradients import check_own_gradients
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import weighed_targets
+from tfdist.synchronous.reader.own_gradients import check_own_gradients
+from tfdist.synchronous.reader.reduction import Reduction
 
 
 def of_whole_batch(
@@ -108,7 +108,7 @@ def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
     optimizer that squares gradients needs the sum.
     """
     is_sparse = isinstance(gradient, tf.IndexedSlices)
-    if is_sparse and step.kind_of(gradient.indices) is Kind.SAME:
+    if is_sparse and step.kind_of(gradient.indices) is Reduction.SAME:
         return gradient.indices
     return None
 

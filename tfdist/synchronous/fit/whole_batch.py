@@ -2,7 +2,7 @@
 
 Each replica computes from its own part of the batch. This module turns its gradients and
 numbers into parts whose sum over the replicas is what one process computes from all
-examples. The correction follows from the `Kind` of each number.
+examples. The correction follows from the `Reduction` of each number.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._authors import is_of_keras
-from tfdist.synchronous.fit.decomposed import computed_from_parts
 from tfdist.synchronous.fit.exchange import of_last_replica
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
-from tfdist.synchronous.fit.kind import ADDED_UP, REFUSED, Kind
 from tfdist.synchronous.fit.mean_by_word import part_of_mean, weight_of_mean
 from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.reader.decomposed import computed_from_parts
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
+from tfdist.synchronous.reader.reduction import ADDED_UP, REFUSED, Reduction
 
 
 def part_of(
@@ -46,17 +46,19 @@ def part_of(
     kind = step.kind_of(value)
     if kind in REFUSED:
         # What Keras's losses return is the step's to combine, whoever computes it.
-        is_trusted = (kind is not Kind.OTHER or is_weight) and _is_by_keras(step, value)
+        is_trusted = (kind is not Reduction.OTHER or is_weight) and _is_by_keras(
+            step, value
+        )
         if is_trusted and is_increment:
             return step.counted(value)
         if not is_trusted and _is_refused(step, kind):
             raise _error_of(step, value)
-    if kind is Kind.LINEAR:
+    if kind is Reduction.LINEAR:
         return _part_of_terms(step, value)[0]
     return _part_of_kind(step, value, kind)
 
 
-def _part_of_kind(step: ReplicaStep, value: tf.Tensor, kind: Kind) -> tf.Tensor:
+def _part_of_kind(step: ReplicaStep, value: tf.Tensor, kind: Reduction) -> tf.Tensor:
     if kind in ADDED_UP:
         if step.has_rows or step.states_in(value):
             return value
@@ -71,10 +73,10 @@ def _part_of_kind(step: ReplicaStep, value: tf.Tensor, kind: Kind) -> tf.Tensor:
     return step.scaled(value)
 
 
-def _is_refused(step: ReplicaStep, kind: Kind) -> bool:
+def _is_refused(step: ReplicaStep, kind: Reduction) -> bool:
     # With `whole_batch=False`, each part counts as a batch of its own. What is computed
     # from sums and means still is none of the whole batch.
-    return kind in REFUSED and (step.whole_batch or kind is Kind.OTHER)
+    return kind in REFUSED and (step.whole_batch or kind is Reduction.OTHER)
 
 
 def _error_of(step: ReplicaStep, value: tf.Tensor) -> IndivisibleLossError:
@@ -139,7 +141,7 @@ def weighed_targets(
         kind = step.kind_of(target)
         if _is_refused(step, kind):
             raise _error_of(step, target)
-        if kind is Kind.LINEAR:
+        if kind is Reduction.LINEAR:
             part, terms = _part_of_terms(step, target)
             # Partial ones: a term may be computed from another.
             slopes = tf.gradients(part, terms, given, stop_gradients=terms)

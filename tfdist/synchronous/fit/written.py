@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from tfdist._authors import Author, is_of_keras, made_in
 from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
-from tfdist.synchronous.fit.indivisible import remedies
-from tfdist.synchronous.fit.kind import CONSTANTS, REFUSED, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import part_of
+from tfdist.synchronous.reader.indivisible import remedies
+from tfdist.synchronous.reader.reduction import CONSTANTS, REFUSED, WEIGHED, Reduction
 from tfdist.variables.increment import NotAdditiveError
 
 
@@ -58,7 +58,7 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     simple = WEIGHED if value.dtype.is_floating else CONSTANTS
     if kind in simple or not _is_of_this_graph(value) or is_of_keras(value.op):
         return None
-    if kind in REFUSED or kind is Kind.ROWS or kind in WEIGHED:
+    if kind in REFUSED or kind is Reduction.ROWS or kind in WEIGHED:
         # What a function was given is not known in its own graph.
         step.check_can_exchange()
         raise NotAdditiveError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.keras.graph import constant
-from tfdist.synchronous.fit.rows import Rows
+from tfdist.synchronous.reader.rows import Rows
 
 EXAMPLES = "the number of examples of the replica"
 

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from tfdist.keras.graph import inputs_of
-from tfdist.synchronous.fit.kind import CONSTANTS, Kind
-from tfdist.synchronous.fit.rows import (
+from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
+from tfdist.synchronous.reader.rows import (
     Application,
     NotOwnError,
     Operand,
@@ -22,7 +22,7 @@ from tfdist.synchronous.fit.rows import (
     together,
     unless_by_row,
 )
-from tfdist.synchronous.fit.sizes import EXAMPLES, sizes
+from tfdist.synchronous.reader.sizes import EXAMPLES, sizes
 
 Rule = Callable[[Application], Rows]
 
@@ -270,10 +270,10 @@ def _reshape(at: Application) -> Rows:
 def _is_of_shapes(tensor: Any, at: Application) -> bool:
     """Returns whether a shape is computed from constants and shapes, not from values."""
     kind = at.kind_of(tensor)
-    if kind in (Kind.LINEAR, Kind.OTHER):
+    if kind in (Reduction.LINEAR, Reduction.OTHER):
         inputs = inputs_of(tensor)
         return bool(inputs) and all(_is_of_shapes(each, at) for each in inputs)
-    return kind in CONSTANTS | {Kind.COUNT, Kind.SHAPE}
+    return kind in CONSTANTS | {Reduction.COUNT, Reduction.SHAPE}
 
 
 def _regrouped(order: Any, own: list[int | None], new: list[int | None]) -> Any:
@@ -309,7 +309,7 @@ def _concat(at: Application) -> Rows:
     if place % at.rank != rows.axis:
         return unless_by_row(rows, parts, at.rank)
     if any(each.rows is None for each in parts):
-        raise NotOwnError(Kind.TAKEN)
+        raise NotOwnError(Reduction.TAKEN)
     return _in_blocks(rows, len(parts))
 
 
@@ -361,7 +361,7 @@ def _made(at: Application) -> Rows:
     constants_only([each for i, each in enumerate(at.operands) if i != place])
     if at.op.type.startswith("Stateless") and _from_constants(at.operands[1].tensor):
         # The same numbers on every replica, which one process has for its first rows only.
-        raise NotOwnError(Kind.TAKEN)
+        raise NotOwnError(Reduction.TAKEN)
     return _counted(at, shape)
 
 
@@ -389,7 +389,7 @@ def _counted(at: Application, shape: Operand) -> Rows:
 
 @_rule("Range")
 def _numbered(at: Application) -> Rows:
-    raise NotOwnError(Kind.TAKEN)
+    raise NotOwnError(Reduction.TAKEN)
 
 
 # The places of what is divided, and of the axis; an Unpack has that as an attribute.
@@ -402,7 +402,7 @@ def _divided(at: Application) -> Rows:
     rows, rank = at.rows_at(of), len(at.operands[of].shape)
     place = at.op.get_attr("axis") if axis is None else at.operands[axis].axes()[0]
     if place % rank == rows.axis:
-        raise NotOwnError(Kind.TAKEN)
+        raise NotOwnError(Reduction.TAKEN)
     return _without(rows, [place], rank) if axis is None else rows
 
 
@@ -411,7 +411,7 @@ def _strided_slice(at: Application) -> Rows:
     of, begin, end, strides = at.operands
     count, rank = begin.shape[0], len(of.shape)
     if of.rows is None or count is None:
-        raise NotOwnError(Kind.TAKEN)
+        raise NotOwnError(Reduction.TAKEN)
     from_start, to_end, ellipsis, new, one = (
         [bool(at.op.get_attr(f"{name}_mask") >> i & 1) for i in range(count)]
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -430,7 +430,7 @@ def _strided_slice(at: Application) -> Rows:
         if i is not None and source == of.rows.axis:
             starts = from_start[i] or begin.element(i) == 0
             if one[i] or strides.element(i) != 1 or not (starts and to_end[i]):
-                raise NotOwnError(Kind.TAKEN)
+                raise NotOwnError(Reduction.TAKEN)
         elif i is not None:
             edges = [(begin, from_start[i]), (end, to_end[i]), (strides, False)]
             if not all(is_open or at.is_same_at(edge, i) for edge, is_open in edges):
@@ -444,7 +444,9 @@ def _gather(at: Application) -> Rows:
     of, indices, axis = at.operands
     batch, place = at.op.get_attr("batch_dims"), axis.axes()[0] % len(of.shape)
     if of.rows and of.rows.axis == place:
-        raise NotOwnError(Kind.TAKEN if indices.kind in CONSTANTS else Kind.MIXED)
+        raise NotOwnError(
+            Reduction.TAKEN if indices.kind in CONSTANTS else Reduction.MIXED
+        )
     rows_only([of, indices])
     if of.rows and indices.rows:
         rows = same([of.rows, indices.rows])

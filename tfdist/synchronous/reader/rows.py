@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.graph import constant
-from tfdist.synchronous.fit.kind import CONSTANTS, Kind
+from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class NotOwnError(Exception):
         kind: TAKEN if examples are selected by their position, else MIXED.
     """
 
-    def __init__(self, kind: Kind = Kind.MIXED) -> None:
+    def __init__(self, kind: Reduction = Reduction.MIXED) -> None:
         super().__init__(kind)
         self.kind = kind
 
@@ -47,7 +47,7 @@ class NotOwnError(Exception):
 class Known:
     """What is known of a tensor: its kind, and where its rows are if that is ROWS."""
 
-    kind: Kind
+    kind: Reduction
     rows: Rows | None = None
 
 
@@ -56,7 +56,7 @@ class Operand:
     """An input of an operation."""
 
     tensor: Any
-    kind: Kind
+    kind: Reduction
     rows: Rows | None
 
     @property
@@ -100,7 +100,7 @@ class Application:
     output: Any
     operands: list[Operand]
     rows_of: Callable[[Any], Rows | None]
-    kind_of: Callable[[Any], Kind]
+    kind_of: Callable[[Any], Reduction]
 
     @property
     def op(self) -> tf.Operation:
@@ -174,10 +174,10 @@ def same(found: Sequence[Rows]) -> Rows:
 
 def rows_only(operands: Sequence[Operand]) -> None:
     """Checks that no operand is a number computed from all rows."""
-    kinds = {each.kind for each in operands} - CONSTANTS - {Kind.ROWS}
+    kinds = {each.kind for each in operands} - CONSTANTS - {Reduction.ROWS}
     if kinds:
-        is_number = kinds <= {Kind.COUNT, Kind.SHAPE}
-        raise NotOwnError(Kind.TAKEN if is_number else Kind.MIXED)
+        is_number = kinds <= {Reduction.COUNT, Reduction.SHAPE}
+        raise NotOwnError(Reduction.TAKEN if is_number else Reduction.MIXED)
 
 
 def constants_only(operands: Sequence[Operand]) -> None:

@@ -8,7 +8,7 @@ from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras.graph import inputs_of
-from tfdist.synchronous.fit.kind import Kind
+from tfdist.synchronous.reader.reduction import Reduction
 
 FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
 
@@ -36,16 +36,16 @@ _PADDED = (
     "of TextVectorization, or shape=[None, length] of RaggedTensor.to_tensor"
 )
 _ADVICE = {
-    Kind.TAKEN: _TAKEN,
-    Kind.MIXED: (
+    Reduction.TAKEN: _TAKEN,
+    Reduction.MIXED: (
         "It computes an example's value from other examples, or that it does not cannot be "
         f"read from this operation, {_PART}"
     ),
-    Kind.OTHER: (
+    Reduction.OTHER: (
         "It is a function of sums and means over examples that does not add up over the "
         f"parts of the batch, such as a root or a ratio of them, {_PART}"
     ),
-    Kind.UNKNOWN: (
+    Reduction.UNKNOWN: (
         f"Only sums and means over examples can be combined from parts, {_PART}. Write "
         "the loss with those (tf.reduce_mean, tf.reduce_sum, Keras's losses)"
     ),
@@ -56,21 +56,23 @@ class IndivisibleLossError(RefusalError):
     """A loss cannot be computed by replicas that each have a part of the batch."""
 
 
-def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossError:
+def indivisible(
+    op: tf.Operation, kind: Reduction = Reduction.UNKNOWN
+) -> IndivisibleLossError:
     """Returns the error for a loss that depends on the examples through `op`.
 
     Args:
         op: The operation.
         kind: The kind of its result.
     """
-    if kind is Kind.UNKNOWN and (of_fixed_rows := _advice_on_fixed_rows(op)):
+    if kind is Reduction.UNKNOWN and (of_fixed_rows := _advice_on_fixed_rows(op)):
         advice = of_fixed_rows
     elif FUNCTIONS.search(op.type) or op.type == "Placeholder":
         advice = _FUNCTION
     elif op.type == "RaggedTensorToTensor":
         advice = _PADDED
     else:
-        advice = _ADVICE.get(kind, _ADVICE[Kind.UNKNOWN])
+        advice = _ADVICE.get(kind, _ADVICE[Reduction.UNKNOWN])
     return IndivisibleLossError(
         f"the loss or a metric depends on the examples through {op.type} ({op.name})"
         f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. {advice}. {remedies()}"

@@ -4,7 +4,7 @@ A loss, a metric's increment or a log is a function of the examples. One process
 it from all of them, a replica from its own. Which correction makes both equal follows from
 the operations: a mean over examples is weighted by the replica's share, a sum is added up.
 The numbers themselves do not tell one from the other, and a `train_step` may compute its
-loss with any function, so `KindReader` reads the graph. It executes nothing, and whatever it
+loss with any function, so `ReductionReader` reads the graph. It executes nothing, and whatever it
 does not know is refused.
 """
 
@@ -17,15 +17,15 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._authors import is_apart, is_of_keras, is_of_ragged
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
-from tfdist.synchronous.fit.combined import combined
-from tfdist.synchronous.fit.indivisible import (
+from tfdist.synchronous.reader.combined import combined
+from tfdist.synchronous.reader.indivisible import (
     FUNCTIONS,
     IndivisibleLossError,
     indivisible,
 )
-from tfdist.synchronous.fit.kind import CONSTANTS, SUMS_OVER_ROWS, Kind
-from tfdist.synchronous.fit.row_rules import contracts_rows, follow
-from tfdist.synchronous.fit.rows import (
+from tfdist.synchronous.reader.reduction import CONSTANTS, SUMS_OVER_ROWS, Reduction
+from tfdist.synchronous.reader.row_rules import contracts_rows, follow
+from tfdist.synchronous.reader.rows import (
     Application,
     Known,
     NotOwnError,
@@ -47,7 +47,7 @@ _MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 _COLLECTIVE = re.compile("^Collective")
 
 
-class KindReader:
+class ReductionReader:
     """Reads kinds from the graph of one replica's step.
 
     Args:
@@ -62,7 +62,7 @@ class KindReader:
     def __init__(
         self,
         is_same: Callable[[Any], bool] = lambda tensor: False,
-        kind_of_variable: Callable[[Any], Kind] = lambda handle: Kind.SAME,
+        kind_of_variable: Callable[[Any], Reduction] = lambda handle: Reduction.SAME,
         has_varying_rows: bool = False,
         is_strict: bool = True,
     ) -> None:
@@ -70,11 +70,11 @@ class KindReader:
         self.is_same = is_same
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
-        self.kinds: dict[Any, Kind] = {}
+        self.kinds: dict[Any, Reduction] = {}
         self.rows: dict[Any, Rows] = {}
         self._outputs: dict[tuple[tf.Operation, str], list[Known] | None] = {}
 
-    def kind_of(self, tensor: Any) -> Kind:
+    def kind_of(self, tensor: Any) -> Reduction:
         """Returns the kind of a tensor, symbolic or eager."""
         # Iterative: a graph may be deeper than Python's stack.
         pending = [tensor]
@@ -97,13 +97,13 @@ class KindReader:
         """Marks tensors as rows, whatever they were computed from."""
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
-                self.note(each, Known(Kind.ROWS, Rows()))
+                self.note(each, Known(Reduction.ROWS, Rows()))
 
     def known(self, tensor: Any) -> Known:
         """Returns the kind of a tensor, and where its rows are."""
         return Known(self.kind_of(tensor), self.rows.get(tensor.ref()))
 
-    def note(self, tensor: Any, known: Known) -> Kind:
+    def note(self, tensor: Any, known: Known) -> Reduction:
         """Takes what is known of a tensor for granted. Returns its kind."""
         self.kinds[tensor.ref()] = known.kind
         if known.rows:
@@ -123,75 +123,79 @@ class KindReader:
                 return tensor
             tensor = alike[0]
 
-    def _at_once(self, tensor: Any) -> Kind | None:
+    def _at_once(self, tensor: Any) -> Reduction | None:
         """Returns the kind if it does not depend on the kinds of the inputs."""
         if not is_symbolic(tensor) or self.is_same(tensor):
-            return Kind.SAME
+            return Reduction.SAME
         op = tensor.op
         if op.type == "ReadVariableOp":
             return self._kind_of_variable(handle_of(op))
         # A collective has exchanged its result already.
         is_same = op.type == "Const" or tensor.dtype == tf.resource
-        return Kind.SAME if is_same or _COLLECTIVE.match(op.type) else None
+        return Reduction.SAME if is_same or _COLLECTIVE.match(op.type) else None
 
-    def _of(self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Kind:
+    def _of(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+    ) -> Reduction:
         op = tensor.op
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
-            return self.note(tensor, Known(Kind.ROWS, Rows()))
+            return self.note(tensor, Known(Reduction.ROWS, Rows()))
         if op.type == "Placeholder":
             # A placeholder without an input is an argument of a nested tf.function.
-            given = self.known(inputs[0]) if inputs else Known(Kind.UNKNOWN)
+            given = self.known(inputs[0]) if inputs else Known(Reduction.UNKNOWN)
             return self.note(tensor, given)
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
             return self._of_call(tensor, inputs)
-        for poison in (Kind.MIXED, Kind.TAKEN):
+        for poison in (Reduction.MIXED, Reduction.TAKEN):
             if self._is_strict and poison in kinds:
                 return poison
         if FUNCTIONS.search(op.type) and "PyFunc" not in op.type:
             return self._of_control_flow(tensor, inputs, kinds)
         if set(kinds) <= CONSTANTS:
-            is_drawn = Kind.DRAWN in kinds or _RANDOM.search(op.type)
-            return Kind.DRAWN if is_drawn else Kind.SAME
+            is_drawn = Reduction.DRAWN in kinds or _RANDOM.search(op.type)
+            return Reduction.DRAWN if is_drawn else Reduction.SAME
         if op.type in _MEASURES:
             of = tensor.value_index
-            if kinds[of] is Kind.ROWS:
-                return self._count() if op.type == "Size" else Kind.SHAPE
+            if kinds[of] is Reduction.ROWS:
+                return self._count() if op.type == "Size" else Reduction.SHAPE
             return kinds[of]
         if has_rows(tensor):
             return self._of_rows(tensor, inputs)
-        if Kind.UNKNOWN in kinds:
-            return Kind.UNKNOWN
-        if Kind.ROWS in kinds:
+        if Reduction.UNKNOWN in kinds:
+            return Reduction.UNKNOWN
+        if Reduction.ROWS in kinds:
             return self._over_rows(tensor, inputs, set(kinds))
         if op.type == "Sub" and is_of_ragged(op):
             # One less than the boundaries of rows, which each replica has one more of.
-            return Kind.UNKNOWN
-        if Kind.SHAPE in kinds:
+            return Reduction.UNKNOWN
+        if Reduction.SHAPE in kinds:
             return self._of_shape(tensor, inputs)
         return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
 
-    def _over_rows(self, tensor: Any, inputs: Sequence[Any], kinds: set[Kind]) -> Kind:
+    def _over_rows(
+        self, tensor: Any, inputs: Sequence[Any], kinds: set[Reduction]
+    ) -> Reduction:
         """Returns the kind of a number that is computed from rows."""
         op = tensor.op
         if op.type in _TAKING and self._is_strict and not is_apart(op):
-            return Kind.TAKEN
+            return Reduction.TAKEN
         is_mean = op.type == "Mean" and tensor.dtype.is_floating
         if not is_mean and op.type not in SUMS_OVER_ROWS:
-            return Kind.UNKNOWN
+            return Reduction.UNKNOWN
         if self._is_strict and not is_apart(op):
-            if not kinds <= CONSTANTS | {Kind.ROWS}:
-                return Kind.OTHER
+            if not kinds <= CONSTANTS | {Reduction.ROWS}:
+                return Reduction.OTHER
             if not contracts_rows(self._application(tensor, inputs)):
-                return Kind.MIXED
+                return Reduction.MIXED
         if is_mean:
-            return Kind.OTHER if self._has_varying_rows else Kind.MEAN
-        return Kind.SUM
+            return Reduction.OTHER if self._has_varying_rows else Reduction.MEAN
+        return Reduction.SUM
 
-    def _of_rows(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
+    def _of_rows(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
         op, at = tensor.op, self._application(tensor, inputs)
         if not self._is_strict:
-            return self.note(tensor, Known(Kind.ROWS, somewhere(at)))
+            return self.note(tensor, Known(Reduction.ROWS, somewhere(at)))
         try:
             rows = follow(at)
         except NotOwnError as error:
@@ -201,7 +205,7 @@ class KindReader:
             if is_padded or is_selected or not is_apart(op):
                 return error.kind
             rows = somewhere(at)
-        return self.note(tensor, Known(Kind.ROWS, rows))
+        return self.note(tensor, Known(Reduction.ROWS, rows))
 
     def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
         def rows_of(each: Any) -> Rows | None:
@@ -210,16 +214,16 @@ class KindReader:
         operands = [Operand(o, self.kind_of(o), rows_of(o)) for o in inputs]
         return Application(tensor, operands, rows_of, self.kind_of)
 
-    def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
+    def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
         """Returns the kind of a nested tf.function's result, from its own graph."""
         outputs = self._read(tensor.op, "f", inputs)
         if outputs is None:
-            return Kind.ROWS if has_rows(tensor) else Kind.UNKNOWN
+            return Reduction.ROWS if has_rows(tensor) else Reduction.UNKNOWN
         return self.note(tensor, outputs[tensor.value_index])
 
     def _of_control_flow(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Kind]
-    ) -> Kind:
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+    ) -> Reduction:
         """Returns the kind of a result of a condition or a loop.
 
         A condition that is the same everywhere is read. A loop is not, unless it computes
@@ -233,17 +237,21 @@ class KindReader:
             read = [self._read(op, name, given) or [] for name in names]
         found = {known.kind for outputs in read for known in outputs} | set(kinds)
         if all(read) and read and found <= CONSTANTS:
-            return Kind.SAME if found == {Kind.SAME} else Kind.DRAWN
-        if all(read) and read and not is_loop and kinds[0] is Kind.SAME:
+            return Reduction.SAME if found == {Reduction.SAME} else Reduction.DRAWN
+        if all(read) and read and not is_loop and kinds[0] is Reduction.SAME:
             one, other = (outputs[tensor.value_index] for outputs in read)
             if one == other:
                 return self.note(tensor, one)
-            if {one.kind, other.kind} <= {Kind.SAME, Kind.MEAN}:
-                return Kind.MEAN
+            if {one.kind, other.kind} <= {Reduction.SAME, Reduction.MEAN}:
+                return Reduction.MEAN
         if has_rows(tensor) and (is_apart(op) or not self._is_strict):
             rows = somewhere(self._application(tensor, inputs))
-            return self.note(tensor, Known(Kind.ROWS, rows))
-        return Kind.MIXED if has_rows(tensor) and self._is_strict else Kind.UNKNOWN
+            return self.note(tensor, Known(Reduction.ROWS, rows))
+        return (
+            Reduction.MIXED
+            if has_rows(tensor) and self._is_strict
+            else Reduction.UNKNOWN
+        )
 
     def _read(
         self, op: tf.Operation, name: str, given: Sequence[Any]
@@ -261,7 +269,7 @@ class KindReader:
         return self._outputs[op, name]
 
     def _outputs_of(self, graph: Any, given: Sequence[Any]) -> list[Known]:
-        inside = KindReader(
+        inside = ReductionReader(
             self.is_same,
             self._kind_of_variable,
             self._has_varying_rows,
@@ -271,13 +279,13 @@ class KindReader:
             inside.note(inner, self.known(outer))
         return [inside.known(each) for each in graph.outputs]
 
-    def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Kind:
+    def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
         op, shape = tensor.op, inputs[0]
         if op.type in ("Identity", "Cast"):
-            return Kind.SHAPE
+            return Reduction.SHAPE
         measured = _measured(shape)
         if measured is None:
-            return Kind.UNKNOWN
+            return Reduction.UNKNOWN
         if op.type == "Prod":
             return self._count()
         axis = self.rows.get(measured.ref(), Rows()).axis
@@ -291,12 +299,12 @@ class KindReader:
                     return self._count()
                 # The sizes of the other axes are those of an example, equal everywhere.
                 if is_scalar or first > axis:
-                    return Kind.SAME
-                return Kind.UNKNOWN if axis else Kind.SHAPE
-        return Kind.UNKNOWN if axis else Kind.OTHER
+                    return Reduction.SAME
+                return Reduction.UNKNOWN if axis else Reduction.SHAPE
+        return Reduction.UNKNOWN if axis else Reduction.OTHER
 
-    def _count(self) -> Kind:
-        return Kind.SUM if self._has_varying_rows else Kind.COUNT
+    def _count(self) -> Reduction:
+        return Reduction.SUM if self._has_varying_rows else Reduction.COUNT
 
 
 def _measured(shape: Any) -> Any:

@@ -6,15 +6,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.graph import inputs_of
-from tfdist.synchronous.fit.indivisible import FUNCTIONS
-from tfdist.synchronous.fit.kind import ADDITIVE, CHOICES, CONSTANTS, Kind
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.indivisible import FUNCTIONS
+from tfdist.synchronous.reader.reduction import ADDITIVE, CHOICES, CONSTANTS, Reduction
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 
 def computed_from_parts(
-    reader: KindReader,
+    reader: ReductionReader,
     value: tf.Tensor,
-    part_of: Callable[[tf.Tensor, Kind], Any],
+    part_of: Callable[[tf.Tensor, Reduction], Any],
     whole_of: Callable[[tf.Tensor], Any],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns a number of kind LINEAR, computed from a replica's part of each term.
@@ -41,7 +41,7 @@ def computed_from_parts(
         added = _added(each.op, [reader.kind_of(one) for one in inputs])
         missing = [one for i, one in enumerate(inputs) if added[i]]
         missing = [one for one in missing if one.ref() not in parts]
-        if kind is not Kind.LINEAR:
+        if kind is not Reduction.LINEAR:
             parts[each.ref()] = part_of(each, kind)
         elif FUNCTIONS.search(each.op.type):
             raise reader.error_of(each)
@@ -52,23 +52,25 @@ def computed_from_parts(
             given = []
             for one, is_added in zip(inputs, added, strict=True):
                 # A constant may be a term in one place and a factor in another.
-                is_count = not is_added and reader.kind_of(one) is Kind.COUNT
+                is_count = not is_added and reader.kind_of(one) is Reduction.COUNT
                 factor = whole_of(one) if is_count else one
                 given.append(parts[one.ref()] if is_added else factor)
                 leaves[one.ref()] = one
             parts[each.ref()] = _again(each, given)
         pending.pop()
-    terms = [one for one in leaves.values() if reader.kind_of(one) is not Kind.LINEAR]
+    terms = [
+        one for one in leaves.values() if reader.kind_of(one) is not Reduction.LINEAR
+    ]
     return parts[value.ref()], terms
 
 
-def _added(op: tf.Operation, kinds: Sequence[Kind]) -> list[bool]:
+def _added(op: tf.Operation, kinds: Sequence[Reduction]) -> list[bool]:
     """Returns which inputs an operation adds up. It multiplies with the others."""
     if op.type in ADDITIVE:
         return [op.type != "ConcatV2" or i + 1 < len(kinds) for i in range(len(kinds))]
     if op.type in CHOICES:
         return [i > 0 for i in range(len(kinds))]
-    return [kind not in CONSTANTS | {Kind.COUNT} for kind in kinds]
+    return [kind not in CONSTANTS | {Reduction.COUNT} for kind in kinds]
 
 
 def _again(tensor: tf.Tensor, given: Sequence[tf.Tensor]) -> tf.Tensor:

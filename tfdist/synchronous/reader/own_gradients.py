@@ -12,12 +12,14 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import Author, is_apart, is_of_tfdist, made_in
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
-from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
+from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 
-def check_own_gradients(reader: KindReader, graph: tf.Graph, gradients: Any) -> None:
+def check_own_gradients(
+    reader: ReductionReader, graph: tf.Graph, gradients: Any
+) -> None:
     """Checks that gradient functions of the program keep examples apart.
 
     Args:
@@ -31,7 +33,7 @@ def check_own_gradients(reader: KindReader, graph: tf.Graph, gradients: Any) -> 
     own = list(_own_gradients(graph))
     for op in own:
         inputs = [each for each in op.inputs if each.op.type != "Const"]
-        if op.graph is not graph or {*map(reader.kind_of, inputs)} != {Kind.ROWS}:
+        if op.graph is not graph or {*map(reader.kind_of, inputs)} != {Reduction.ROWS}:
             raise IndivisibleLossError(
                 f"a tf.custom_gradient{made_in(op, Author.PROGRAM, Author.PACKAGE)} is "
                 "around a weight or a number, or in a tf.function of the step, and each "
@@ -40,7 +42,7 @@ def check_own_gradients(reader: KindReader, graph: tf.Graph, gradients: Any) -> 
                 f"that before optimizer.apply(...). {remedies()}"
             )
     for each in tf.nest.flatten(gradients, expand_composites=True) if own else []:
-        refused = (Kind.MIXED, Kind.TAKEN, Kind.OTHER)
+        refused = (Reduction.MIXED, Reduction.TAKEN, Reduction.OTHER)
         if each is not None and reader.kind_of(each) in refused:
             raise reader.error_of(each)
 

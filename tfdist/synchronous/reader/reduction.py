@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 
 
-class Kind(enum.Enum):
+class Reduction(enum.Enum):
     """The relation of a replica's number to the whole batch's.
 
     Attributes:
@@ -39,17 +39,17 @@ class Kind(enum.Enum):
     MIXED = enum.auto()
 
 
-CONSTANTS = frozenset({Kind.SAME, Kind.DRAWN})
-WEIGHED = CONSTANTS | {Kind.MEAN}
+CONSTANTS = frozenset({Reduction.SAME, Reduction.DRAWN})
+WEIGHED = CONSTANTS | {Reduction.MEAN}
 """The kinds whose value for the batch is the replicas' mean, weighted by shares."""
 
-ADDED_UP = frozenset({Kind.ROWS, Kind.SUM, Kind.COUNT})
+ADDED_UP = frozenset({Reduction.ROWS, Reduction.SUM, Reduction.COUNT})
 """The kinds whose value for the batch is the sum of the replicas'."""
 
-INDIVISIBLE = frozenset({Kind.UNKNOWN, Kind.TAKEN, Kind.MIXED})
+INDIVISIBLE = frozenset({Reduction.UNKNOWN, Reduction.TAKEN, Reduction.MIXED})
 """The kinds whose value for the batch does not follow from the replicas'."""
 
-REFUSED = INDIVISIBLE | {Kind.OTHER, Kind.SHAPE}
+REFUSED = INDIVISIBLE | {Reduction.OTHER, Reduction.SHAPE}
 """The kinds whose value for the batch is not put together from the replicas'."""
 
 
@@ -75,38 +75,44 @@ SUMS_OVER_ROWS = _types("""
 """Operations that add rows up where they contract the dimension of the examples."""
 
 
-def of_sum(kinds: Iterable[Kind]) -> Kind:
+def of_sum(kinds: Iterable[Reduction]) -> Reduction:
     """Returns the kind of a sum of numbers that are not all constants."""
     distinct = set(kinds)
     # A constant counts once in a mean. In a sum over replicas it would count once per
     # replica, which is why SUM + SAME is no SUM.
     if distinct <= WEIGHED:
-        return Kind.MEAN
-    if distinct <= {Kind.SUM, Kind.COUNT}:
-        return Kind.SUM if Kind.SUM in distinct else Kind.COUNT
-    return Kind.OTHER if distinct & (REFUSED | {Kind.ROWS}) else Kind.LINEAR
+        return Reduction.MEAN
+    if distinct <= {Reduction.SUM, Reduction.COUNT}:
+        return Reduction.SUM if Reduction.SUM in distinct else Reduction.COUNT
+    return (
+        Reduction.OTHER if distinct & (REFUSED | {Reduction.ROWS}) else Reduction.LINEAR
+    )
 
 
-def of_product(kinds: Iterable[Kind]) -> Kind:
+def of_product(kinds: Iterable[Reduction]) -> Reduction:
     """Returns the kind of a product of numbers that are not all constants."""
     factors = [kind for kind in kinds if kind not in CONSTANTS]
     if len(factors) == 1:
         return factors[0]
-    if len(factors) != 2 or Kind.COUNT not in factors:
-        return Kind.OTHER
-    (other,) = set(factors) - {Kind.COUNT} or {Kind.OTHER}
-    if other is Kind.MEAN:
-        return Kind.SUM
+    if len(factors) != 2 or Reduction.COUNT not in factors:
+        return Reduction.OTHER
+    (other,) = set(factors) - {Reduction.COUNT} or {Reduction.OTHER}
+    if other is Reduction.MEAN:
+        return Reduction.SUM
     # Each replica knows how many examples all have.
-    return Kind.LINEAR if other in (Kind.SUM, Kind.LINEAR) else Kind.OTHER
+    return (
+        Reduction.LINEAR
+        if other in (Reduction.SUM, Reduction.LINEAR)
+        else Reduction.OTHER
+    )
 
 
-def of_quotient(numerator: Kind, denominator: Kind) -> Kind:
+def of_quotient(numerator: Reduction, denominator: Reduction) -> Reduction:
     """Returns the kind of a quotient of two numbers that are not both constants."""
     if denominator in CONSTANTS:
         return numerator
-    if denominator is not Kind.COUNT:
-        return Kind.OTHER
-    if numerator in (Kind.SUM, Kind.COUNT):
-        return Kind.MEAN
-    return Kind.LINEAR if numerator is Kind.LINEAR else Kind.OTHER
+    if denominator is not Reduction.COUNT:
+        return Reduction.OTHER
+    if numerator in (Reduction.SUM, Reduction.COUNT):
+        return Reduction.MEAN
+    return Reduction.LINEAR if numerator is Reduction.LINEAR else Reduction.OTHER
