@@ -27,13 +27,15 @@ from tfdist.synchronous.reader.reduction import CONSTANTS, SUMS_OVER_ROWS, Reduc
 from tfdist.synchronous.reader.row_rules import contracts_rows, follow
 from tfdist.synchronous.reader.rows import (
     Application,
-    Known,
     NotOwnError,
     Operand,
     Rows,
     has_rows,
     somewhere,
 )
+
+Known = tuple[Reduction, Rows | None]
+"""The kind of a tensor, and where its rows are if that is ROWS."""
 
 # The number of rows that these return depends on the values of the examples.
 _SELECTIONS = frozenset(
@@ -97,18 +99,18 @@ class ReductionReader:
         """Marks tensors as rows, whatever they were computed from."""
         for each in batch:
             if tf.is_tensor(each) and is_symbolic(each):
-                self.note(each, Known(Reduction.ROWS, Rows()))
+                self.note(each, Reduction.ROWS, Rows())
 
     def known(self, tensor: Any) -> Known:
         """Returns the kind of a tensor, and where its rows are."""
-        return Known(self.kind_of(tensor), self.rows.get(tensor.ref()))
+        return self.kind_of(tensor), self.rows.get(tensor.ref())
 
-    def note(self, tensor: Any, known: Known) -> Reduction:
+    def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
         """Takes what is known of a tensor for granted. Returns its kind."""
-        self.kinds[tensor.ref()] = known.kind
-        if known.rows:
-            self.rows[tensor.ref()] = known.rows
-        return known.kind
+        self.kinds[tensor.ref()] = kind
+        if rows:
+            self.rows[tensor.ref()] = rows
+        return kind
 
     def error_of(self, tensor: Any) -> IndivisibleLossError:
         """Returns the error for a tensor that cannot be combined from the replicas' own."""
@@ -139,11 +141,11 @@ class ReductionReader:
     ) -> Reduction:
         op = tensor.op
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
-            return self.note(tensor, Known(Reduction.ROWS, Rows()))
+            return self.note(tensor, Reduction.ROWS, Rows())
         if op.type == "Placeholder":
             # A placeholder without an input is an argument of a nested tf.function.
-            given = self.known(inputs[0]) if inputs else Known(Reduction.UNKNOWN)
-            return self.note(tensor, given)
+            known = self.known(inputs[0]) if inputs else (Reduction.UNKNOWN, None)
+            return self.note(tensor, *known)
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
             return self._of_call(tensor, inputs)
         for poison in (Reduction.MIXED, Reduction.TAKEN):
@@ -195,7 +197,7 @@ class ReductionReader:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
         op, at = tensor.op, self._application(tensor, inputs)
         if not self._is_strict:
-            return self.note(tensor, Known(Reduction.ROWS, somewhere(at)))
+            return self.note(tensor, Reduction.ROWS, somewhere(at))
         try:
             rows = follow(at)
         except NotOwnError as error:
@@ -205,7 +207,7 @@ class ReductionReader:
             if is_padded or is_selected or not is_apart(op):
                 return error.kind
             rows = somewhere(at)
-        return self.note(tensor, Known(Reduction.ROWS, rows))
+        return self.note(tensor, Reduction.ROWS, rows)
 
     def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
         def rows_of(each: Any) -> Rows | None:
@@ -219,7 +221,7 @@ class ReductionReader:
         outputs = self._read(tensor.op, "f", inputs)
         if outputs is None:
             return Reduction.ROWS if has_rows(tensor) else Reduction.UNKNOWN
-        return self.note(tensor, outputs[tensor.value_index])
+        return self.note(tensor, *outputs[tensor.value_index])
 
     def _of_control_flow(
         self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
@@ -235,18 +237,18 @@ class ReductionReader:
         if "Case" not in op.type and (not is_loop or set(kinds) <= CONSTANTS):
             given = inputs if is_loop else inputs[1:]
             read = [self._read(op, name, given) or [] for name in names]
-        found = {known.kind for outputs in read for known in outputs} | set(kinds)
+        found = {kind for outputs in read for kind, _ in outputs} | set(kinds)
         if all(read) and read and found <= CONSTANTS:
             return Reduction.SAME if found == {Reduction.SAME} else Reduction.DRAWN
         if all(read) and read and not is_loop and kinds[0] is Reduction.SAME:
             one, other = (outputs[tensor.value_index] for outputs in read)
             if one == other:
-                return self.note(tensor, one)
-            if {one.kind, other.kind} <= {Reduction.SAME, Reduction.MEAN}:
+                return self.note(tensor, *one)
+            if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
                 return Reduction.MEAN
         if has_rows(tensor) and (is_apart(op) or not self._is_strict):
             rows = somewhere(self._application(tensor, inputs))
-            return self.note(tensor, Known(Reduction.ROWS, rows))
+            return self.note(tensor, Reduction.ROWS, rows)
         return (
             Reduction.MIXED
             if has_rows(tensor) and self._is_strict
@@ -276,7 +278,7 @@ class ReductionReader:
             self._is_strict,
         )
         for inner, outer in zip(graph.inputs, given, strict=True):
-            inside.note(inner, self.known(outer))
+            inside.note(inner, *self.known(outer))
         return [inside.known(each) for each in graph.outputs]
 
     def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:

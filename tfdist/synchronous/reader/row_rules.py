@@ -393,6 +393,7 @@ def _numbered(at: Application) -> Rows:
 
 
 # The places of what is divided, and of the axis; an Unpack has that as an attribute.
+_DIVIDED: dict[str, tuple[int, int | None]]
 _DIVIDED = {"Unpack": (0, None), "Split": (1, 0), "SplitV": (0, 2)}
 
 
@@ -418,6 +419,7 @@ def _strided_slice(at: Application) -> Rows:
     )
     covered = rank - count + sum(map(max, ellipsis, new))
     # The index for each axis, None where it is taken as it is.
+    indices: list[list[int | None]]
     indices = [[None] * covered if ellipsis[i] else [i] for i in range(count)]
     indices += [] if any(ellipsis) else [[None] * covered]
     axis = source = result = 0

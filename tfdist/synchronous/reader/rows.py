@@ -44,14 +44,6 @@ class NotOwnError(Exception):
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a tensor: its kind, and where its rows are if that is ROWS."""
-
-    kind: Reduction
-    rows: Rows | None = None
-
-
-@dataclass(frozen=True)
 class Operand:
     """An input of an operation."""
 
