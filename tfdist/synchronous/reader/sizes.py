@@ -1,6 +1,7 @@
 """The elements of a shape that a step computes, as far as its graph shows them."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,8 @@ def _scalar(tensor: Any, rows_of: RowsOf) -> Size:
         found = [each for each in sizes(op.inputs[0], rows_of) or [None] if each != 1]
         if len(found) == 1:
             return found[0]
-        return None if None in found or EXAMPLES in found else int(np.prod(found))
+        numbers = [each for each in found if isinstance(each, int)]
+        return prod(numbers) if len(numbers) == len(found) else None
     if op.type in ("GatherV2", "StridedSlice") and op.inputs[0].shape.rank == 1:
         found = _selected(op, rows_of) or []
         return found[0] if len(found) == 1 else None
