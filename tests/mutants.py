@@ -118,6 +118,18 @@ MUTANTS = (
         "tests/test_replica_loss.py::test_a_mean_gives_one_process_s_weights[45-plain]",
     ),
     Mutant(
+        "rows-of-two-meet-in-pairs",
+        "tfdist/synchronous/reader/row_rules.py",
+        ("if len(labels) != 1:", "if not labels:"),
+        "tests/test_rows.py::test_what_may_not_be_is_refused[pairs]",
+    ),
+    Mutant(
+        "root-of-a-mean-taken-for-a-mean",
+        "tfdist/synchronous/reader/combined.py",
+        ("    if op.type in UNARY:", '    if op.type in UNARY | {"Sqrt"}:'),
+        "tests/test_reduction_reader.py::test_kind[root_of_a_mean]",
+    ),
+    Mutant(
         "checkpoint-without-slots",
         "tfdist/checkpoint/fit_state.py",
         ("*model.optimizer.variables]", "model.optimizer.iterations]"),

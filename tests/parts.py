@@ -20,7 +20,7 @@ PARTS = {
     "features_in_step": ("test_features_synchronous", "test_feature_jobs"),
     "whole_batch": (
         "test_compiled",
-        "test_loss_kind",
+        "test_reduction_reader",
         "test_replica_loss",
         "test_separable",
         "test_whole_batch",

@@ -6,8 +6,9 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.fixed_rows import explained
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError
+from tfdist.synchronous.reader.reduction import REFUSED
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 ROWS = tf.TensorSpec([None, 4])
 
@@ -97,6 +98,12 @@ def reshaped(x):
 in_a_function = tf.function(noise_added)
 
 
+def refusal_of(loss):
+    reader = ReductionReader()
+    assert reader.kind_of(loss) in REFUSED
+    return reader.error_of(loss)
+
+
 @pytest.mark.parametrize(
     "step", [noise_added, noise_appended, chosen, labelled, reshaped, in_a_function]
 )
@@ -105,7 +112,7 @@ def test_a_fixed_number_of_rows(step):
         loss = tf.reduce_mean(step(x))
         words = r"test_fixed_rows\.py, line.*makes 8 rows.*a part.*tf\.shape\(x\)\[0\]"
         with pytest.raises(IndivisibleLossError, match=words):
-            KindReader().parts_of(loss)
+            raise refusal_of(loss)
 
     tf.function(trace, autograph=False).get_concrete_function(ROWS)
 
@@ -121,7 +128,7 @@ def test_a_fixed_number_of_rows(step):
 def test_rows_that_are_selected_are_not_said_to_be_fixed(step):
     def trace(x):
         with pytest.raises(IndivisibleLossError, match="sums and means over examples"):
-            KindReader().parts_of(tf.reduce_mean(step(x)))
+            raise refusal_of(tf.reduce_mean(step(x)))
 
     tf.function(trace, autograph=False).get_concrete_function(ROWS)
 

@@ -119,7 +119,8 @@ PURE = {
     ],
     "simulation": ["*"],
     "splitting": ["split"],
-    "synchronous.fit": ["kind", "quantiles", "row_range"],
+    "synchronous.reader": ["reduction"],
+    "synchronous.fit": ["quantiles", "row_range"],
 }
 WITHOUT_TENSORFLOW = """
 import importlib, json, sys

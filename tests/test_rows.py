@@ -5,14 +5,20 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
-from tfdist.synchronous.fit.loss_kind import KindReader
-from tfdist.synchronous.fit.own_gradients import has_own_gradients
+from tfdist.synchronous.reader.reduction import REFUSED as REFUSED_KINDS
+from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 WEIGHT = tf.Variable(tf.ones([4, 4]))
 SEED = keras.random.SeedGenerator(1)
 NORMALIZATION = keras.layers.BatchNormalization()
 NORMALIZATION.build((None, 4))
+RECURRENT = keras.layers.LSTM(4)
+RECURRENT.build((None, 4, 1))
+ATTENTION = keras.layers.MultiHeadAttention(2, 3)
+ATTENTION.build((None, 4, 1), (None, 4, 1))
+EINSUM = keras.layers.EinsumDense("btf,fo->bto", (4, 3), bias_axes="o")
+EINSUM.build((None, 4, 1))
 APART, REFUSED = {}, {}
 
 
@@ -39,7 +45,7 @@ def kind_of(function):
     found = []
 
     def trace(x, y, whole):
-        reader = KindReader(lambda tensor: tensor is whole)
+        reader = ReductionReader(lambda tensor: tensor is whole)
         reader.begin_with([x, y])
         found.append(reader.kind_of(tf.convert_to_tensor(function(x, y, whole))))
 
@@ -68,14 +74,8 @@ named(
     ),
     looked_up_in_all=lambda x, y, w: tf.gather(w, tf.cast(y[:, 0], tf.int32)) - x,
     looked_up=lambda x, y, w: tf.gather(WEIGHT, tf.argmax(y, 1)) - x,
-    looked_up_by_pairs=lambda x, y, w: tf.gather_nd(
-        WEIGHT, tf.cast(y[:, :2], tf.int32)
-    ),
     columns_by_number=lambda x, y, w: tf.gather(x, [2, 0], axis=1),
     column_of_each=lambda x, y, w: tf.gather(x, tf.argmax(y, 1), batch_dims=1),
-    column_of_each_by_its_number=lambda x, y, w: tf.gather_nd(
-        x, tf.stack([tf.range(number(x)), tf.argmax(y, 1, tf.int32)], 1)
-    ),
     along_an_axis=lambda x, y, w: ops.take_along_axis(
         x, ops.argsort(y, axis=1), axis=1
     ),
@@ -99,16 +99,6 @@ named(
         - tf.concat([tf.ones([number(x), 1]), tf.zeros([number(y), 1])], 0)
         - tf.random.uniform(tf.shape(tf.concat([y, x], 0)))
     ),
-    halves=lambda x, y, w: (lambda both: both[: number(x)] - both[number(x) :])(
-        tf.concat([x, y], 0) @ WEIGHT
-    ),
-    halves_by_split=lambda x, y, w: (lambda a, b: a - b + x)(
-        *tf.split(tf.concat([x, y], 0), 2)
-    ),
-    masked_by_a_column=lambda x, y, w: tf.gather(x, tf.where(y[:, 0] > 0)[:, 0]),
-    ragged_of_a_size=lambda x, y, w: tf.RaggedTensor.from_tensor(
-        x, tf.argmax(y, 1)
-    ).to_tensor(shape=[None, 4]),
     twice=lambda x, y, w: tf.tile(x, [2, 1]) - tf.tile(y, [2, 1]),
     each_thrice=lambda x, y, w: tf.repeat(x, 3, 0) - tf.repeat(y, 3, 0),
     copied_to_each=lambda x, y, w: x + tf.tile(WEIGHT[:1], [number(x), 1]),
@@ -131,41 +121,18 @@ named(
         tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=SEED)
     ),
     chosen=lambda x, y, w: tf.where(x > 0, x, y * WEIGHT[1]),
-    masked=lambda x, y, w: (
-        tf.boolean_mask(x, y[:, 0] > 0) * 2.0 - tf.boolean_mask(y, y[:, 0] > 0)
-    ),
-    masked_by_places=lambda x, y, w: tf.gather_nd(x, tf.where(y[:, 0] > 0)),
-    parted=lambda x, y, w: tf.dynamic_partition(x, tf.cast(y[:, 0] > 0, tf.int32), 2)[
-        1
-    ],
     determinants=lambda x, y, w: tf.linalg.det(tf.reshape(x, [-1, 2, 2])),
-    mapped=lambda x, y, w: tf.map_fn(
-        lambda each: tf.reduce_sum(tf.sort(each[0]) - each[1]) * WEIGHT[0, 0],
-        (x, y),
-        fn_output_signature=tf.float32,
-    ),
-    looped=lambda x, y, w: tf.while_loop(
-        lambda i, state: i < 4,
-        lambda i, state: (i + 1, tf.tanh(state + y[:, i, None])),
-        (0, x),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 4])),
-    )[1],
-    scanned_in_time=lambda x, y, w: tf.scan(
-        lambda state, each: tf.tanh(state + each), tf.transpose(y), x[:, 0]
-    ),
     by_a_condition=lambda x, y, w: tf.cond(
         WEIGHT[0, 0] > 0, lambda: x, lambda: y * 2.0
     ),
     in_a_function=lambda x, y, w: tf.function(lambda a, b: a[:, 1:] * b[:, :1])(x, y),
     by_a_layer=lambda x, y, w: NORMALIZATION(x, training=True) - y,
-    gradient_through_numbers=lambda x, y, w: tf.gradients(
-        tf.gather_nd(x, tf.stack([tf.range(number(x)), tf.argmax(y, 1, tf.int32)], 1))
-        ** 2,
-        x,
-    )[0],
     gradient_of_each=lambda x, y, w: (
         tf.gradients(tf.nn.tanh(x @ WEIGHT) * y, x)[0] ** 2
     ),
+    recurrent_layer=lambda x, y, w: RECURRENT(x[:, :, None]) - y,
+    attention_layer=lambda x, y, w: ATTENTION(x[:, :, None], y[:, :, None]),
+    einsum_layer=lambda x, y, w: EINSUM(x[:, :, None]),
 )
 named(
     refused,
@@ -223,22 +190,6 @@ named(
         tf.numpy_function(lambda a: a[::-1], [x], tf.float32), [None, 4]
     ),
     folded=lambda x, y, w: tf.foldl(lambda total, each: total + each, x)[None] - y,
-    mapped_with_all=lambda x, y, w: tf.map_fn(lambda each: each - x[0], x),
-    mapped_with_their_number=lambda x, y, w: tf.map_fn(
-        lambda each: each * tf.cast(number(x), tf.float32), x
-    ),
-    mapped_beside_all=lambda x, y, w: tf.map_fn(
-        lambda each: each[0] - each[1], (x, w), fn_output_signature=tf.float32
-    ),
-    masked_by_all=lambda x, y, w: tf.boolean_mask(x, w[:, 0] > 0),
-    masked_by_rows_twice=lambda x, y, w: tf.boolean_mask(
-        tf.tile(x, [2, 1]), tf.repeat(y[:, 0] > 0, 2)
-    ),
-    mapped_by_number=lambda x, y, w: tf.while_loop(
-        lambda i, state: i < number(x),
-        lambda i, state: (i + 1, state + w[i]),
-        (0, x),
-    )[1],
     filtered_by_rows=lambda x, y, w: (
         tf.nn.conv2d(tf.ones([1, 9, 9, 1]), tf.reshape(x, [-1, 4, 1, 1]), 1, "SAME")[
             0, :, :, 0
@@ -248,12 +199,6 @@ named(
     of_another_order=lambda x, y, w: (
         tf.zeros([4, number(x)]) + tf.reverse(tf.transpose(x), [1])
     ),
-    looped_until=lambda x, y, w: tf.while_loop(
-        lambda state: tf.reduce_max(state) > 1.0, lambda state: (state / 2.0,), (x,)
-    )[0],
-    looped_over_the_first=lambda x, y, w: tf.while_loop(
-        lambda i, state: i < 4, lambda i, state: (i + 1, state + x[i]), (0, x)
-    )[1],
     by_their_number=lambda x, y, w: tf.cond(number(x) > 8, lambda: x, lambda: y),
     by_a_maximum=lambda x, y, w: tf.cond(tf.reduce_max(x) > 8, lambda: x, lambda: y),
     in_a_function=lambda x, y, w: tf.function(lambda a, b: a[::-1] * b)(x, y),
@@ -271,10 +216,7 @@ named(
     folded_by_their_number=lambda x, y, w: tf.reshape(
         tf.repeat(x, 2, 1)[:, : tf.cast(WEIGHT[0, 0], tf.int32)], [-1, number(x)]
     ),
-    quarter_of_two=lambda x, y, w: tf.split(tf.concat([x, y], 0), 4)[0],
     half_of_one=lambda x, y, w: tf.split(x, 2)[0],
-    wrong_half=lambda x, y, w: tf.concat([x, y, x], 0)[number(x) :],
-    by_the_second_column=lambda x, y, w: tf.gather(x, tf.where(y > 0)[:, 1]),
     sparse_to_the_longest=lambda x, y, w: tf.sparse.to_dense(
         tf.RaggedTensor.from_tensor(x, tf.argmax(y, 1)).to_sparse()
     ),
@@ -289,24 +231,42 @@ named(
         x + keras.random.normal(tf.shape(x), seed=1)
     ),
     first_of_each=lambda x, y, w: tf.math.segment_sum(x, tf.cast(y[:, 0], tf.int32)),
+    column_of_each_by_its_number=lambda x, y, w: tf.gather_nd(
+        x, tf.stack([tf.range(number(x)), tf.argmax(y, 1, tf.int32)], 1)
+    ),
+    halves=lambda x, y, w: (lambda both: both[: number(x)] - both[number(x) :])(
+        tf.concat([x, y], 0) @ WEIGHT
+    ),
+    halves_by_split=lambda x, y, w: (lambda a, b: a - b + x)(
+        *tf.split(tf.concat([x, y], 0), 2)
+    ),
+    masked=lambda x, y, w: (
+        tf.boolean_mask(x, y[:, 0] > 0) * 2.0 - tf.boolean_mask(y, y[:, 0] > 0)
+    ),
+    ragged_of_a_size=lambda x, y, w: tf.RaggedTensor.from_tensor(
+        x, tf.argmax(y, 1)
+    ).to_tensor(shape=[None, 4]),
+    parted=lambda x, y, w: tf.dynamic_partition(x, tf.cast(y[:, 0] > 0, tf.int32), 2)[
+        1
+    ],
+    mapped=lambda x, y, w: tf.map_fn(
+        lambda each: tf.reduce_sum(tf.sort(each[0]) - each[1]) * WEIGHT[0, 0],
+        (x, y),
+        fn_output_signature=tf.float32,
+    ),
+    looped=lambda x, y, w: tf.while_loop(
+        lambda i, state: i < 4,
+        lambda i, state: (i + 1, tf.tanh(state + y[:, i, None])),
+        (0, x),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 4])),
+    )[1],
+    pairs_that_are_added_up=lambda x, y, w: tf.einsum("bi,cj->ij", x, y),
+    of_another_order_added_up=lambda x, y, w: tf.matmul(
+        tf.tile(x, [2, 1]), tf.repeat(y, 2, 0), transpose_a=True
+    ),
+    added_up_with_a_mean=lambda x, y, w: tf.einsum("bi,j->ij", x, tf.reduce_mean(y, 0)),
+    mixed_before_a_layer=lambda x, y, w: RECURRENT(x[::-1, :, None]),
 )
-
-
-def gradient_of(backwards):
-    """Returns the kind of a weight's gradient through a function with one of its own."""
-
-    def gradient(x, y, whole):
-        own = tf.custom_gradient(lambda p: (p * 1.0, backwards))
-        variable = tf.identity(WEIGHT)
-        loss = tf.reduce_mean(tf.square(own(tf.matmul(x, variable)) - y))
-        assert has_own_gradients(tf.compat.v1.get_default_graph())
-        return tf.gradients(loss, variable)[0]
-
-    return kind_of(gradient)
-
-
-def test_a_gradient_function_of_single_examples():
-    assert gradient_of(lambda given: -given * 2.0) is Kind.SUM
 
 
 def test_a_gradient_function_of_a_number_is_refused():
@@ -316,21 +276,16 @@ def test_a_gradient_function_of_a_number_is_refused():
         )
         return squared(tf.reduce_mean(x - y))
 
-    assert kind_of(loss) is Kind.UNKNOWN
-
-
-def test_a_gradient_function_of_all_examples_is_refused():
-    assert gradient_of(lambda given: given - tf.reduce_mean(given, 0)) is Kind.MIXED
-    assert gradient_of(lambda given: given[::-1]) is Kind.TAKEN
+    assert kind_of(loss) is Reduction.UNKNOWN
 
 
 @pytest.mark.parametrize("name", APART)
 def test_an_example_s_own_value(name):
-    assert kind_of(APART[name]) is Kind.ROWS
+    assert kind_of(APART[name]) is Reduction.ROWS
     mean = kind_of(
         lambda *given: tf.reduce_mean(tf.cast(APART[name](*given), tf.float32))
     )
-    assert mean in (Kind.MEAN, Kind.SELECTED)
+    assert mean is Reduction.MEAN
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -338,4 +293,4 @@ def test_what_may_not_be_is_refused(name):
     mean = kind_of(
         lambda *given: tf.reduce_mean(tf.cast(REFUSED[name](*given), tf.float32))
     )
-    assert mean in INDIVISIBLE
+    assert mean in REFUSED_KINDS

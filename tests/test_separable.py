@@ -35,7 +35,6 @@ def resolved(loss):
         "crossentropy",
         keras.losses.mean_absolute_error,
         keras.losses.Huber(),
-        keras.losses.Dice(),
         keras.losses.CategoricalCrossentropy(axis=1),
     ],
 )
@@ -49,6 +48,9 @@ def test_separable_loss(loss):
         squared,
         OwnError(),
         keras.losses.Circle(),
+        keras.losses.Dice(),
+        keras.losses.Tversky(),
+        keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
         keras.losses.CategoricalCrossentropy(axis=0),
         keras.losses.CosineSimilarity(axis=-2),
     ],

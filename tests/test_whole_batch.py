@@ -23,7 +23,24 @@ OF_SEVERAL_WORKERS = {
     "the_same_vocabulary": "no error",
     "augmented_images": "no error",
 }
+WORDS = (
+    r".*whole_batch_cases\.py, line .*tfdist\.whole_batch\(x\).*replica_loss=\"mean\""
+)
 REFUSED = {
+    **dict.fromkeys(
+        (
+            "number_of_examples_beside_a_mean",
+            "root_of_a_mean",
+            "weighted_mean",
+            "dice",
+            "loss_with_a_metric",
+            "log_of_a_state_in_mid_step",
+        ),
+        r"IndivisibleLossError: .*such as a root or a ratio.*whole_batch\(x\)"
+        r".*replica_loss=\"mean\"",
+    ),
+    "mean_of_those_selected": f"IndivisibleLossError: .*{WORDS}",
+    "ratio_in_a_weight": "NotAdditiveError: .*ratio is set to .*a ratio",
     "greatest_loss": r"IndivisibleLossError: .*through Max .*whole_batch_cases\.py, line",
     "pairs_on_the_first_axis": r"IndivisibleLossError: .*\(anchors, positives\)",
     "gradients_by_other_means": "IndivisibleLossError: .*tf.GradientTape.gradient",
@@ -40,7 +57,7 @@ REFUSED = {
     "plain_variable_from_a_graph": (
         "SynchronousTrainingError: .*a tensor of a graph|initial_value.*not be lifted"
     ),
-    "clipped_gradient_of_a_weight": "IndivisibleLossError: .*kernel.*not linear",
+    "clipped_gradient_of_a_weight": "IndivisibleLossError: .*around a weight",
     "normalized_behind_a_mask": "SynchronousTrainingError: .*synchronized=True and a mask",
     "texts_of_any_length": "IndivisibleLossError: .*output_sequence_length",
     "mean_in_a_plain_variable_in_a_function": (
@@ -72,7 +89,7 @@ COMPARED = [
 RING_IN_PART = {
     "several_terms",
     "sum_and_mean",
-    "dice",
+    "compiled_losses_that_divide_by_sums",
     "gradient_penalty",
     "masked",
     "mean_by_ones_own_word",

@@ -84,21 +84,39 @@ def own_loss(loss):
     return loss
 
 
+def error_of(function):
+    try:
+        function()
+    except Exception as error:
+        return {
+            "message": f"{type(error).__name__}: {error}",
+            "stack": traceback.format_exc(),
+        }
+    return {"message": "no error", "stack": ""}
+
+
+def refused(run):
+    def found(strategy):
+        return error_of(lambda: run(strategy))
+
+    found.__name__ = run.__name__
+    case(found)
+    return run
+
+
+def refused_loss(loss):
+    def run(strategy):
+        model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
+        model.fit(*cases.data(45), **FIT)
+
+    run.__name__ = loss.__name__
+    refused(run)
+    return loss
+
+
 @own_loss
 def mean_by_hand(model, x, y, p):
     return tf.reduce_mean(tf.square(y - p))
-
-
-@own_loss
-def number_of_examples_beside_a_mean(model, x, y, p):
-    n = tf.cast(tf.shape(x)[0], tf.float32)
-    return tf.reduce_mean(tf.square(y - p)) * (0.5 + 0.01 * n) + 0.002 * n
-
-
-@own_loss
-def rounded_functions(model, x, y, p):
-    steps = tf.round(4.0 * tf.reduce_mean(y)) + tf.cast(tf.shape(x)[0] // 3, tf.float32)
-    return tf.reduce_mean(tf.square(y - p)) * steps
 
 
 @own_loss
@@ -138,25 +156,41 @@ def sum_over_count(model, x, y, p):
     return tf.reduce_sum(tf.square(y - p)) / tf.cast(tf.shape(x)[0], tf.float32)
 
 
-@own_loss
+@refused_loss
+def number_of_examples_beside_a_mean(model, x, y, p):
+    n = tf.cast(tf.shape(x)[0], tf.float32)
+    return tf.reduce_mean(tf.square(y - p)) * (0.5 + 0.01 * n) + 0.002 * n
+
+
+@refused_loss
 def root_of_a_mean(model, x, y, p):
     return tf.sqrt(tf.reduce_mean(tf.square(y - p)))
 
 
-@own_loss
+@refused_loss
 def weighted_mean(model, x, y, p):
     loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
     return loss(y, p, sample_weight=x[:, 0])
 
 
-@own_loss
+@refused_loss
 def dice(model, x, y, p):
     return keras.losses.Dice()(y, tf.sigmoid(p))
 
 
-@own_loss
+@refused_loss
 def mean_of_those_selected(model, x, y, p):
     return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), x[:, 0] > 0.5))
+
+
+@tf.custom_gradient
+def clipped_for_each(p):
+    return tf.identity(p), lambda given: tf.clip_by_value(given, -0.02, 0.02)
+
+
+@own_loss
+def gradient_function_of_rows(model, x, y, p):
+    return tf.reduce_mean(tf.square(y - clipped_for_each(p))) + sum(model.losses)
 
 
 @own_loss
@@ -432,6 +466,52 @@ def codebook(strategy):
 
 
 @case
+def compiled_losses_that_divide_by_sums(strategy):
+    """Computed on the whole batch: an overlap, and a mean by weights."""
+
+    def build():
+        x = keras.Input((4,))
+        heads = [
+            keras.layers.Dense(
+                1, activation="sigmoid", kernel_initializer=cases.ramp, name=name
+            )(x)
+            for name in "pq"
+        ]
+        return keras.Model(x, dict(zip("pq", heads, strict=True)))
+
+    x, y = cases.data(45)
+    by_weight = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    options = {"loss": {"p": keras.losses.Dice(), "q": by_weight}, "metrics": None}
+    model = cases.compiled(strategy, build, **options)
+    weights = {"p": np.ones(45, "float32"), "q": x[:, 0]}
+    history = model.fit(x, {"p": y, "q": y}, sample_weight=weights, **FIT)
+    return cases.result(model, history)
+
+
+@refused
+def ratio_in_a_weight(strategy):
+    class Ratio(keras.layers.Layer):
+        def build(self, shape):
+            self.ratio = self.add_weight(shape=(), trainable=False, name="ratio")
+
+        def call(self, x):
+            self.ratio.assign(keras.ops.sum(x) / keras.ops.sum(x[:, 0]))
+            return x
+
+    cases.compiled(strategy, lambda: cases.dense(Ratio())).fit(*cases.data(45), **FIT)
+
+
+@refused
+def log_of_a_state_in_mid_step(strategy):
+    class Noting(Towers):
+        def train_step(self, x):
+            return {**super().train_step(x), "mean": self.mean.result() + 0.0}
+
+    model = cases.compiled(strategy, Noting, loss=None, metrics=None)
+    model.fit(cases.data(41)[0], **FIT)
+
+
+@case
 def sum_run_eagerly(strategy):
     def build():
         return functional(with_loss(sum_by_hand))
@@ -509,10 +589,10 @@ class WeighedByItsMetric(WithoutCall):
         return {"loss": self.tracker.result(), "total": self.tracker.total * 2.0}
 
 
-@case
+@refused
 def loss_with_a_metric(strategy):
     model = cases.compiled(strategy, WeighedByItsMetric, loss=None, metrics=None)
-    return cases.result(model, model.fit(cases.data(41)[0], **FIT))
+    model.fit(cases.data(41)[0], **FIT)
 
 
 class Decaying(keras.metrics.Metric):
@@ -549,7 +629,7 @@ class Towers(keras.Model):
             loss = tf.reduce_mean(tf.square(self.left(x) - 2.0 * self.right(x)))
         weights = self.trainable_weights
         self.optimizer.apply(tape.gradient(loss, weights), weights)
-        before = self.mean.result()
+        before = self.mean.total + 0.0
         self.mean.update_state(loss)
         self.decaying.update_state(x)
         return {"before": before, "decaying": self.decaying.result()}
@@ -667,26 +747,6 @@ def within_the_scope(strategy):
         same=same,
         files=sorted(os.listdir(mine)),
     )
-
-
-def error_of(function):
-    try:
-        function()
-    except Exception as error:
-        return {
-            "message": f"{type(error).__name__}: {error}",
-            "stack": traceback.format_exc(),
-        }
-    return {"message": "no error", "stack": ""}
-
-
-def refused(run):
-    def found(strategy):
-        return error_of(lambda: run(strategy))
-
-    found.__name__ = run.__name__
-    case(found)
-    return run
 
 
 @refused

@@ -113,9 +113,6 @@ from tfdist.splitting.split import SplitError as SplitError
 from tfdist.synchronous.extended import UnequalDevicesError as UnequalDevicesError
 from tfdist.synchronous.extended import UnequalModelError as UnequalModelError
 from tfdist.synchronous.fit.all_rows import whole_batch as whole_batch
-from tfdist.synchronous.fit.indivisible import (
-    IndivisibleLossError as IndivisibleLossError,
-)
 from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (
     SynchronousTrainingError as SynchronousTrainingError,
@@ -123,6 +120,9 @@ from tfdist.synchronous.fit.refusals import (
 from tfdist.synchronous.fit.shares import UnequalDataError as UnequalDataError
 from tfdist.synchronous.multi_worker import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
+)
+from tfdist.synchronous.reader.indivisible import (
+    IndivisibleLossError as IndivisibleLossError,
 )
 from tfdist.synchronous.ring import RingStrategy as RingStrategy
 from tfdist.variables.creation import partition_variables as partition_variables

@@ -97,6 +97,15 @@ def is_apart(op: Any) -> bool:
     return _is_made_in(op, _MADE_BY_ITSELF) or is_of_keras(op)
 
 
+def is_of_tfdist(op: Any) -> bool:
+    """Returns whether tfdist made an operation, for whoever called it.
+
+    Args:
+        op: A `tf.Operation`.
+    """
+    return _is_made_in(op, _TFDIST)
+
+
 def is_of_ragged(op: Any) -> bool:
     """Returns whether TensorFlow made an operation to compute with ragged values.
 

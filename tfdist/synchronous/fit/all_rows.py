@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.fit.exchange import sum_tensors, sums_after
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
-from tfdist.synchronous.fit.kind import INDIVISIBLE, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.texts import from_codes, longest_of, to_codes
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError
+from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
 
 _REFUSED = "tfdist cannot gather the whole batch: "
 _END = " (end)"
@@ -83,7 +83,7 @@ def gathered(
     kinds = [step.kind_of(each) for each in tensors]
     for tensor, kind in zip(tensors, kinds, strict=True):
         _check_kind(step, tensor, kind)
-    have_rows = [kind is not Kind.SAME for kind in kinds]
+    have_rows = [kind is not Reduction.SAME for kind in kinds]
     rows = [t for t, has in zip(tensors, have_rows, strict=True) if has]
     # A gradient could not flow out of a branch or a loop.
     step.check_not_within(
@@ -117,12 +117,12 @@ def _checked(value: Any) -> tf.Tensor:
     return tensor
 
 
-def _check_kind(step: ReplicaStep, tensor: tf.Tensor, kind: Kind) -> None:
+def _check_kind(step: ReplicaStep, tensor: tf.Tensor, kind: Reduction) -> None:
     if step.is_mean and kind in INDIVISIBLE and tensor.shape.rank:
         return
     if kind in INDIVISIBLE and step.known_kinds is None:
         raise step.reader.error_of(tensor)
-    if kind not in (Kind.ROWS, Kind.SAME):
+    if kind not in (Reduction.ROWS, Reduction.SAME):
         raise IndivisibleLossError(
             f"{_REFUSED}a tensor of shape {tensor.shape} is computed from the examples "
             "and does not have their axis. Gather what has it: a tensor whose first axis "

@@ -9,13 +9,13 @@ from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.fit import gradients
 from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
 from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError, remedies
-from tfdist.synchronous.fit.kind import ADDED_UP, CONSTANTS, INDIVISIBLE, Kind
 from tfdist.synchronous.fit.mean_by_word import part_of_mean, state_of_mean
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.separable import is_separable
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.fit.written import settled_at_once
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
+from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS, REFUSED, Reduction
 from tfdist.variables.increment import NotAdditiveError
 
 _MEANS = ("mean", "sum_over_batch_size")
@@ -78,7 +78,7 @@ class WholeBatchComputation(Computation):
             return None
         leaves = tf.nest.flatten(gradient, expand_composites=True)
         kinds = {self.step.kind_of(tf.convert_to_tensor(each)) for each in leaves}
-        if kinds <= {Kind.SAME}:
+        if kinds <= {Reduction.SAME}:
             return gradient
         if kinds <= CONSTANTS:
             # Random noise: all replicas take the same one's.
@@ -128,10 +128,10 @@ class ReplicaComputation(WholeBatchComputation):
         if step.is_mean and kind not in CONSTANTS:
             state = tf.convert_to_tensor(variable.value)
             return state_of_mean(step, state, tf.cast(value, state.dtype))
-        if kind in INDIVISIBLE:
+        if kind in REFUSED:
             raise NotAdditiveError(
                 f"{variable.path} is summed over the replicas, but this step sets it to "
-                "a value that is not a sum over examples, such as a maximum. Add the "
+                "a value that is not a sum over examples, such as a maximum or a root. Add the "
                 "step's part with variable.assign_add(...), or compute the value from "
                 f"sums over examples. {remedies()}"
             )
@@ -228,7 +228,11 @@ class ReplicaComputation(WholeBatchComputation):
             )
 
     def _needs_all(self, loss_or_metric: Any, y_pred: Any) -> bool:
-        return self.step.whole_batch and not is_separable(loss_or_metric, y_pred)
+        # Of ragged and sparse values, replicas with as many examples have other numbers.
+        is_in_parts = is_separable(loss_or_metric, y_pred) and not (
+            self.step.has_varying_rows
+        )
+        return self.step.whole_batch and not is_in_parts
 
 
 def tracing(step: ReplicaStep) -> Any:

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tfdist import _tf
-from tfdist.keras.graph import inputs_of
 from tfdist.liveness.step_error import is_about_shapes
+from tfdist.synchronous.reader.indivisible import OF_THE_WHOLE
 
 _NO_NUMBER = re.compile(r"\bNone\b|NoneType|partially known|unknown TensorShape")
 # Keras's check of a layer's input shows the whole shape, whatever is wrong with it.
@@ -29,34 +28,6 @@ _NO_FIXED_SIZE = (
     "step runs. Where the step or a layer reads it from a shape, as in x.shape[0], write "
     "tf.shape(x)[0] or keras.ops.shape(x)[0]"
 )
-
-_OF_THE_WHOLE = (
-    "is that of the whole batch, each replica has only a part of its rows: take the number "
-    "from the examples, as in tf.random.normal([tf.shape(x)[0], ...])"
-)
-
-
-def advice(op: tf.Operation) -> str:
-    """Returns what to write where an operation, or a function, fixes the rows; else ""."""
-    graph = _tf.function_graph(op) if "PartitionedCall" in op.type else None
-    for each in graph.get_operations() if graph else [op]:
-        size = _fixed_by(each)
-        if size:
-            return (
-                f"{each.type} makes {size} rows of the examples, whose number is not "
-                f"fixed. If {size} {_OF_THE_WHOLE}"
-            )
-    return ""
-
-
-def _fixed_by(op: tf.Operation) -> int | None:
-    """Returns the fixed number of rows that examples get from a second input, or None."""
-    if not op.outputs or not op.outputs[0].shape.rank or op.type == "GatherV2":
-        return None
-    size = op.outputs[0].shape[0]
-    sizes = [each.shape[0] for each in inputs_of(op.outputs[0]) if each.shape.rank]
-    is_given = op.type == "Reshape" or size in sizes
-    return size if size and size > 1 and None in sizes and is_given else None
 
 
 def _is_about_rows(text: str) -> bool:
@@ -84,6 +55,6 @@ def explained(has_fixed_rows: bool) -> Iterator[None]:
     except tf.errors.InvalidArgumentError as error:
         if not is_about_shapes(error.message):
             raise
-        text = f"{error.message}\n\nIf one of these sizes {_OF_THE_WHOLE}."
+        text = f"{error.message}\n\nIf one of these sizes {OF_THE_WHOLE}."
         same = type(error)(error.node_def, error.op, text)
         raise same.with_traceback(error.__traceback__) from None

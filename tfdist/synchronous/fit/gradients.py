@@ -8,14 +8,11 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
-from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.mean_by_word import over_replicas, own_gradient
-from tfdist.synchronous.fit.own_gradients import (
-    check_own_gradients,
-    has_own_gradients,
-)
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import weighed_targets
+from tfdist.synchronous.reader.own_gradients import check_own_gradients
+from tfdist.synchronous.reader.reduction import Reduction
 
 
 def of_whole_batch(
@@ -51,9 +48,8 @@ def of_whole_batch(
         own = tape_gradient(
             tensors, sources, _all_or_none(tensors, weights), unconnected
         )
-    is_read = step.known_kinds is None and not step.is_mean
-    if is_read and has_own_gradients(tf.compat.v1.get_default_graph()):
-        check_own_gradients(step.reader, sources, own, weights)
+    if step.known_kinds is None and not step.is_mean:
+        check_own_gradients(step.reader, tf.compat.v1.get_default_graph(), own)
     return _added_up(step, sources, own)
 
 
@@ -112,7 +108,7 @@ def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
     optimizer that squares gradients needs the sum.
     """
     is_sparse = isinstance(gradient, tf.IndexedSlices)
-    if is_sparse and step.kind_of(gradient.indices) is Kind.SAME:
+    if is_sparse and step.kind_of(gradient.indices) is Reduction.SAME:
         return gradient.indices
     return None
 

@@ -13,9 +13,9 @@ from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
-from tfdist.synchronous.fit.kind import ADDED_UP, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.on_read import is_on_read
+from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
 
 _WRITES = frozenset(
     ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
@@ -135,7 +135,7 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
             continue
         values = [each for each in op.inputs if each.dtype != tf.resource]
         where = made_in(op, Author.PROGRAM, Author.PACKAGE)
-        if not {reader.kind_of(each) for each in values} <= {Kind.SAME}:
+        if not {reader.kind_of(each) for each in values} <= {Reduction.SAME}:
             raise SynchronousTrainingError(
                 f"a tf.Variable is set to what each replica computes from its own part "
                 f"of the batch{where}, so that its copies differ. {_ADD_WEIGHT}; or, for a "

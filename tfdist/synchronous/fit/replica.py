@@ -10,8 +10,8 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._refusal import RefusalError
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
-from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 # More than programs count seeds.
 _SEEDS_APART = 1_000_003
@@ -62,10 +62,10 @@ class ReplicaStep:
     total: tf.Tensor
     has_varying_rows: bool = False
     has_rows: bool = False
-    known_kinds: tuple[Kind, ...] | None = None
+    known_kinds: tuple[Reduction, ...] | None = None
     is_rehearsal: bool = False
     written: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    kinds: list[Kind] = field(default_factory=list)
+    kinds: list[Reduction] = field(default_factory=list)
     whole_batch: bool = True
     is_mean: bool = False
     is_given_number: bool = False
@@ -78,7 +78,7 @@ class ReplicaStep:
     shapes: list[bool] = field(default_factory=list)
     model: Any = None
     assigned: set[int] = field(default_factory=set)
-    reduced: dict[Any, tuple[Any, Kind]] = field(default_factory=dict)
+    reduced: dict[Any, tuple[Any, Reduction]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._function = function_being_traced()
@@ -87,10 +87,10 @@ class ReplicaStep:
         self.token = tf.zeros([])
         self._same: set[Any] = set()
         self._states: set[int] = set()
-        self._kinds_of_variables: dict[int, Kind] = {}
-        self.reader = KindReader(
+        self._kinds_of_variables: dict[int, Reduction] = {}
+        self.reader = ReductionReader(
             lambda tensor: tensor.ref() in self._same,
-            lambda handle: self._kinds_of_variables.get(id(handle), Kind.SAME),
+            lambda handle: self._kinds_of_variables.get(id(handle), Reduction.SAME),
             self.has_varying_rows,
             self.whole_batch,
         )
@@ -209,14 +209,14 @@ class ReplicaStep:
         if self._seed is not None:
             tf.compat.v1.get_default_graph().seed = self._seed
 
-    def kind_of(self, tensor: tf.Tensor) -> Kind:
+    def kind_of(self, tensor: tf.Tensor) -> Reduction:
         """Returns how a number of this replica relates to the whole batch's."""
         if self.known_kinds is None:
             kind = self.reader.kind_of(tensor)
         elif len(self.kinds) < len(self.known_kinds):
             kind = self.known_kinds[len(self.kinds)]
         else:
-            kind = Kind.UNKNOWN
+            kind = Reduction.UNKNOWN
         self.kinds.append(kind)
         return kind
 
@@ -237,7 +237,9 @@ class ReplicaStep:
                 is_state = each.synchronization == "on_read"
                 if is_state and each.aggregation == "sum":
                     self._states.add(id(_tf.value_of(each).handle))
-                    self._kinds_of_variables[id(_tf.value_of(each).handle)] = Kind.SUM
+                    self._kinds_of_variables[id(_tf.value_of(each).handle)] = (
+                        Reduction.SUM
+                    )
 
     def states_in(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Returns the states of metrics, as they were read, that a sum has in it.
@@ -252,7 +254,7 @@ class ReplicaStep:
         while pending:
             each = pending.pop()
             kind = self.reader.kind_of(each)
-            if each.ref() in visited or kind not in (Kind.SUM, Kind.OTHER):
+            if each.ref() in visited or kind not in (Reduction.SUM, Reduction.OTHER):
                 continue
             visited.add(each.ref())
             if each.op.type == "ReadVariableOp":
@@ -272,8 +274,8 @@ class ReplicaStep:
             return
         # In eager mode the kind is unknown. Most such values are means: moving averages.
         is_eager = self.known_kinds is not None
-        kind = Kind.MEAN if is_eager else self.kind_of(value)
-        if kind is not Kind.SAME or id(variable) in self.written:
+        kind = Reduction.MEAN if is_eager else self.kind_of(value)
+        if kind is not Reduction.SAME or id(variable) in self.written:
             self.written[id(variable)] = variable, value
             # Later reads of the variable in this step return this replica's own value.
             self._kinds_of_variables[id(_tf.value_of(variable).handle)] = kind
@@ -300,7 +302,7 @@ class ReplicaStep:
         self.differentiates_same = (
             targets is not None
             and not self.is_differentiable
-            and all(self.kind_of(each) is Kind.SAME for each in targets)
+            and all(self.kind_of(each) is Reduction.SAME for each in targets)
         )
         try:
             yield

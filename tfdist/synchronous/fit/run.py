@@ -8,11 +8,11 @@ import tensorflow as tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.input import Totals
-from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.shares import row_count, slice_rows
+from tfdist.synchronous.reader.reduction import Reduction
 
-Kinds = tuple[Kind, ...] | None
+Reductions = tuple[Reduction, ...] | None
 """The kinds that a rehearsal found, or None where the step's own trace tells them."""
 
 _as_written = tf.autograph.experimental.do_not_convert
@@ -38,7 +38,7 @@ class ShareFunction:
         structure: BatchStructure,
         totals: Totals,
         run: Callable[[ReplicaStep, Any], Any],
-        kinds: Kinds = None,
+        kinds: Reductions = None,
     ) -> None:
         self._strategy = strategy
         self._structure = structure
@@ -105,7 +105,7 @@ def on_batch(
     structure: BatchStructure,
     present: tuple[Any, ...],
     run: Callable[[ReplicaStep, Any], Any],
-    kinds: Kinds = None,
+    kinds: Reductions = None,
 ) -> Any:
     """Runs a step on a batch that every worker has in full."""
 
@@ -127,7 +127,7 @@ def _this_step(
     structure: BatchStructure,
     count: tf.Tensor,
     total: tf.Tensor,
-    kinds: Kinds,
+    kinds: Reductions,
     has_rows: bool = False,
 ) -> ReplicaStep:
     context = tf.distribute.get_replica_context()

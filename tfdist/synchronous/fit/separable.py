@@ -10,19 +10,19 @@ import keras
 
 from tfdist import _tf
 
-# `Circle` is not here: it compares each example with all others.
+# `Circle` is not here: it compares each example with all others. Nor are `Dice` and
+# `Tversky`, which divide sums over the batch.
 _LOSSES = """
     BinaryCrossentropy BinaryFocalCrossentropy CTC CategoricalCrossentropy
     CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy CategoricalHinge
-    CosineSimilarity Dice Hinge Huber KLDivergence LogCosh MeanAbsoluteError
+    CosineSimilarity Hinge Huber KLDivergence LogCosh MeanAbsoluteError
     MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson
-    SparseCategoricalCrossentropy SquaredHinge Tversky
+    SparseCategoricalCrossentropy SquaredHinge
     binary_crossentropy binary_focal_crossentropy categorical_crossentropy
     categorical_focal_crossentropy categorical_generalized_cross_entropy
-    categorical_hinge cosine_similarity ctc dice hinge huber kl_divergence log_cosh
+    categorical_hinge cosine_similarity ctc hinge huber kl_divergence log_cosh
     mean_absolute_error mean_absolute_percentage_error mean_squared_error
     mean_squared_logarithmic_error poisson sparse_categorical_crossentropy squared_hinge
-    tversky
 """
 # Their states are sums over examples.
 _METRICS = """
@@ -53,7 +53,7 @@ def is_separable(loss_or_metric: Any, y_pred: Any) -> bool:
     rank = getattr(getattr(y_pred, "shape", None), "rank", None)
     if rank is None or rank < 2:
         return False
-    if not _has_own_axis(loss_or_metric, rank):
+    if not _has_own_axis(loss_or_metric, rank) or _divides_by_weights(loss_or_metric):
         return False
     if function := _wrapped(loss_or_metric):
         return any(function is each for each in _OWN_FUNCTIONS)
@@ -65,6 +65,11 @@ def _wrapped(loss_or_metric: Any) -> Any:
     if type(loss_or_metric) is keras.metrics.MeanMetricWrapper:
         return _tf.metric_function(loss_or_metric)
     return loss_or_metric.fn if type(loss_or_metric) is _WRAPPER else None
+
+
+def _divides_by_weights(loss_or_metric: Any) -> bool:
+    """Returns whether a loss divides by the sum of the weights, a ratio of two sums."""
+    return getattr(loss_or_metric, "reduction", None) == "mean_with_sample_weight"
 
 
 def _has_own_axis(loss_or_metric: Any, rank: int) -> bool:

@@ -24,12 +24,12 @@ from tfdist.synchronous.fit.refusals import (
 )
 from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.run import Kinds, ShareFunction, on_batch
+from tfdist.synchronous.fit.run import Reductions, ShareFunction, on_batch
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.fit.written import settle_written
 
 _as_written = tf.autograph.experimental.do_not_convert
-_rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Kinds]]" = (
+_rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Reductions]]" = (
     weakref.WeakKeyDictionary()
 )
 """The kinds of the numbers that each model's steps compute, by the step's name."""
@@ -112,7 +112,7 @@ class ReplicaSteps(ModelFunctions):
         _rehearsed.setdefault(self.model, {})[self._step.__name__] = tuple(step.kinds)
 
     @property
-    def _kinds(self) -> Kinds:
+    def _kinds(self) -> Reductions:
         """The kinds that a rehearsal found, or None if the step itself is traced."""
         if not self.model.run_eagerly:
             return None

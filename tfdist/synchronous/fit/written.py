@@ -5,12 +5,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._authors import Author, is_of_keras, made_in
-from tfdist.synchronous.fit.decomposed import Decomposed
 from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
-from tfdist.synchronous.fit.indivisible import remedies
-from tfdist.synchronous.fit.kind import CONSTANTS, INDIVISIBLE, WEIGHED, Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.whole_batch import part_of
+from tfdist.synchronous.reader.indivisible import remedies
+from tfdist.synchronous.reader.reduction import CONSTANTS, REFUSED, WEIGHED, Reduction
 from tfdist.variables.increment import NotAdditiveError
 
 
@@ -19,8 +18,8 @@ def settle_written(step: ReplicaStep) -> None:
 
     Replicas write different values: in batch normalization, for example, each computes
     the statistics of its own examples. A float variable becomes what it would be for all
-    examples of the step if that needs no extra message, else the mean of the replicas'
-    values. Any other variable takes the first replica's value.
+    examples of the step if it is a sum of means and sums, else, as in Keras's own layers,
+    the mean of the replicas' values. Any other variable takes the first replica's value.
     """
     if not step.written or step.is_rehearsal:
         return
@@ -32,7 +31,7 @@ def settle_written(step: ReplicaStep) -> None:
         if not read.dtype.is_floating:
             parts.append(of_first_replica(read))
         elif _is_of_this_graph(value):
-            parts.append(part_of(step, value, may_exchange=False))
+            parts.append(part_of(step, value, is_weight=True))
         else:
             parts.append(step.scaled(read))
     variables = [variable for variable, _ in step.written.values()]
@@ -44,14 +43,13 @@ def settle_written(step: ReplicaStep) -> None:
 def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     """Returns the whole batch's value of a variable, or None for a mean over examples.
 
-    Sums, and functions of sums and means, become those of the whole batch immediately:
-    what the step computes from the variable next then covers the whole batch too. Means
+    Sums, also with means and constants, become those of the whole batch immediately: what the step computes from the variable next then covers the whole batch too. Means
     can wait for `settle_written`, and so can all by the user's word.
 
     Cost: one message per such variable.
 
     Raises:
-        NotAdditiveError: If the value is not a function of sums and means over examples.
+        NotAdditiveError: If the value is no sum of sums, means and constants.
     """
     if step.known_kinds is not None or step.is_rehearsal or step.is_mean:
         return None
@@ -60,20 +58,15 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     simple = WEIGHED if value.dtype.is_floating else CONSTANTS
     if kind in simple or not _is_of_this_graph(value) or is_of_keras(value.op):
         return None
-    if kind in INDIVISIBLE or kind is Kind.ROWS or kind in WEIGHED:
+    if kind in REFUSED or kind is Reduction.ROWS or kind in WEIGHED:
         # What a function was given is not known in its own graph.
         step.check_can_exchange()
         raise NotAdditiveError(
             f"{variable.path} is set to a value that each replica computes from its own "
             f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. It is not known to be a sum or mean "
-            "over examples (it holds examples, or is a maximum), so the replicas cannot "
+            "over examples (it holds examples, or is a maximum or a ratio), so they cannot "
             f"agree on one. Assign sums and means over examples. {remedies()}"
         )
-    if kind is Kind.OTHER and not value.dtype.is_floating:
-        # From the sums of all replicas it is the same on each.
-        whole = Decomposed(step, value).value
-        step.is_same([whole])
-        return whole
     return exchanged(step, [part_of(step, value)])[0]
 
 

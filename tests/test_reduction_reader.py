@@ -4,9 +4,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.synchronous.fit.indivisible import IndivisibleLossError
-from tfdist.synchronous.fit.kind import Kind
-from tfdist.synchronous.fit.loss_kind import KindReader
+from tfdist.synchronous.reader.decomposed import computed_from_parts
+from tfdist.synchronous.reader.indivisible import IndivisibleLossError
+from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 WEIGHT = tf.Variable(tf.ones([3, 3]))
 NORMALIZATION = keras.layers.BatchNormalization()
@@ -26,7 +27,7 @@ def kind_of(function, **options):
     found = []
 
     def trace(x, y):
-        reader = KindReader(**options)
+        reader = ReductionReader(**options)
         found.append(reader.kind_of(tf.convert_to_tensor(function(x, y))))
 
     spec = tf.TensorSpec([None, 3])
@@ -34,60 +35,60 @@ def kind_of(function, **options):
     return found[0]
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def mean(x, y):
     return tf.reduce_mean(tf.square(x - y))
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def mean_of_sums_by_example(x, y):
     return tf.reduce_mean(tf.reduce_sum(x * y, axis=1))
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def keras_loss(x, y):
     return keras.losses.MeanSquaredError()(x, y)
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def keras_loss_of_a_dynamic_shape(x, y):
     length = tf.random.uniform([], 1, 4, tf.int32)
     return keras.losses.MeanAbsoluteError()(x[:, :length, None], y[:, :length, None])
 
 
-@case(Kind.SUM)
+@case(Reduction.SUM)
 def keras_sum(x, y):
     return keras.losses.MeanSquaredError(reduction="sum")(x, y)
 
 
-@case(Kind.ROWS)
+@case(Reduction.ROWS)
 def keras_loss_by_example(x, y):
     return keras.losses.MeanSquaredError(reduction=None)(x, y)
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def several_means_and_a_regularizer(x, y):
     regularizer = keras.regularizers.L2(0.1)(WEIGHT)
     terms = [keras.losses.MeanSquaredError()(x, y), regularizer, 0.5 * mean(x, y)]
     return sum(terms) / 2.0 + keras.ops.sum(terms)
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def mean_times_a_weight(x, y):
     return mean(x, y) * tf.exp(WEIGHT[0, 0])
 
 
-@case(Kind.SUM)
+@case(Reduction.SUM)
 def sum_of_squares(x, y):
     return 0.5 * tf.reduce_sum((x - y) ** 2) + tf.nn.l2_loss(x)
 
 
-@case(Kind.SUM)
+@case(Reduction.SUM)
 def sum_by_product(x, y):
     return tf.einsum("ij,ij->", x, y)
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def sum_over_the_number_of_examples(x, y):
     n = tf.cast(tf.shape(x)[0], tf.float32)
     return tf.reduce_sum(x * y) / tf.maximum(n, 1.0) + tf.reduce_sum(x) / tf.cast(
@@ -95,111 +96,141 @@ def sum_over_the_number_of_examples(x, y):
     )
 
 
-@case(Kind.SUM)
+@case(Reduction.SUM)
 def mean_times_the_number_of_examples(x, y):
     return mean(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
 
 
-@case(Kind.OTHER)
+@case(Reduction.OTHER)
 def sum_over_a_sum(x, y):
     return tf.reduce_sum(x * y) / tf.reduce_sum(y)
 
 
-@case(Kind.OTHER)
+@case(Reduction.LINEAR)
 def mean_and_sum(x, y):
     return tf.reduce_mean(x) + tf.reduce_sum(y)
 
 
-@case(Kind.OTHER)
+@case(Reduction.OTHER)
 def root_of_a_mean(x, y):
     return tf.sqrt(mean(x, y))
 
 
-@case(Kind.OTHER)
-def sum_over_those_selected(x, y):
-    chosen = tf.boolean_mask(x, y[:, 0] > 0)
-    return tf.reduce_sum(chosen) / tf.cast(tf.shape(chosen)[0], tf.float32)
+@case(Reduction.LINEAR)
+def number_of_examples_and_one(x, y):
+    return tf.shape(x)[0] + 1
 
 
-@case(Kind.UNKNOWN)
+@case(Reduction.LINEAR)
+def sum_times_the_number_of_examples(x, y):
+    return keras_sum(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
+
+
+@case(Reduction.OTHER)
+def number_of_examples_squared(x, y):
+    return tf.shape(x)[0] ** 2 + tf.shape(x)[0] * tf.shape(y)[0]
+
+
+@case(Reduction.OTHER)
+def root_beside_a_mean(x, y):
+    return tf.sqrt(mean(x, y)) + mean(x, y)
+
+
+@case(Reduction.OTHER)
+def masked_mean(x, y):
+    mask = tf.cast(y > 0, tf.float32)
+    return tf.reduce_sum(x * mask) / tf.reduce_sum(mask)
+
+
+@case(Reduction.OTHER)
+def keras_loss_that_divides_by_sums(x, y):
+    return keras.losses.Dice()(x, y)
+
+
+@case(Reduction.MIXED)
+def sum_of_those_selected(x, y):
+    return tf.reduce_sum(tf.boolean_mask(x, y[:, 0] > 0))
+
+
+@case(Reduction.UNKNOWN)
 def greatest(x, y):
     return tf.reduce_max(x)
 
 
-@case(Kind.TAKEN)
+@case(Reduction.TAKEN)
 def first_example(x, y):
     return x[0, 0]
 
 
-@case(Kind.MIXED)
+@case(Reduction.MIXED)
 def against_all_others(x, y):
     logits = keras.ops.matmul(x, keras.ops.transpose(y))
     return -keras.ops.mean(keras.ops.diagonal(keras.ops.log_softmax(logits, axis=1)))
 
 
-@case(Kind.MIXED)
+@case(Reduction.MIXED)
 def normalized_by_the_batch(x, y):
     return keras.ops.mean((x - keras.ops.mean(x, axis=0)) * y)
 
 
-@case(Kind.MIXED)
+@case(Reduction.MIXED)
 def normalized_along_the_batch(x, y):
     return tf.reduce_mean(tf.nn.softmax(x, axis=0) * y)
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def normalized_along_an_example(x, y):
     return tf.reduce_mean(tf.nn.softmax(x) * y)
 
 
-@case(Kind.MIXED)
+@case(Reduction.MIXED)
 def another_shape(x, y):
     return tf.reduce_mean(tf.cast(tf.equal(x[:, 0], y[:, :1]), tf.float32))
 
 
-@case(Kind.TAKEN)
+@case(Reduction.TAKEN)
 def shuffled(x, y):
     return tf.reduce_mean(x * keras.random.shuffle(y))
 
 
-@case(Kind.MIXED)
+@case(Reduction.MIXED)
 def one_number_per_step_of_sequences(x, y):
     length = tf.random.uniform([], 1, 4, tf.int32)
     return tf.reduce_sum(tf.reduce_mean(x[:, :length], axis=0))
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def keras_layer_that_normalizes(x, y):
     return tf.reduce_mean(NORMALIZATION(x, training=True))
 
 
-@case(Kind.SAME)
+@case(Reduction.SAME)
 def regularizer(x, y):
     return tf.reduce_sum(WEIGHT**2)
 
 
-@case(Kind.DRAWN)
+@case(Reduction.DRAWN)
 def noise(x, y):
     return tf.reduce_sum(WEIGHT * tf.random.normal([3, 3]))
 
 
-@case(Kind.SAME)
+@case(Reduction.SAME)
 def length_of_an_example(x, y):
     return tf.shape(x)[1]
 
 
-@case(Kind.SAME)
+@case(Reduction.SAME)
 def weights_by_place(x, y):
     places = tf.range(tf.shape(x[:, : tf.cast(WEIGHT[0, 0], tf.int32)])[1])
     return tf.reduce_sum(tf.cast(places, tf.float32))
 
 
-@case(Kind.ROWS)
+@case(Reduction.ROWS)
 def noise_for_each_example(x, y):
     return tf.random.normal(tf.shape(x))
 
 
-@case(Kind.COUNT)
+@case(Reduction.COUNT)
 def number_of_values(x, y):
     return tf.reduce_prod(tf.shape(x[:, :2]))
 
@@ -209,49 +240,49 @@ def doubled(x, factor):
     return factor * 2.0 * tf.reduce_mean(x)
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def in_a_function(x, y):
     return doubled(x, WEIGHT[0, 0]) + doubled(y, tf.constant(1.0))
 
 
-@case(Kind.OTHER)
+@case(Reduction.OTHER)
 def in_a_function_of_a_mean(x, y):
     return doubled(x, tf.reduce_mean(y))
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def in_a_branch(x, y):
     loss = tf.reduce_mean(x)
     found = []
 
     def branch():
-        found.append(KindReader().kind_of(loss * 2.0))
+        found.append(ReductionReader().kind_of(loss * 2.0))
         return loss
 
     tf.cond(WEIGHT[0, 0] > 0, branch, lambda: loss)
-    assert found == [Kind.MEAN]
+    assert found == [Reduction.MEAN]
     return loss
 
 
-@case(Kind.MEAN)
+@case(Reduction.MEAN)
 def of_a_branch(x, y):
     # As where a term of a loss begins after some steps.
     late = tf.cond(WEIGHT[0, 0] > 0, lambda: tf.reduce_mean(y), lambda: 0.0)
     return tf.reduce_mean(x) + late
 
 
-@case(Kind.SUM)
+@case(Reduction.SUM)
 def sum_of_a_branch(x, y):
     return tf.cond(WEIGHT[0, 0] > 0, lambda: tf.reduce_sum(x), lambda: tf.reduce_sum(y))
 
 
-@case(Kind.UNKNOWN)
+@case(Reduction.UNKNOWN)
 def of_a_branch_that_each_replica_draws(x, y):
     drawn = tf.random.uniform([]) < 0.5
     return tf.cond(drawn, lambda: tf.reduce_mean(y), lambda: 0.0)
 
 
-@case(Kind.UNKNOWN)
+@case(Reduction.UNKNOWN)
 def of_a_branch_that_the_examples_choose(x, y):
     return tf.cond(tf.reduce_mean(x) > 0, lambda: tf.reduce_mean(y), lambda: 0.0)
 
@@ -262,19 +293,24 @@ def accumulated(turn, turns):
     )[1]
 
 
-@case(Kind.MEAN)
+@case(Reduction.SAME)
+def accumulated_weights(x, y):
+    return accumulated(lambda total: 0.9 * total + WEIGHT[0, 0], 3)
+
+
+@case(Reduction.DRAWN)
+def accumulated_noise(x, y):
+    return accumulated(lambda total: total + tf.random.normal([]), 3)
+
+
+@case(Reduction.DRAWN)
+def constant_that_each_replica_draws(x, y):
+    return tf.cond(tf.random.uniform([]) < 0.5, lambda: 1.0, lambda: 0.0)
+
+
+@case(Reduction.UNKNOWN)
 def accumulated_means(x, y):
     return accumulated(lambda total: 0.9 * total + 0.1 * tf.reduce_mean(x), 3)
-
-
-@case(Kind.UNKNOWN)
-def accumulated_squares(x, y):
-    return accumulated(lambda total: total**2 + tf.reduce_mean(x), 3)
-
-
-@case(Kind.UNKNOWN)
-def accumulated_as_often_as_there_are_examples(x, y):
-    return accumulated(lambda total: total + tf.reduce_mean(y), tf.shape(x)[0])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -284,7 +320,7 @@ def test_kind(name):
 
 
 def test_lengths_of_ragged_values_are_no_multiples_of_the_examples():
-    assert kind_of(number_of_values, has_varying_rows=True) is Kind.SUM
+    assert kind_of(number_of_values, has_varying_rows=True) is Reduction.SUM
 
 
 def test_pairs_on_the_first_axis_are_refused_by_the_line_that_takes_them():
@@ -294,7 +330,7 @@ def test_pairs_on_the_first_axis_are_refused_by_the_line_that_takes_them():
             IndivisibleLossError,
             match=r"StridedSlice.*made in .*\(anchors, positives\)",
         ):
-            KindReader().parts_of(loss)
+            raise ReductionReader().error_of(loss)
 
     spec = tf.TensorSpec([None, None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -305,9 +341,9 @@ def test_what_cannot_be_taken_apart_is_named_with_its_line():
         loss = tf.reduce_mean(x) * tf.reduce_max(x)
         with pytest.raises(
             IndivisibleLossError,
-            match=r"Max \(Max\), made in .*test_loss_kind.py, line",
+            match=r"Max \(Max\), made in .*test_reduction_reader.py, line",
         ):
-            KindReader().parts_of(loss)
+            raise ReductionReader().error_of(loss)
 
     spec = tf.TensorSpec([None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -327,7 +363,7 @@ def test_a_package_is_read_like_the_script(tmp_path):
             match=r"StridedSlice.*site-packages/package.py, line 2.*"
             r"tfdist.whole_batch\(x\)",
         ):
-            KindReader().parts_of(loss)
+            raise ReductionReader().error_of(loss)
 
     spec = tf.TensorSpec([None, 3])
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -335,4 +371,68 @@ def test_a_package_is_read_like_the_script(tmp_path):
 
 @pytest.mark.parametrize("loss", [against_all_others, another_shape, shuffled])
 def test_each_part_counts_as_a_batch_of_its_own(loss):
-    assert kind_of(loss, is_strict=False) is Kind.MEAN
+    assert kind_of(loss, is_strict=False) is Reduction.MEAN
+
+
+SHARES = {Reduction.MEAN: 0.25, Reduction.SUM: 1.0, Reduction.SAME: 0.25}
+
+
+def of_parts(loss):
+    """Returns the part of a loss of a quarter of the rows, and its slope along a weight."""
+
+    def compute(x):
+        weight = WEIGHT[0, 0] * 2.0
+        part, leaves = computed_from_parts(
+            ReductionReader(),
+            loss(x, weight),
+            lambda term, kind: term * SHARES[kind],
+            lambda n: 4 * n,
+        )
+        slopes = tf.gradients(part, leaves, stop_gradients=leaves)
+        of_weight = [s for s, t in zip(slopes, leaves, strict=True) if t is weight]
+        return part, of_weight
+
+    spec = tf.TensorSpec([None, 3])
+    traced = tf.function(compute, autograph=False, input_signature=[spec])
+    return traced(tf.ones([2, 3]))
+
+
+def test_a_sum_of_terms_is_computed_again_from_the_part_of_each():
+    part, _ = of_parts(
+        lambda x, w: 0.5 * (tf.reduce_mean(x) + tf.reduce_sum(x) - 4.0) / 2.0
+    )
+    assert float(part) == 0.25 * (0.25 + 6.0 - 1.0)
+
+
+def test_a_sum_is_multiplied_with_the_number_of_all_examples():
+    """As Keras does to the mean of a loss that has a sum in it."""
+    part, _ = of_parts(
+        lambda x, w: (
+            (tf.reduce_mean(x) + tf.reduce_sum(x)) * tf.cast(tf.shape(x)[0], x.dtype)
+        )
+    )
+    assert float(part) == (0.25 + 6.0) * 8.0
+
+
+def test_a_weight_may_be_a_term_and_a_factor():
+    part, (slope,) = of_parts(
+        lambda x, w: w * (tf.reduce_mean(x) + tf.reduce_sum(x)) + w
+    )
+    assert float(part) == 2.0 * (0.25 + 6.0) + 0.5
+    assert float(slope) == 0.25 + 6.0 + 0.25
+
+
+def test_a_term_may_be_computed_from_another():
+    def slopes(x):
+        mean = 3.0 * tf.reduce_mean(x)
+        loss = (mean + tf.reduce_sum(x)) + 2.0 * mean
+        part, leaves = computed_from_parts(
+            ReductionReader(), loss, lambda term, _: term, lambda n: n
+        )
+        found = tf.gradients(part, leaves, stop_gradients=leaves)
+        # Those of the axis of the terms, and not of the constants in them.
+        return [each for each in found if each is not None]
+
+    spec = tf.TensorSpec([None, 3])
+    traced = tf.function(slopes, autograph=False, input_signature=[spec])
+    assert [float(each) for each in traced(tf.ones([2, 3]))] == [1.0, 1.0, 1.0]

@@ -4,12 +4,19 @@ import re
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
-from tfdist.synchronous.fit import fixed_rows
-from tfdist.synchronous.fit.kind import Kind
+from tfdist.keras.graph import inputs_of
+from tfdist.synchronous.reader.reduction import Reduction
 
 FUNCTIONS = re.compile("PartitionedCall|^(Stateless)?(If|While|Case)$|PyFunc")
+
+OF_THE_WHOLE = (
+    "is that of the whole batch, each replica has only a part of its rows: take the number "
+    "from the examples, as in tf.random.normal([tf.shape(x)[0], ...])"
+)
+"""What a fixed number of rows is, and what to write in its place."""
 
 _PART = "and each replica has only a part of the batch"
 _TAKEN = (
@@ -29,13 +36,16 @@ _PADDED = (
     "of TextVectorization, or shape=[None, length] of RaggedTensor.to_tensor"
 )
 _ADVICE = {
-    Kind.TAKEN: _TAKEN,
-    Kind.POSITIONS: _TAKEN,
-    Kind.MIXED: (
+    Reduction.TAKEN: _TAKEN,
+    Reduction.MIXED: (
         "It computes an example's value from other examples, or that it does not cannot be "
         f"read from this operation, {_PART}"
     ),
-    Kind.UNKNOWN: (
+    Reduction.OTHER: (
+        "It is a function of sums and means over examples that does not add up over the "
+        f"parts of the batch, such as a root or a ratio of them, {_PART}"
+    ),
+    Reduction.UNKNOWN: (
         f"Only sums and means over examples can be combined from parts, {_PART}. Write "
         "the loss with those (tf.reduce_mean, tf.reduce_sum, Keras's losses)"
     ),
@@ -46,21 +56,23 @@ class IndivisibleLossError(RefusalError):
     """A loss cannot be computed by replicas that each have a part of the batch."""
 
 
-def indivisible(op: tf.Operation, kind: Kind = Kind.UNKNOWN) -> IndivisibleLossError:
+def indivisible(
+    op: tf.Operation, kind: Reduction = Reduction.UNKNOWN
+) -> IndivisibleLossError:
     """Returns the error for a loss that depends on the examples through `op`.
 
     Args:
         op: The operation.
         kind: The kind of its result.
     """
-    if kind is Kind.UNKNOWN and (of_fixed_rows := fixed_rows.advice(op)):
+    if kind is Reduction.UNKNOWN and (of_fixed_rows := _advice_on_fixed_rows(op)):
         advice = of_fixed_rows
     elif FUNCTIONS.search(op.type) or op.type == "Placeholder":
         advice = _FUNCTION
     elif op.type == "RaggedTensorToTensor":
         advice = _PADDED
     else:
-        advice = _ADVICE.get(kind, _ADVICE[Kind.UNKNOWN])
+        advice = _ADVICE.get(kind, _ADVICE[Reduction.UNKNOWN])
     return IndivisibleLossError(
         f"the loss or a metric depends on the examples through {op.type} ({op.name})"
         f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. {advice}. {remedies()}"
@@ -77,3 +89,26 @@ def remedies() -> str:
         "the step computes from its rows is a mean over them, say so: "
         f'tfdist.{name}(replica_loss="mean")'
     )
+
+
+def _advice_on_fixed_rows(op: tf.Operation) -> str:
+    """Returns what to write where an operation, or a function, fixes the rows; else ""."""
+    graph = _tf.function_graph(op) if "PartitionedCall" in op.type else None
+    for each in graph.get_operations() if graph else [op]:
+        size = _fixed_by(each)
+        if size:
+            return (
+                f"{each.type} makes {size} rows of the examples, whose number is not "
+                f"fixed. If {size} {OF_THE_WHOLE}"
+            )
+    return ""
+
+
+def _fixed_by(op: tf.Operation) -> int | None:
+    """Returns the fixed number of rows that examples get from a second input, or None."""
+    if not op.outputs or not op.outputs[0].shape.rank or op.type == "GatherV2":
+        return None
+    size = op.outputs[0].shape[0]
+    sizes = [each.shape[0] for each in inputs_of(op.outputs[0]) if each.shape.rank]
+    is_given = op.type == "Reshape" or size in sizes
+    return size if size and size > 1 and None in sizes and is_given else None

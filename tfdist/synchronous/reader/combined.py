@@ -7,15 +7,14 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import is_apart
-from tfdist.synchronous.fit.kind import (
+from tfdist.synchronous.reader.reduction import (
     ADDITIVE,
     CHOICES,
     CONSTANTS,
-    LINEAR_IN_SECOND,
     PRODUCTS,
     QUOTIENTS,
     UNARY,
-    Kind,
+    Reduction,
     of_product,
     of_quotient,
     of_sum,
@@ -23,8 +22,8 @@ from tfdist.synchronous.fit.kind import (
 
 
 def combined(
-    tensor: Any, pairs: list[tuple[Any, Kind]], kind_of: Callable[[Any], Kind]
-) -> Kind:
+    tensor: Any, pairs: list[tuple[Any, Reduction]], kind_of: Callable[[Any], Reduction]
+) -> Reduction:
     """Returns the kind of what an operation computes from numbers without rows.
 
     Args:
@@ -37,19 +36,17 @@ def combined(
     if op.type == "IdentityN":
         # What a gradient of the program's own does with the number is not known.
         is_own = _tf.has_custom_gradient(op) and not is_apart(op)
-        return Kind.UNKNOWN if is_own else kinds[tensor.value_index]
+        return Reduction.UNKNOWN if is_own else kinds[tensor.value_index]
     if op.type == "Cast" and _is_rounded(op):
-        return Kind.OTHER
+        return Reduction.OTHER
     if op.type in UNARY:
-        return kinds[0] if set(kinds[1:]) <= CONSTANTS else Kind.OTHER
-    if op.type in LINEAR_IN_SECOND:
-        return kinds[1] if kinds[0] in CONSTANTS else Kind.OTHER
+        return kinds[0] if set(kinds[1:]) <= CONSTANTS else Reduction.OTHER
     if op.type == "ConcatV2":
         return _sum(pairs[:-1])
     if op.type in ADDITIVE:
         return _sum(pairs)
     if op.type in CHOICES:
-        return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Kind.OTHER
+        return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Reduction.OTHER
     if op.type in PRODUCTS:
         return of_product(kinds)
     if op.type == "Prod" and pairs[0][0].op.type == "Pack":
@@ -57,11 +54,11 @@ def combined(
         return of_product([kind_of(each) for each in pairs[0][0].op.inputs])
     if op.type in QUOTIENTS:
         return of_quotient(*kinds)
-    if op.type == "Maximum" and Kind.COUNT in kinds:
+    if op.type == "Maximum" and Reduction.COUNT in kinds:
         # max(n, 1) is n: no batch is empty.
-        others = [each for each, kind in pairs if kind is not Kind.COUNT]
-        return Kind.COUNT if all(map(_is_at_most_one, others)) else Kind.OTHER
-    return Kind.OTHER
+        others = [each for each, kind in pairs if kind is not Reduction.COUNT]
+        return Reduction.COUNT if all(map(_is_at_most_one, others)) else Reduction.OTHER
+    return Reduction.OTHER
 
 
 def _is_rounded(cast: tf.Operation) -> bool:
@@ -69,7 +66,7 @@ def _is_rounded(cast: tf.Operation) -> bool:
     return cast.inputs[0].dtype.is_floating and not cast.outputs[0].dtype.is_floating
 
 
-def _sum(pairs: Iterable[tuple[Any, Kind]]) -> Kind:
+def _sum(pairs: Iterable[tuple[Any, Reduction]]) -> Reduction:
     # Python's `sum` starts with 0, which changes no kind.
     return of_sum(
         kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)

@@ -1,0 +1,1 @@
+"""Reads from a traced step how what a replica computes relates to the whole batch."""

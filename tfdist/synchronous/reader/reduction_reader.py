@@ -1,0 +1,319 @@
+"""Reads from a traced graph how a replica's number relates to the whole batch's.
+
+A loss, a metric's increment or a log is a function of the examples. One process computes
+it from all of them, a replica from its own. Which correction makes both equal follows from
+the operations: a mean over examples is weighted by the replica's share, a sum is added up.
+The numbers themselves do not tell one from the other, and a `train_step` may compute its
+loss with any function, so `ReductionReader` reads the graph. It executes nothing, and whatever it
+does not know is refused.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist._authors import is_apart, is_of_keras, is_of_ragged
+from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
+from tfdist.synchronous.reader.combined import combined
+from tfdist.synchronous.reader.indivisible import (
+    FUNCTIONS,
+    IndivisibleLossError,
+    indivisible,
+)
+from tfdist.synchronous.reader.reduction import CONSTANTS, SUMS_OVER_ROWS, Reduction
+from tfdist.synchronous.reader.row_rules import contracts_rows, follow
+from tfdist.synchronous.reader.rows import (
+    Application,
+    NotOwnError,
+    Operand,
+    Rows,
+    has_rows,
+    somewhere,
+)
+
+Known = tuple[Reduction, Rows | None]
+"""The kind of a tensor, and where its rows are if that is ROWS."""
+
+# The number of rows that these return depends on the values of the examples.
+_SELECTIONS = frozenset(
+    ["Where", "Unique", "UniqueV2", "DynamicPartition", "StringSplitV2"]
+)
+_RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
+_TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
+# To the longest row of the replica, unless the result has a static size.
+_PADDED = frozenset(["RaggedTensorToTensor", "SparseToDense"])
+_MEASURES = frozenset(["Shape", "ShapeN", "Size"])
+_COLLECTIVE = re.compile("^Collective")
+
+
+class ReductionReader:
+    """Reads kinds from the graph of one replica's step.
+
+    Args:
+        is_same: Returns whether a tensor is known to be equal on every replica.
+        kind_of_variable: Returns the kind of a variable's value, given its handle.
+        has_varying_rows: Whether a batch holds ragged or sparse values. Their number is
+            not proportional to the number of examples.
+        is_strict: Whether to tell apart what depends on how a batch is divided: TAKEN and
+            MIXED. Otherwise each replica's part counts as a batch of its own.
+    """
+
+    def __init__(
+        self,
+        is_same: Callable[[Any], bool] = lambda tensor: False,
+        kind_of_variable: Callable[[Any], Reduction] = lambda handle: Reduction.SAME,
+        has_varying_rows: bool = False,
+        is_strict: bool = True,
+    ) -> None:
+        self._is_strict = is_strict
+        self.is_same = is_same
+        self._kind_of_variable = kind_of_variable
+        self._has_varying_rows = has_varying_rows
+        self.kinds: dict[Any, Reduction] = {}
+        self.rows: dict[Any, Rows] = {}
+        self._outputs: dict[tuple[tf.Operation, str], list[Known] | None] = {}
+
+    def kind_of(self, tensor: Any) -> Reduction:
+        """Returns the kind of a tensor, symbolic or eager."""
+        # Iterative: a graph may be deeper than Python's stack.
+        pending = [tensor]
+        while pending:
+            each = pending[-1]
+            inputs = [] if self._at_once(each) else inputs_of(each)
+            missing = [one for one in inputs if one.ref() not in self.kinds]
+            if missing and each.ref() not in self.kinds:
+                pending += missing
+                continue
+            pending.pop()
+            if each.ref() not in self.kinds:
+                kinds = [self.kinds[one.ref()] for one in inputs]
+                self.kinds[each.ref()] = self._at_once(each) or self._of(
+                    each, inputs, kinds
+                )
+        return self.kinds[tensor.ref()]
+
+    def begin_with(self, batch: Sequence[Any]) -> None:
+        """Marks tensors as rows, whatever they were computed from."""
+        for each in batch:
+            if tf.is_tensor(each) and is_symbolic(each):
+                self.note(each, Reduction.ROWS, Rows())
+
+    def known(self, tensor: Any) -> Known:
+        """Returns the kind of a tensor, and where its rows are."""
+        return self.kind_of(tensor), self.rows.get(tensor.ref())
+
+    def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
+        """Takes what is known of a tensor for granted. Returns its kind."""
+        self.kinds[tensor.ref()] = kind
+        if rows:
+            self.rows[tensor.ref()] = rows
+        return kind
+
+    def error_of(self, tensor: Any) -> IndivisibleLossError:
+        """Returns the error for a tensor that cannot be combined from the replicas' own."""
+        return indivisible(self.origin(tensor).op, self.kind_of(tensor))
+
+    def origin(self, tensor: Any) -> Any:
+        """Returns the first tensor of the same kind on the path to this one."""
+        kind = self.kind_of(tensor)
+        while True:
+            alike = [each for each in inputs_of(tensor) if self.kind_of(each) is kind]
+            if not alike:
+                return tensor
+            tensor = alike[0]
+
+    def _at_once(self, tensor: Any) -> Reduction | None:
+        """Returns the kind if it does not depend on the kinds of the inputs."""
+        if not is_symbolic(tensor) or self.is_same(tensor):
+            return Reduction.SAME
+        op = tensor.op
+        if op.type == "ReadVariableOp":
+            return self._kind_of_variable(handle_of(op))
+        # A collective has exchanged its result already.
+        is_same = op.type == "Const" or tensor.dtype == tf.resource
+        return Reduction.SAME if is_same or _COLLECTIVE.match(op.type) else None
+
+    def _of(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+    ) -> Reduction:
+        op = tensor.op
+        if "GetNext" in op.type or (not inputs and has_rows(tensor)):
+            return self.note(tensor, Reduction.ROWS, Rows())
+        if op.type == "Placeholder":
+            # A placeholder without an input is an argument of a nested tf.function.
+            known = self.known(inputs[0]) if inputs else (Reduction.UNKNOWN, None)
+            return self.note(tensor, *known)
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            return self._of_call(tensor, inputs)
+        for poison in (Reduction.MIXED, Reduction.TAKEN):
+            if self._is_strict and poison in kinds:
+                return poison
+        if FUNCTIONS.search(op.type) and "PyFunc" not in op.type:
+            return self._of_control_flow(tensor, inputs, kinds)
+        if set(kinds) <= CONSTANTS:
+            is_drawn = Reduction.DRAWN in kinds or _RANDOM.search(op.type)
+            return Reduction.DRAWN if is_drawn else Reduction.SAME
+        if op.type in _MEASURES:
+            of = tensor.value_index
+            if kinds[of] is Reduction.ROWS:
+                return self._count() if op.type == "Size" else Reduction.SHAPE
+            return kinds[of]
+        if has_rows(tensor):
+            return self._of_rows(tensor, inputs)
+        if Reduction.UNKNOWN in kinds:
+            return Reduction.UNKNOWN
+        if Reduction.ROWS in kinds:
+            return self._over_rows(tensor, inputs, set(kinds))
+        if op.type == "Sub" and is_of_ragged(op):
+            # One less than the boundaries of rows, which each replica has one more of.
+            return Reduction.UNKNOWN
+        if Reduction.SHAPE in kinds:
+            return self._of_shape(tensor, inputs)
+        return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
+
+    def _over_rows(
+        self, tensor: Any, inputs: Sequence[Any], kinds: set[Reduction]
+    ) -> Reduction:
+        """Returns the kind of a number that is computed from rows."""
+        op = tensor.op
+        if op.type in _TAKING and self._is_strict and not is_apart(op):
+            return Reduction.TAKEN
+        is_mean = op.type == "Mean" and tensor.dtype.is_floating
+        if not is_mean and op.type not in SUMS_OVER_ROWS:
+            return Reduction.UNKNOWN
+        if self._is_strict and not is_apart(op):
+            if not kinds <= CONSTANTS | {Reduction.ROWS}:
+                return Reduction.OTHER
+            if not contracts_rows(self._application(tensor, inputs)):
+                return Reduction.MIXED
+        if is_mean:
+            return Reduction.OTHER if self._has_varying_rows else Reduction.MEAN
+        return Reduction.SUM
+
+    def _of_rows(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
+        """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
+        op, at = tensor.op, self._application(tensor, inputs)
+        if not self._is_strict:
+            return self.note(tensor, Reduction.ROWS, somewhere(at))
+        try:
+            rows = follow(at)
+        except NotOwnError as error:
+            of_size = tensor.shape[1:].is_fully_defined()
+            is_padded = op.type in _PADDED and not of_size
+            is_selected = op.type in _SELECTIONS and not is_of_keras(op)
+            if is_padded or is_selected or not is_apart(op):
+                return error.kind
+            rows = somewhere(at)
+        return self.note(tensor, Reduction.ROWS, rows)
+
+    def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
+        def rows_of(each: Any) -> Rows | None:
+            return self.rows.get(each.ref())
+
+        operands = [Operand(o, self.kind_of(o), rows_of(o)) for o in inputs]
+        return Application(tensor, operands, rows_of, self.kind_of)
+
+    def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
+        """Returns the kind of a nested tf.function's result, from its own graph."""
+        outputs = self._read(tensor.op, "f", inputs)
+        if outputs is None:
+            return Reduction.ROWS if has_rows(tensor) else Reduction.UNKNOWN
+        return self.note(tensor, *outputs[tensor.value_index])
+
+    def _of_control_flow(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+    ) -> Reduction:
+        """Returns the kind of a result of a condition or a loop.
+
+        A condition that is the same everywhere is read. A loop is not, unless it computes
+        from constants alone.
+        """
+        op, is_loop = tensor.op, tensor.op.type.endswith("While")
+        names = ("body", "cond") if is_loop else ("then_branch", "else_branch")
+        read: list[list[Known]] = []
+        if "Case" not in op.type and (not is_loop or set(kinds) <= CONSTANTS):
+            given = inputs if is_loop else inputs[1:]
+            read = [self._read(op, name, given) or [] for name in names]
+        found = {kind for outputs in read for kind, _ in outputs} | set(kinds)
+        if all(read) and read and found <= CONSTANTS:
+            return Reduction.SAME if found == {Reduction.SAME} else Reduction.DRAWN
+        if all(read) and read and not is_loop and kinds[0] is Reduction.SAME:
+            one, other = (outputs[tensor.value_index] for outputs in read)
+            if one == other:
+                return self.note(tensor, *one)
+            if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
+                return Reduction.MEAN
+        if has_rows(tensor) and (is_apart(op) or not self._is_strict):
+            rows = somewhere(self._application(tensor, inputs))
+            return self.note(tensor, Reduction.ROWS, rows)
+        return (
+            Reduction.MIXED
+            if has_rows(tensor) and self._is_strict
+            else Reduction.UNKNOWN
+        )
+
+    def _read(
+        self, op: tf.Operation, name: str, given: Sequence[Any]
+    ) -> list[Known] | None:
+        """Returns what is known of the outputs of a function; None without its graph.
+
+        Args:
+            op: What calls it.
+            name: Of the attribute that has the function.
+            given: The function's inputs, in this graph.
+        """
+        if (op, name) not in self._outputs:
+            graph = _tf.function_graph(op, name)
+            self._outputs[op, name] = self._outputs_of(graph, given) if graph else None
+        return self._outputs[op, name]
+
+    def _outputs_of(self, graph: Any, given: Sequence[Any]) -> list[Known]:
+        inside = ReductionReader(
+            self.is_same,
+            self._kind_of_variable,
+            self._has_varying_rows,
+            self._is_strict,
+        )
+        for inner, outer in zip(graph.inputs, given, strict=True):
+            inside.note(inner, *self.known(outer))
+        return [inside.known(each) for each in graph.outputs]
+
+    def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
+        op, shape = tensor.op, inputs[0]
+        if op.type in ("Identity", "Cast"):
+            return Reduction.SHAPE
+        measured = _measured(shape)
+        if measured is None:
+            return Reduction.UNKNOWN
+        if op.type == "Prod":
+            return self._count()
+        axis = self.rows.get(measured.ref(), Rows()).axis
+        if op.type == "StridedSlice" and shape.shape.rank == 1:
+            begin = tf.get_static_value(inputs[1])
+            if begin is not None:
+                is_masked = op.get_attr("begin_mask") & 1
+                first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
+                is_scalar = tensor.shape.rank == 0
+                if is_scalar and first == axis:
+                    return self._count()
+                # The sizes of the other axes are those of an example, equal everywhere.
+                if is_scalar or first > axis:
+                    return Reduction.SAME
+                return Reduction.UNKNOWN if axis else Reduction.SHAPE
+        return Reduction.UNKNOWN if axis else Reduction.OTHER
+
+    def _count(self) -> Reduction:
+        return Reduction.SUM if self._has_varying_rows else Reduction.COUNT
+
+
+def _measured(shape: Any) -> Any:
+    """Returns the tensor whose shape this is; None for one that a function was given."""
+    while shape.op.type not in _MEASURES:
+        inputs = inputs_of(shape)
+        if not inputs:
+            return None
+        shape = inputs[0]
+    return shape.op.inputs[shape.value_index]

@@ -1,0 +1,190 @@
+"""Where the examples are in a tensor, and what is no longer one example's own value.
+
+A row is one example. Each replica has some of the rows, so a value that depends on one
+example alone is what it is in one process, and a value that depends on others, or on how
+many there are and at which position, is not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.keras.graph import constant
+from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of a tensor are.
+
+    Attributes:
+        axis: The axis of the rows.
+        order: In which order they are. Empty for one row per example. ("each", n) if an
+            example has n, one after the other, and 0 if n is unknown; ("blocks", n) if the
+            examples come n times. None if the rows are alike, such as ones, so that any
+            order is theirs.
+    """
+
+    axis: int = 0
+    order: tuple[str | int, ...] | None = ()
+
+
+class NotOwnError(Exception):
+    """Values of single examples are combined, or it cannot be shown that they are not.
+
+    Args:
+        kind: TAKEN if examples are selected by their position, else MIXED.
+    """
+
+    def __init__(self, kind: Reduction = Reduction.MIXED) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input of an operation."""
+
+    tensor: Any
+    kind: Reduction
+    rows: Rows | None
+
+    @property
+    def shape(self) -> list[int | None]:
+        """The static shape; a `NotOwnError` if not even the number of axes is known."""
+        if self.tensor.shape.rank is None:
+            raise NotOwnError
+        return list(self.tensor.shape)
+
+    @property
+    def value(self) -> Any:
+        """The value as an array, or None if it is not a constant of the graph."""
+        return constant(self.tensor)
+
+    def axes(self) -> list[int]:
+        """Returns the elements of a constant; a `NotOwnError` for anything else."""
+        if self.value is None:
+            raise NotOwnError
+        return [int(each) for each in self.value.ravel()]
+
+    def element(self, place: int) -> Any:
+        """Returns an element of a vector if that one is a constant, else None."""
+        if self.value is not None:
+            return self.value.ravel()[place]
+        op = self.tensor.op
+        packs = op.type == "Pack" and len(op.inputs) > place
+        return constant(op.inputs[place]) if packs else None
+
+
+@dataclass(frozen=True)
+class Application:
+    """An operation with what is known of its inputs.
+
+    Attributes:
+        output: The tensor in question.
+        operands: The inputs.
+        rows_of: Returns where the rows of any tensor are, or None if it has none.
+        kind_of: Returns the kind of any tensor.
+    """
+
+    output: Any
+    operands: list[Operand]
+    rows_of: Callable[[Any], Rows | None]
+    kind_of: Callable[[Any], Reduction]
+
+    @property
+    def op(self) -> tf.Operation:
+        """The operation."""
+        return self.output.op
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions of the output."""
+        if self.output.shape.rank is None:
+            raise NotOwnError
+        return int(self.output.shape.rank)
+
+    def is_same_at(self, vector: Operand, place: int) -> bool:
+        """Returns whether an element of a vector is known to be a constant."""
+        if vector.kind in CONSTANTS:
+            return True
+        op = vector.tensor.op
+        return op.type == "Pack" and self.kind_of(op.inputs[place]) in CONSTANTS
+
+    def rows_at(self, place: int) -> Rows:
+        """Returns where the rows of an input are, while all others are constants."""
+        constants_only([o for i, o in enumerate(self.operands) if i != place])
+        rows = self.operands[place].rows
+        if rows is None:
+            raise NotOwnError
+        return rows
+
+
+def has_rows(tensor: Any) -> bool:
+    """Returns whether a tensor has an unknown dimension: that of the examples.
+
+    So may the elements of a list have.
+    """
+    rank = tensor.shape.rank
+    return tensor.dtype == tf.variant or rank is None or None in tensor.shape.as_list()
+
+
+def somewhere(at: Application) -> Rows:
+    """Returns where an operation leaves rows that is known to treat them one by one."""
+    rank = at.output.shape.rank
+    if rank is None:
+        return Rows()
+    unknown = [i for i, size in enumerate(at.output.shape.as_list()) if size is None]
+    found = [o.rows for o in at.operands if o.rows and o.tensor.shape.rank == rank]
+    # Rows alike, such as ones, say nothing about the order.
+    for rows in sorted(found, key=lambda each: each.order is None):
+        if rows.axis in unknown:
+            return rows
+    return Rows(unknown[0] if unknown else 0)
+
+
+def together(operands: Sequence[Operand], rank: int) -> Rows:
+    """Returns where rows are after they were combined one by one, by their last axes."""
+    rows_only(operands)
+    found = [
+        replace(each.rows, axis=each.rows.axis + rank - len(each.shape))
+        for each in operands
+        if each.rows
+    ]
+    return unless_by_row(same(found), operands, rank)
+
+
+def same(found: Sequence[Rows]) -> Rows:
+    """Returns the one place and order that rows of several tensors have."""
+    orders = {each.order for each in found} - {None}
+    if len({each.axis for each in found}) != 1 or len(orders) > 1:
+        raise NotOwnError
+    return Rows(found[0].axis, orders.pop() if orders else None)
+
+
+def rows_only(operands: Sequence[Operand]) -> None:
+    """Checks that no operand is a number computed from all rows."""
+    kinds = {each.kind for each in operands} - CONSTANTS - {Reduction.ROWS}
+    if kinds:
+        is_number = kinds <= {Reduction.COUNT, Reduction.SHAPE}
+        raise NotOwnError(Reduction.TAKEN if is_number else Reduction.MIXED)
+
+
+def constants_only(operands: Sequence[Operand]) -> None:
+    """Checks that all operands are constants."""
+    if any(each.kind not in CONSTANTS for each in operands):
+        raise NotOwnError
+
+
+def unless_by_row(rows: Rows, operands: Sequence[Operand], rank: int) -> Rows:
+    """Returns the rows, unless a constant has a value for each of them.
+
+    Such a constant counts the rows from the first one of the replica.
+    """
+    for each in operands:
+        place = rows.axis - (rank - len(each.shape))
+        if each.rows is None and place >= 0 and each.shape[place] != 1:
+            raise NotOwnError
+    return rows
