@@ -16,12 +16,8 @@ class ChiefWatch:
     """Stops a continuous evaluation after the chief has exited.
 
     TensorFlow's evaluator exits at `max_steps`. It waits forever if there is no
-    `max_steps`, or if a hook stops the training early.
-
-    Args:
-        listens: Returns whether the chief can be reached now.
-        startup_timeout: How long the chief may take to start, in seconds.
-        patience: How long the chief may be away during a restart, in seconds.
+    `max_steps`, or if a hook stops the training early. The chief may take `startup_timeout`
+    seconds to start, and `patience` seconds to restart.
     """
 
     def __init__(
@@ -57,10 +53,7 @@ class ChiefWatch:
 
 
 def watch_chief(cluster: Cluster, startup_timeout: float) -> ChiefWatch | None:
-    """Returns a watch, or None if the chief is the only task.
-
-    A single task has no server that could be reached.
-    """
+    """Returns a watch, or None if the chief is the only task, which has no server."""
     tasks = [task for task in cluster.tasks() if task.job != "evaluator"]
     if len(tasks) == 1:
         return None

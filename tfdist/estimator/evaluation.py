@@ -12,13 +12,7 @@ _log = logging.getLogger("tfdist")
 
 
 class RetryingEvaluator:
-    """Evaluates the newest checkpoint, and starts over if it is deleted meanwhile.
-
-    Args:
-        evaluator: Has the method `evaluate_and_export()`, which evaluates the newest
-            checkpoint.
-        estimator: The Estimator whose checkpoints they are.
-    """
+    """Evaluates the newest checkpoint, and starts over if it is deleted meanwhile."""
 
     def __init__(self, evaluator: Any, estimator: Any) -> None:
         self._evaluator = evaluator
@@ -27,9 +21,7 @@ class RetryingEvaluator:
     def evaluate_and_export(self) -> Any:
         """Returns the result of the evaluation and those of the exports.
 
-        Raises:
-            ValueError: If the evaluation fails while its checkpoint is still there.
-            tf.errors.OpError: The same.
+        An evaluation that fails while its checkpoint is still there raises its own error.
         """
         while True:
             newest = self._estimator.latest_checkpoint()

@@ -9,9 +9,7 @@ from tfdist.estimator.evaluation import RetryingEvaluator
 def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
     """Derives the executor of an evaluator from the one of tensorflow-estimator.
 
-    Args:
-        base: The class that tensorflow-estimator passes to its `train_and_evaluate`.
-        watch: Says when to stop; None to stop at `max_steps` only.
+    Without a watch it stops at `max_steps` only.
     """
 
     class Executor(base):

@@ -16,12 +16,9 @@ class Placing:
     """Asks a placement for the ps of each variable of a graph, and records the answers.
 
     Every task builds the same graph and must get the same answers. So each graph starts
-    with a fresh copy of the placement, even if the process has built another graph
-    before that other tasks have not. Copies of a strategy, of which TensorFlow makes
-    many, share one `Placing`.
-
-    Args:
-        placement: The placement in its initial state.
+    with a fresh copy of the placement, even if the process has built another graph before
+    that other tasks have not. Copies of a strategy, of which TensorFlow makes many, share
+    one `Placing`.
     """
 
     def __init__(self, placement: Placement) -> None:

@@ -36,13 +36,7 @@ def should_run_distribute_coordinator(config: Any) -> bool:
 def train_and_evaluate(
     estimator: Any, train_spec: Any, eval_spec: Any, executor_class: type
 ) -> None:
-    """Runs this process's task of a cluster until the task is done.
-
-    Raises:
-        ModelDirError: If this task writes to the model's directory, and cannot.
-        tf_config.ClusterError: If this process cannot serve on the task's address.
-        StartupTimeoutError: If a ps does not respond in time.
-    """
+    """Runs this process's task of a cluster until the task is done."""
     config = estimator.config
     if config.task_type in ("chief", "evaluator"):
         check_writable(estimator.model_dir)

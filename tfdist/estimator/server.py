@@ -12,11 +12,7 @@ _servers: dict[str, tf.distribute.Server] = {}
 
 
 def start_server(config: Any) -> tf.distribute.Server | None:
-    """Starts this task's server, unless the task is the only one of its cluster.
-
-    Raises:
-        tf_config.ClusterError: If this process cannot serve on the task's address.
-    """
+    """Starts this task's server, unless the task is the only one of its cluster."""
     if not config.master:
         return None
     options = config.session_config
@@ -27,11 +23,7 @@ def start_server(config: Any) -> tf.distribute.Server | None:
 
 
 def ensure_synchronous_server(config: Any) -> None:
-    """Starts the server of a synchronous worker, unless its strategy has started it.
-
-    Raises:
-        tf_config.ClusterError: If this process cannot serve on the task's address.
-    """
+    """Starts the server of a synchronous worker, unless its strategy has started it."""
     # A strategy makes eager execution join the cluster, which renames the devices. In a
     # program that has disabled eager execution, it starts no server.
     device = tf.config.list_logical_devices("CPU")[0].name

@@ -16,14 +16,7 @@ _DEFAULT_SAVE_STEPS = 1000
 def monitored_training_session(
     *, is_chief: bool, hooks: Any, scaffold: Any, **options: Any
 ) -> Any:
-    """Creates a task's session, like `tf.compat.v1.train.MonitoredTrainingSession`.
-
-    Args:
-        is_chief: Whether this task writes the checkpoints.
-        hooks: Those of every task.
-        scaffold: Of the graph.
-        **options: The other arguments of `MonitoredTrainingSession`.
-    """
+    """Creates a task's session, like `tf.compat.v1.train.MonitoredTrainingSession`."""
     strategy = tf.distribute.get_strategy()
     if is_synchronous(strategy) and strategy.cluster_resolver.cluster_spec():
         return _synchronous_session(

@@ -1,4 +1,4 @@
-"""`FederatedAveraging`: what a server asks of its clients, and does with their answers. Pure."""
+"""`FederatedAveraging`: what a server asks of its clients, and does with their answers."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Krum: the update that is nearest to its neighbours. Pure."""
+"""Krum: the update that is nearest to its neighbours."""
 
 import dataclasses
 

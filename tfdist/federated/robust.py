@@ -1,4 +1,4 @@
-"""Rules by coordinates and by distance that withstand attackers. Pure.
+"""Rules by coordinates and by distance that withstand attackers.
 
 None of them uses the numbers of examples: an attacker would claim to have many.
 """

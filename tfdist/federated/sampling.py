@@ -1,4 +1,4 @@
-"""Which clients take part in a round. Pure."""
+"""Which clients take part in a round."""
 
 import dataclasses
 import math
@@ -68,7 +68,7 @@ class FixedSampling:
 
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling:
-    """Has each available client take part with the same probability, by itself.
+    """Draws each available client with the same probability, by itself.
 
     Rounds have different numbers of clients, perhaps none. This is what the accountant of
     differential privacy assumes (McMahan et al., "Learning Differentially Private Recurrent

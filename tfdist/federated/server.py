@@ -1,4 +1,4 @@
-"""The server of a federation: it chooses clients, and makes the next model. Pure.
+"""The server of a federation: it chooses clients, and makes the next model.
 
 It knows nothing of how models and updates travel: a simulation calls it, and so can a
 program whose clients are real.
@@ -154,7 +154,7 @@ class Server:
         self._asked = None
 
     def leave(self, client: int, take_out: bool = False) -> None:
-        """Has a client take no part in rounds to come.
+        """Excludes a client from rounds to come.
 
         Args:
             client: Its number.

@@ -15,11 +15,7 @@ Stages = int | str | list[list[str]] | LayerPlan
 
 
 def checked_stages(stages: Any) -> Stages:
-    """Returns "auto", a number, a list of lists of names, or a plan.
-
-    Raises:
-        PipelineError: If it is none of these.
-    """
+    """Returns "auto", a number, a list of lists of names, or a plan."""
     if stages == AUTO:
         return AUTO
     if isinstance(stages, int) and not isinstance(stages, bool) and stages >= 1:
@@ -54,11 +50,7 @@ def checked_stages(stages: Any) -> Stages:
 
 
 def checked_microbatches(microbatches: Any) -> int:
-    """Returns the number of microbatches.
-
-    Raises:
-        PipelineError: If it is no positive integer.
-    """
+    """Returns the number of microbatches."""
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         raise PipelineError(f"microbatches must be an int; received {microbatches!r}")
     if microbatches < 1:
@@ -70,22 +62,14 @@ def checked_microbatches(microbatches: Any) -> int:
 
 
 def checked_recompute(recompute: Any) -> bool:
-    """Returns whether activations are computed again.
-
-    Raises:
-        PipelineError: If it is no bool.
-    """
+    """Returns whether activations are computed again."""
     if not isinstance(recompute, bool):
         raise PipelineError(f"recompute must be True or False; received {recompute!r}")
     return recompute
 
 
 def checked_replicas(replicas: Any, max_staleness: int) -> int:
-    """Returns the number of replicas.
-
-    Raises:
-        PipelineError: If it is no positive integer, or stages do not wait.
-    """
+    """Returns the number of replicas; several need stages that wait."""
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise PipelineError(
             f"replicas must be an int of at least 1, how many pipelines share each batch; "
@@ -101,11 +85,7 @@ def checked_replicas(replicas: Any, max_staleness: int) -> int:
 
 
 def checked_staleness(max_staleness: Any) -> int:
-    """Returns how many steps old a result of another stage may be.
-
-    Raises:
-        PipelineError: If it is no integer of at least 0.
-    """
+    """Returns how many steps old a result of another stage may be."""
     is_int = isinstance(max_staleness, int) and not isinstance(max_staleness, bool)
     if not is_int or max_staleness < 0:
         raise PipelineError(
@@ -117,11 +97,7 @@ def checked_staleness(max_staleness: Any) -> int:
 
 
 def checked_schedule(schedule: Any) -> str:
-    """Returns the name of a schedule.
-
-    Raises:
-        PipelineError: If there is none of this name.
-    """
+    """Returns the name of a schedule."""
     if schedule not in SCHEDULES:
         raise PipelineError(
             f"schedule must be one of {', '.join(map(repr, SCHEDULES))}; received "
@@ -135,9 +111,6 @@ def replicas_of(available: Sequence[str], replicas: int) -> list[tuple[str, ...]
 
     >>> replicas_of(["a", "b", "c", "d", "e"], 2)
     [('a', 'b'), ('c', 'd')]
-
-    Raises:
-        PipelineError: If there are fewer devices than replicas.
     """
     size = len(available) // replicas
     if not size:
@@ -156,13 +129,6 @@ def devices_of(
 
     >>> devices_of("auto", [("a", "b"), ("c", "d")])
     [('a', 'c'), ('b', 'd')]
-
-    Args:
-        stages: "auto", a number of stages, the layers of each, or a plan.
-        replicas: The devices of each replica.
-
-    Raises:
-        PipelineError: If a replica has too few.
     """
     available, count = replicas[0], len(replicas)
     if isinstance(stages, str):

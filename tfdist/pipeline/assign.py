@@ -30,9 +30,6 @@ def assign(
         stages: "auto", a number of stages, the layers of each, or a plan.
         devices: The device of each stage.
         execution: How a step is computed.
-
-    Raises:
-        PipelineError: If the stages are none of this model.
     """
     if isinstance(stages, str | int):
         return _cut(functional, nodes, devices, execution)

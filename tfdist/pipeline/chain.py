@@ -1,4 +1,4 @@
-"""A model in one order of its layers, and what stages of it cost. Pure."""
+"""A model in one order of its layers, and what stages of it cost."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -33,9 +33,6 @@ class Chain:
         together: Groups of nodes that are in one piece, with all between them.
         devices: The device of each stage.
         links: The links between them.
-
-    Attributes:
-        seconds: Those of each piece, on a device of speed 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a model is cut into consecutive stages, so that a step takes least time. Pure."""
+"""Where a model is cut into consecutive stages, so that a step takes least time."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -54,18 +54,12 @@ def choose_cut(
     [0, 1, 1, 1]
 
     Args:
-        graph: The layers, each after those that it needs, with what they cost and send
-            for one microbatch.
+        graph: The layers, each after those that it needs, with what they cost and send for
+            one microbatch.
         devices: The device of each stage. Their memory does not count.
         links: The links between the devices.
         execution: How a step is computed.
         together: Groups of nodes, by number, that are in one stage.
-
-    Returns:
-        The stage of each node.
-
-    Raises:
-        PipelineError: If there are fewer pieces than stages.
     """
     numbers = {node.name: at for at, node in enumerate(graph.nodes)}
     orders = tuple(numbers.values()), tuple(numbers[name] for name in graph.order)
@@ -97,10 +91,6 @@ def equal_ends(seconds: Sequence[float], count: int) -> Ends:
 
     >>> equal_ends([1, 1, 1, 3], 2)
     (3,)
-
-    Args:
-        seconds: Those of each item, at least as many as parts.
-        count: The number of parts.
     """
     ends = shortest(lambda most: _filled(seconds, count, most), float(sum(seconds)))
     assert ends is not None

@@ -29,11 +29,7 @@ _as_written = tf.autograph.experimental.do_not_convert
 
 
 class PipelineDriver(DefaultDriver):
-    """Traces each step of a model as one graph over the devices of its stages.
-
-    Args:
-        strategy: The `PipelineStrategy`.
-    """
+    """Traces each step of a model as one graph over the devices of its stages."""
 
     def __init__(self, strategy: Any) -> None:
         super().__init__(strategy)
@@ -182,7 +178,7 @@ class PipelineDriver(DefaultDriver):
         return telling_the_ends(epoch_iterator, steps)
 
     def join(self) -> None:
-        """Has all batches that are under way pass through all stages."""
+        """Passes all batches that are under way through all stages."""
         for flow in self._flows:
             flow.drain()
 

@@ -18,8 +18,8 @@ class End:
         tasks: The tasks of the step.
         objective: The loss.
         count: The number of microbatches.
-        by_part: Whether the loss of a microbatch is computed before its backward task,
-            and not that of all of them together.
+        by_part: Whether a microbatch goes backward from its own loss, before that of the
+            whole batch is known.
         scale: By what the loss is multiplied against underflow.
     """
 
@@ -51,7 +51,7 @@ class End:
         )
 
     def before_backward(self, microbatch: int) -> None:
-        """Gives the tasks the gradients of a microbatch's outputs."""
+        """Adds the gradients of a microbatch's outputs to those of the tasks."""
         with on(self._devices[microbatch]):
             if self._by_part:
                 found = self._objective.gradients_of_part(

@@ -18,10 +18,6 @@ class PipelineExtended(_tf.OneDeviceExtended):
     A variable is created on the device that has the fewest bytes; what is beside another
     one, such as an optimizer's slot, on the device of that. Scalars, such as the count of
     steps, stay in this process, where callbacks read them.
-
-    Args:
-        strategy: The strategy.
-        devices: The devices of the stages, in their order.
     """
 
     def __init__(
@@ -122,15 +118,8 @@ def move(
 ) -> int:
     """Moves Keras variables to their devices, and whatever was created beside them.
 
-    Values go from device to device. A variable that is in place is not touched.
-
-    Args:
-        extended: Creates variables.
-        placed: Variables and their devices.
-        others: The variables that may be beside them: an optimizer's.
-
-    Returns:
-        The number of bytes that were moved.
+    Values go from device to device; a variable that is in place is not touched. The others,
+    an optimizer's, move if they are beside one that does. Returns whether any moved.
     """
     moved: dict[int, tf.Variable] = {}
     total = 0

@@ -45,11 +45,7 @@ class Flow:
         self._logs = {}
 
     def feed(self, batch: Any) -> dict[str, Any]:
-        """Runs a step that takes in a batch.
-
-        Returns:
-            The logs of the batches that the last stage has computed so far.
-        """
+        """Takes in a batch; returns the logs of those that have reached the end."""
         tensors = tensors_of(batch)
         form = Form(batch, tensors)
         if self._form is not None and form.key != self._form.key:

@@ -14,17 +14,10 @@ class Form:
 
     Functions that are traced keep it, so it has no tensor.
 
-    Args:
-        batch: A batch as Keras passes it on.
-        tensors: Those of the batch, by `tensors_of`.
-
     Attributes:
         rows: How many rows the batch has.
         specs: Of its tensors, with any number of rows.
         key: Equal for batches of equal form and number of rows.
-
-    Raises:
-        PipelineError: If it cannot be split into microbatches.
     """
 
     def __init__(self, batch: Any, tensors: Sequence[Any]) -> None:

@@ -14,13 +14,10 @@ ByMicrobatch = dict[int, list[Any]]
 
 
 class Mailbox:
-    """A queue on a device: what is put there first is taken first.
+    """A queue in the memory of a device's task: what is put there first is taken first.
 
     A step takes before it puts, so that there is always something to take, and nobody
     waits.
-
-    Args:
-        device: Where the values are kept, in the memory of its task.
     """
 
     def __init__(self, device: str) -> None:
@@ -42,7 +39,7 @@ class Mailbox:
             self._queue.enqueue(tensors)
 
     def take(self) -> Any:
-        """Returns the values that are there for the longest time."""
+        """Returns the values that have been there longest."""
         assert self._recipe is not None, "nothing was ever put"
         if self._queue is None:
             return packed([], self._recipe)
@@ -56,13 +53,7 @@ class Mailbox:
 
 
 class Link:
-    """From one stage to another, in one step or, by way of the sender, in two.
-
-    Args:
-        sender: The device of the stage that sends.
-        receiver: That of the stage that receives.
-        lag: The steps on the way: 1 or 2.
-    """
+    """From one stage to another, in one step or, by way of the sender, in two."""
 
     def __init__(self, sender: str, receiver: str, lag: int) -> None:
         ends = (receiver,) if lag == 1 else (sender, receiver)
@@ -83,10 +74,6 @@ class Link:
 
 class Links:
     """All links between the stages of a model.
-
-    Args:
-        pipeline: The model in stages.
-        lag: The steps from one stage to the next.
 
     Attributes:
         wanted: Of each stage, the tensors that it needs, by identity: those that it takes,

@@ -32,11 +32,7 @@ def replicas_of(microbatches: int, replicas: int) -> list[int]:
 
 
 def rows_of(values: Any) -> int:
-    """Returns the number of rows of a batch.
-
-    Raises:
-        PipelineError: If its values have no rows, or unequally many.
-    """
+    """Returns the number of rows of a batch, all of whose values have equally many."""
     counts = []
     for each in keras.tree.flatten(values):
         if each is None:
@@ -64,11 +60,7 @@ def part_of(values: Any, start: int, end: int) -> Any:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Returns one tensor of the rows of several, with their mask if they have one.
-
-    Raises:
-        PipelineError: If they have no rows.
-    """
+    """Returns one tensor of the rows of several, with their mask if they have one."""
     if parts[0].shape.rank == 0:
         raise PipelineError(
             "an output of the model has no axis of examples: a number of the whole batch "

@@ -17,15 +17,7 @@ _MEANS = ("sum_over_batch_size", "mean")
 
 
 class Objective:
-    """The compiled loss of a model on one batch.
-
-    Args:
-        model: The Keras model.
-        pack: Makes the model's output of a flat list.
-        y: The targets.
-        sample_weight: The weights of examples, or None.
-        bounds: The rows of each microbatch.
-    """
+    """The compiled loss of a model on one batch, whose outputs `pack` puts together."""
 
     def __init__(
         self,

@@ -20,7 +20,6 @@ class Recipe:
         structure: What `tf.nest` makes of the values.
         kinds: For each value its type, None for no value, or "tensor".
         masked: Whether each value has a mask, which is the tensor after it.
-        specs: The specs of the tensors.
     """
 
     structure: Any
@@ -73,11 +72,8 @@ def packed(tensors: Sequence[tf.Tensor], recipe: Recipe) -> Any:
 class StageFunction:
     """Computes values from values on the device of a stage, traced at its first call.
 
-    A function of its own, so that many steps share one trace.
-
-    Args:
-        device: Where its results are.
-        compute: Takes and returns a structure of tensors, with their masks, and of None.
+    A function of its own, so that many steps share one trace. It takes and returns a
+    structure of tensors, with their masks, and of None.
     """
 
     def __init__(self, device: str, compute: Callable[[Any], Any]) -> None:

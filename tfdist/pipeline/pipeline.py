@@ -66,12 +66,9 @@ class Pipeline:
         functional: The functional model.
         stages: "auto", a number of stages, the layers of each, or a plan.
         devices: The device of each stage, in the first replica.
-        replicas: Of each replica all devices, on some of which are its stages and the
-            parts of split layers.
+        replicas: Of each replica all devices, on some of which are its stages and the parts
+            of split layers.
         execution: How a step is computed.
-
-    Raises:
-        PipelineError: If the model cannot be cut so.
     """
 
     def __init__(
@@ -156,16 +153,7 @@ def _with_parts(
     A stage with a split layer becomes several: what comes before the layer, the parts on
     each device, and what comes after. Part 0 is on the device of the stage, the others on
     those that follow, in turn. Parts wait for each other nowhere, so that they compute at
-    the same time.
-
-    Args:
-        nodes: The calls, those of split layers as those of their pieces.
-        numbers: The stage of each layer or operation, by identity.
-        devices: The device of each of these stages.
-        available: All devices.
-
-    Raises:
-        PipelineError: If a layer would be in several stages.
+    the same time. `numbers` has the stage of each layer or operation, by identity.
     """
     # What sorts as data flows: a stage, how many changes between parts and the rest came
     # before in it, and a device.

@@ -1,4 +1,4 @@
-"""The stages that a plan of `place_layers` says. Pure."""
+"""The stages that a plan of `place_layers` says."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,7 @@ from tfdist.pipeline.errors import PipelineError
 
 
 class PlannedStage(NamedTuple):
-    """One stage.
-
-    Attributes:
-        device: The number of its device in the plan, counted from 0.
-        layers: The names of its layers and operations.
-    """
+    """A stage: the number of its device in the plan, and the names of its layers."""
 
     device: int
     layers: tuple[str, ...]
@@ -24,8 +19,8 @@ def stages_of(plan: LayerPlan) -> list[PlannedStage]:
     Where a plan goes back to a device, that has several stages.
 
     Raises:
-        PipelineError: If calls of one layer, or parts of a model within the model, would
-            be in several stages.
+        PipelineError: If calls of one layer, or parts of a model within the model, would be
+            in several stages.
     """
     numbers = {device.name: at for at, device in enumerate(plan.devices)}
     sources: dict[str, list[str]] = {node: [] for node in plan.graph.order}

@@ -58,11 +58,7 @@ class _DrawingAgain(Computation):
 
 
 def refuse_weight(variable: Any) -> None:
-    """Refuses a weight that a layer assigns, if its gradient would be by another value.
-
-    Raises:
-        PipelineError: If it is trainable.
-    """
+    """Refuses a trainable weight that a layer assigns while it computes."""
     if variable.trainable:
         raise PipelineError(
             f"a layer assigns its trainable weight {variable.path} while it computes, "
@@ -88,9 +84,6 @@ def refusing_unrepeatable() -> Iterator[None]:
     """Refuses operations that computing again would not repeat, or would do twice.
 
     What layers draw or assign through Keras adds none of them here.
-
-    Raises:
-        PipelineError: If a layer draws by `tf.random`, or assigns a `tf.Variable`.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())

@@ -30,10 +30,7 @@ def update(
 ) -> bool:
     """Runs the optimizer once. Returns whether there was any weight to update.
 
-    Args:
-        model: The Keras model.
-        pipeline: The model in stages.
-        gradients: Of stages, the gradients of their weights.
+    The gradients are, of some stages, those of their weights.
     """
     found = {
         id(weight): gradient

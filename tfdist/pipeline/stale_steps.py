@@ -27,19 +27,10 @@ from tfdist.pipeline.tasks import Tasks
 
 
 class StaleSteps:
-    """Train steps on batches of one form.
+    """Train steps on batches of one number of rows.
 
-    Args:
-        model: The Keras model.
-        pipeline: The model in stages.
-        microbatches: The number of microbatches of a batch.
-        schedule: The name of the schedule.
-        lag: How many steps later a result is used by another stage: 1 or 2.
-        rows: The rows of a batch.
-
-    References:
-        Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS 2018,
-        algorithm 1, here with a queue of batches for each stage.
+    Source: Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS
+    2018, algorithm 1, here with a queue of batches for each stage.
     """
 
     def __init__(
@@ -62,11 +53,10 @@ class StaleSteps:
         self._functions: dict[Any, StageFunction] = {}
 
     def step(self, active: Active, batch: Any = None) -> Any:
-        """Adds a step, and returns the logs of the batch that reaches the last stage.
+        """Adds a step of the stages that are active, with the next batch if one came.
 
-        Args:
-            active: The stages that have something to do.
-            batch: The next batch, if stage 0 has one to compute.
+        Returns:
+            The logs of the batch that reaches the last stage.
         """
         links = self._links
         first: Any = None if batch is None else self._needed_of(batch, 0)

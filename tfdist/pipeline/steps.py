@@ -19,15 +19,7 @@ from tfdist.pipeline.tasks import Tasks
 
 
 class Steps:
-    """Train, test and predict steps of a model.
-
-    Args:
-        model: The Keras model.
-        pipeline: The model in stages.
-        microbatches: The number of microbatches of each replica.
-        schedule: The name of the schedule.
-        recompute: Whether activations are computed again on the way back.
-    """
+    """Train, test and predict steps of a model in stages."""
 
     def __init__(
         self,

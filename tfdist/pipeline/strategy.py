@@ -142,16 +142,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 
 
 class _Workers:
-    """Connects to the workers, and watches them.
-
-    Args:
-        strategy: The strategy that this process joins the cluster for.
-        startup_timeout: How long to wait for the workers, in seconds.
-        peer_timeout: How long a worker may fail to respond afterwards, in seconds.
-
-    Attributes:
-        devices: The devices of the workers, in their order.
-    """
+    """Connects to the workers, and watches them."""
 
     def __init__(
         self, strategy: Any, startup_timeout: float, peer_timeout: float

@@ -46,7 +46,6 @@ class _Replica:
     """One replica of a stage within a step.
 
     Attributes:
-        device: Its device.
         variables: What it computes with.
         after: What its next task waits for.
         sums: The sums of its gradients of the weights, or None.
@@ -126,7 +125,7 @@ class Tasks:
     def keep(
         self, number: int, microbatch: int, taken: Mapping[int, Any], draws: Draws
     ) -> None:
-        """Has a stage compute a forward task again that was computed elsewhere."""
+        """Keeps what a stage needs to compute a forward task of elsewhere again."""
         self._kept[number, microbatch] = _Kept(dict(taken), draws=list(draws))
 
     def add_gradients(
@@ -166,13 +165,7 @@ class Tasks:
             self._kept[number, microbatch] = kept
 
     def backward(self, number: int, microbatch: int, scale: Any) -> None:
-        """Adds the backward task of a stage.
-
-        Args:
-            number: The stage.
-            microbatch: The microbatch.
-            scale: By what a loss is multiplied against underflow; 1 for most.
-        """
+        """Adds the backward task of a stage; the loss is multiplied by the scale."""
         kept = self._kept.pop((number, microbatch))
         of = self._of(number, microbatch)
         with self._task(of) as results:

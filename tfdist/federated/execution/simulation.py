@@ -159,7 +159,7 @@ class Simulation:
         return history
 
     def leave(self, client: int, take_out: bool = False) -> None:
-        """Has a client take no part in rounds to come.
+        """Excludes a client from rounds to come.
 
         Args:
             client: Its number.
@@ -241,10 +241,9 @@ class Simulation:
         )
 
     def _begin(self, then: Callable[[], None] = lambda: None) -> None:
-        """Goes on from the checkpoint, if there is one, with the server's model on all.
+        """Continues from the checkpoint, if there is one, with the server's model on all.
 
-        Args:
-            then: Called on the server before the others hear of it.
+        The server calls `then` before the others hear of it.
         """
         if not self._has_begun and self._directory and self._workers.is_server:
             state = server_file.load(self._directory, self._about)
@@ -263,7 +262,7 @@ class Simulation:
             server_file.save(self._directory, self._about, self.server.state())
 
     def _receive(self) -> None:
-        """Has all workers know what the server knows."""
+        """Sends what the server knows to all workers."""
         server, model = self.server, self._model
         header = {
             "round": server.round_index,

@@ -1,4 +1,4 @@
-"""The arrays of a message as one vector, and back. Pure."""
+"""The arrays of a message as one vector, and back."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,8 @@ import numpy as np
 class ArrayLayout:
     """The names and shapes of a model's arrays, in the order of its vector.
 
-    Args:
-        arrays: Those of a model, by name: floats.
-
-    Attributes:
-        shapes: By name.
-        dtype: Of the vector: float32, or float64 if one of the arrays is.
-
-    Raises:
-        ValueError: If there are none, or one does not hold floats, which no rule can average.
+    The vector is float32, or float64 if one of the arrays is. Arrays that are no floats are
+    refused, since no rule can average them.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -35,11 +28,7 @@ class ArrayLayout:
         self.dtype = np.dtype(np.float64 if doubles else np.float32)
 
     def vector(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns arrays as a vector: (parameters,).
-
-        Raises:
-            ValueError: If they are those of another model.
-        """
+        """Returns arrays as a vector: (parameters,). Those of another model are refused."""
         shapes = {name: each.shape for name, each in arrays.items()}
         if shapes != self.shapes:
             raise ValueError(

@@ -7,14 +7,10 @@ from tfdist.local_update.model_vector import ModelVector
 
 
 def layout_of(model: Any, vector: ModelVector) -> ArrayLayout:
-    """Returns the layout of the weights that travel.
+    """Returns the layout of the weights that travel, in the order of their vector.
 
-    Each is named by its place in `model.weights`. Without integer weights, such as the seeds
-    of `Dropout`, that is the form of `ArrayRecord(model.get_weights())`.
-
-    Args:
-        model: A Keras model that is built.
-        vector: Of this model: its order is that of the layout.
+    Each is named by its place in `model.weights`. Without integer weights, such as the
+    seeds of `Dropout`, that is the form of `ArrayRecord(model.get_weights())`.
     """
     place = {id(each): str(index) for index, each in enumerate(model.weights)}
     parts = vector.split(vector.read())

@@ -95,7 +95,7 @@ def _run(
     logged = round_logs.callback_list(model, callbacks, rounds)
 
     def end_round(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Has callbacks see the model of a round; round 0 is before the first one."""
+        """Shows the model of a round to callbacks; round 0 is before the first one."""
         if strategy.stopped or not server_round:
             return None
         vector.write(layout.vector(arrays_of(arrays)))
