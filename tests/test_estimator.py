@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist import estimator
 from tfdist.estimator import _tf, experimental, export, v1
-from tfdist.estimator.executor import executor_of
+from tfdist.estimator.evaluator import executor_of
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 from tfdist import federated
 from tfdist.federated.aggregation import clipped, norm
 from tfdist.federated.attacks import largest_unnoticed
-from tfdist.federated.krum import krum_scores
+from tfdist.federated.robust import krum_scores
 
 numbers = st.floats(-1e6, 1e6, width=32)
 wild = st.floats(-1e30, 1e30)

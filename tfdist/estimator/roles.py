@@ -12,9 +12,8 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.cluster.startup import wait_for
-from tfdist.estimator.ending import ChiefWatch, watch_chief
 from tfdist.estimator.environment import check_writable, read_tf_config
-from tfdist.estimator.executor import executor_of
+from tfdist.estimator.evaluator import ChiefWatch, executor_of, watch_chief
 from tfdist.estimator.server import ensure_synchronous_server, start_server
 from tfdist.low_level.ending import report_done, serve_until_done
 

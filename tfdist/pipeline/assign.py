@@ -7,11 +7,10 @@ import keras
 
 from tfdist.model_parallel.devices import Device
 from tfdist.model_parallel.plan import LayerPlan
-from tfdist.pipeline.arguments import Stages
+from tfdist.pipeline.arguments import Stages, stages_of
 from tfdist.pipeline.cut import choose_cut
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.nominal import graph_of_calls, links_of, speed_of
-from tfdist.pipeline.planned import stages_of
 from tfdist.pipeline.step_time import Execution
 
 
@@ -22,15 +21,7 @@ def assign(
     devices: Sequence[str],
     execution: Execution,
 ) -> list[int]:
-    """Returns the stage of each call of a layer.
-
-    Args:
-        functional: The functional model.
-        nodes: The calls, each after those whose results it takes.
-        stages: "auto", a number of stages, the layers of each, or a plan.
-        devices: The device of each stage.
-        execution: How a step is computed.
-    """
+    """Returns the stage of each call; calls come after those whose results they take."""
     if isinstance(stages, str | int):
         return _cut(functional, nodes, devices, execution)
     if isinstance(stages, LayerPlan):

@@ -27,12 +27,8 @@ class _Tensor(NamedTuple):
 class Chain:
     """The nodes of a graph in an order, as pieces that no cut divides.
 
-    Args:
-        graph: The layers, and what they cost and send for one microbatch.
-        order: The numbers of the nodes, each after those that it needs.
-        together: Groups of nodes that are in one piece, with all between them.
-        devices: The device of each stage.
-        links: The links between them.
+    Costs are those of one microbatch. The order has each node after those that it needs.
+    Nodes that are together are in one piece, with all between them.
     """
 
     def __init__(

@@ -31,13 +31,14 @@ def choose_cut(
     execution: Execution,
     together: Iterable[Collection[int]] = (),
 ) -> list[int]:
-    """Cuts a model into consecutive stages, one for each device, by simulated steps.
+    """Returns the stage of each node: consecutive ones, the fastest of simulated steps.
 
     Layers are taken in the order in which they are given, and in that of
     `LayerGraph.order`, which follows a branch to its end. Of each order all cuts are
     simulated; or if these are many, those that a search comes to from stages of equal
     seconds. So no such stages are faster. No stage has more than 1.25 times the bytes of
-    weights, or of activations, that the largest of these has.
+    weights, or of activations, that the largest of these has; the memory of devices does
+    not count. Nodes that are together, by number, are in one stage.
 
     Cost: at most 1,500 simulated steps for each order, of `step_seconds`.
 
@@ -52,14 +53,6 @@ def choose_cut(
     [0, 0, 1, 1]
     >>> choose_cut(graph, devices, Links(bandwidth=1.0), execution)
     [0, 1, 1, 1]
-
-    Args:
-        graph: The layers, each after those that it needs, with what they cost and send for
-            one microbatch.
-        devices: The device of each stage. Their memory does not count.
-        links: The links between the devices.
-        execution: How a step is computed.
-        together: Groups of nodes, by number, that are in one stage.
     """
     numbers = {node.name: at for at, node in enumerate(graph.nodes)}
     orders = tuple(numbers.values()), tuple(numbers[name] for name in graph.order)

@@ -18,10 +18,9 @@ from tfdist.keras.strides import telling_the_ends
 from tfdist.model_parallel.schedule import make_schedule
 from tfdist.pipeline import refusals
 from tfdist.pipeline.extended import move
-from tfdist.pipeline.flow import Flow
-from tfdist.pipeline.form import Form, tensors_of
+from tfdist.pipeline.microbatches import Form, tensors_of
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.stale_steps import StaleSteps
+from tfdist.pipeline.stale_steps import Flow, StaleSteps
 from tfdist.pipeline.step_time import Execution
 from tfdist.pipeline.steps import Steps
 

@@ -115,27 +115,25 @@ def move(
     extended: PipelineExtended,
     placed: Iterable[tuple[keras.Variable, str]],
     others: Iterable[Any],
-) -> int:
+) -> bool:
     """Moves Keras variables to their devices, and whatever was created beside them.
 
     Values go from device to device; a variable that is in place is not touched. The others,
     an optimizer's, move if they are beside one that does. Returns whether any moved.
     """
     moved: dict[int, tf.Variable] = {}
-    total = 0
+    # Alive while others are looked for, or their identities would be given to new ones.
     kept = []
     for variable, device in placed:
         old = _tf.value_of(variable)
         if old.device != device:
             moved[id(old)] = _move_one(extended, variable, device)
             kept.append(old)
-            total += _bytes(old)
     for variable in others:
         old = _tf.value_of(variable)
         if (weight := moved.get(id(_noted_beside(old)))) is not None:
             _note_beside(_move_one(extended, variable, weight.device), weight)
-            total += _bytes(old)
-    return total
+    return bool(moved)
 
 
 def _move_one(
@@ -153,7 +151,3 @@ def _move_one(
         )
     _tf.set_value(variable, new)
     return new
-
-
-def _bytes(variable: tf.Variable) -> int:
-    return int(variable.shape.num_elements() * variable.dtype.size)

@@ -62,13 +62,8 @@ class Stage:
 class Pipeline:
     """A functional model in stages.
 
-    Args:
-        functional: The functional model.
-        stages: "auto", a number of stages, the layers of each, or a plan.
-        devices: The device of each stage, in the first replica.
-        replicas: Of each replica all devices, on some of which are its stages and the parts
-            of split layers.
-        execution: How a step is computed.
+    `devices` are those of the stages in the first replica; `replicas` has all devices of
+    each: its stages are on some of them, and so are the parts of split layers.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.computation import Computation, computing
+from tfdist.keras.computation import Computation
 from tfdist.pipeline.errors import PipelineError
 
 Draws = list[Any]
@@ -20,7 +20,9 @@ Found = dict[int, tuple[Any, Any]]
 _BETWEEN_REPLICAS = 0x9E3779B1
 
 
-class _Drawing(Computation):
+class Drawing(Computation):
+    """Keeps seeds and variables as it finds them; each replica has its own seeds."""
+
     def __init__(self, draws: Draws, replica: int, found: Found) -> None:
         self._draws, self._replica, self._found = draws, replica, found
 
@@ -48,7 +50,9 @@ class _Drawing(Computation):
         return seed
 
 
-class _DrawingAgain(Computation):
+class DrawingAgain(Computation):
+    """Draws the seeds that were kept."""
+
     def __init__(self, draws: Draws) -> None:
         self._draws = iter(draws)
 
@@ -65,18 +69,6 @@ def refuse_weight(variable: Any) -> None:
             "which replicas and recompute would take the gradient of at another value. "
             "Use replicas=1 and recompute=False"
         )
-
-
-def drawing(
-    draws: Draws, replica: int, found: Found
-) -> contextlib.AbstractContextManager[None]:
-    """Keeps seeds and variables as this context finds them; each replica has its own seeds."""
-    return computing(_Drawing(draws, replica, found))
-
-
-def drawing_again(draws: Draws) -> contextlib.AbstractContextManager[None]:
-    """Draws seeds that were kept."""
-    return computing(_DrawingAgain(draws))
 
 
 @contextlib.contextmanager

@@ -20,10 +20,7 @@ _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 def check(model: Any, *needed: str) -> None:
     """Refuses a model of which a pipeline would compute something else.
 
-    Args:
-        model: The Keras model.
-        needed: The methods of the model that would be replaced by steps in stages; all of
-            them by default.
+    `needed` are the methods that steps in stages would replace; all of them by default.
     """
     if _tf.functional_of(model) is None and not isinstance(model, keras.Sequential):
         raise unknown_graph(model)

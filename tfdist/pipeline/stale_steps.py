@@ -1,11 +1,11 @@
-"""Train steps in which no stage waits for another: what is traced into one graph.
+"""Train steps in which no stage waits for another, and the batches that flow through them.
 
 A stage computes forward what an earlier one has left for it some steps ago, and backward a
 batch whose gradient a later one has left for it. It computes that batch's activations
 again, with the weights that it has by now, so that a gradient is that of these weights.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,14 +15,12 @@ from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.end import End
-from tfdist.pipeline.links import ByMicrobatch, Links
-from tfdist.pipeline.microbatches import bounds, part_of
+from tfdist.pipeline.end import End, counted, in_structure, total, update
+from tfdist.pipeline.links import ByMicrobatch, Links, StageFunction
+from tfdist.pipeline.microbatches import Form, bounds, part_of, tensors_of
 from tfdist.pipeline.objective import Objective
-from tfdist.pipeline.parcel import StageFunction
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.results import counted, in_structure, total, update
-from tfdist.pipeline.stale_schedule import Active
+from tfdist.pipeline.stale_schedule import Active, active
 from tfdist.pipeline.tasks import Tasks
 
 
@@ -225,3 +223,86 @@ def _of_microbatch(values: ByMicrobatch, microbatch: int) -> dict[int, Any]:
 
 def _by_id(ids: Sequence[int], parts: Sequence[Sequence[Any]]) -> ByMicrobatch:
     return {each: [part[at] for part in parts] for at, each in enumerate(ids)}
+
+
+class Flow:
+    """The batches that are under way through the stages of a model.
+
+    All of them have the same form; before one of another form comes, they pass to the end.
+    `count_back` makes the optimizer forget iterations in which the pipe drained.
+    """
+
+    def __init__(
+        self,
+        new_steps: Callable[[int], StaleSteps],
+        num_stages: int,
+        lag: int,
+        traced: Callable[..., Any],
+        run: Callable[..., Any],
+        count_back: Callable[[int], None],
+    ) -> None:
+        self._new_steps, self._traced, self._run = new_steps, traced, run
+        self._num_stages, self._lag = num_stages, lag
+        self._count_back = count_back
+        self._steps: dict[str, StaleSteps] = {}
+        self._functions: dict[Any, Any] = {}
+        self._form: Form | None = None
+        self._step = self._batches = 0
+        self._logs: dict[str, Any] = {}
+
+    def begin_epoch(self) -> None:
+        """Forgets the logs of the epoch before."""
+        self._logs = {}
+
+    def feed(self, batch: Any) -> dict[str, Any]:
+        """Takes in a batch; returns the logs of those that have reached the end."""
+        tensors = tensors_of(batch)
+        form = Form(batch, tensors)
+        if self._form is not None and form.key != self._form.key:
+            self.drain()
+        self._form = form
+        self._batches += 1
+        self._advance(tensors)
+        return self._logs
+
+    def drain(self) -> dict[str, Any]:
+        """Runs steps without a new batch until none is under way."""
+        while self._is_under_way():
+            self._advance(None)
+        if self._form is not None:
+            self._count_back(self._lag * (self._num_stages - 1))
+        self._form, self._step, self._batches = None, 0, 0
+        return self._logs
+
+    def forget(self) -> None:
+        """Discards what is under way, and its queues."""
+        self._steps.clear()
+        self._functions.clear()
+        self._form, self._step, self._batches = None, 0, 0
+
+    def _active(self, step: int) -> Active:
+        return active(self._num_stages, self._lag, step, self._batches)
+
+    def _is_under_way(self) -> bool:
+        return self._form is not None and bool(self._active(self._step))
+
+    def _advance(self, tensors: list[Any] | None) -> None:
+        form = self._form
+        assert form is not None
+        now = self._active(self._step)
+        key = form.key, now, tensors is None
+        if key not in self._functions:
+            if form.key not in self._steps:
+                self._steps[form.key] = self._new_steps(form.rows)
+            steps = self._steps[form.key]
+            self._functions[key] = (
+                self._traced(lambda: steps.step(now), [])
+                if tensors is None
+                else self._traced(
+                    lambda *given: steps.step(now, form.batch(given)), form.specs
+                )
+            )
+        logs = self._run(self._functions[key], tensors or [])
+        self._step += 1
+        if logs:
+            self._logs = dict(logs)

@@ -10,11 +10,10 @@ from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.end import End, at_the_end
+from tfdist.pipeline.end import End, at_the_end, counted, in_structure, total, update
 from tfdist.pipeline.microbatches import bounds, joined, replicas_of
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.results import counted, in_structure, total, update
 from tfdist.pipeline.tasks import Tasks
 
 
@@ -37,7 +36,7 @@ class Steps:
 
     def train(self, batch: Any, rows: int) -> Any:
         """Trains on a batch, and returns the logs."""
-        x, y, weight = _unpacked(batch)
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, True)
@@ -50,11 +49,11 @@ class Steps:
             stages = range(len(self._pipeline.stages))
             sums = {number: tasks.sums(number) for number in stages}
         update(self._model, self._pipeline, sums)
-        return self._counted(loss, rows, batch, predictions)
+        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
     def test(self, batch: Any, rows: int) -> Any:
         """Evaluates a batch, and returns the logs."""
-        x, y, weight = _unpacked(batch)
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, False)
@@ -66,19 +65,16 @@ class Steps:
                 for stage in self._pipeline.stages:
                     tasks.added += of_weights(stage, 1.0)[0]
                 loss = total([loss, *tasks.added])
-        return self._counted(loss, rows, batch, predictions)
+        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
     def predict(self, batch: Any, rows: int) -> Any:
         """Returns the outputs for a batch."""
-        x, _, _ = _unpacked(batch)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
             outputs = self._forward(self._tasks(x, parts, False), len(parts))
             with on(self._last):
                 return self._packed([joined(e) for e in zip(*outputs, strict=True)])
-
-    def _counted(self, loss: Any, rows: int, batch: Any, predictions: Any) -> Any:
-        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
     def _tasks(self, x: Any, parts: Sequence[tuple[int, int]], training: bool) -> Tasks:
         inputs = _tf.flat_inputs(self._pipeline.functional, x)
@@ -140,8 +136,3 @@ class Steps:
             tasks.start_from(number, gradients)
             losses += found
         return losses
-
-
-def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-    return x, y, weight

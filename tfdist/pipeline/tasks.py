@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.computation import computing
 from tfdist.pipeline.added_losses import scaled_activities
 from tfdist.pipeline.copies import (
     Copies,
@@ -22,10 +23,10 @@ from tfdist.pipeline.devices import on
 from tfdist.pipeline.microbatches import carried, part_of
 from tfdist.pipeline.pipeline import Pipeline, Stage
 from tfdist.pipeline.recompute import (
+    Drawing,
+    DrawingAgain,
     Draws,
     Found,
-    drawing,
-    drawing_again,
     refusing_unrepeatable,
 )
 
@@ -69,18 +70,8 @@ class Tasks:
     """Adds the tasks of one step to the graph that is being traced.
 
     The tasks of a replica of a stage run one after the other, in the order in which they
-    are added.
-
-    Args:
-        pipeline: The model in stages.
-        inputs: The inputs of the model, for the whole batch; empty if they arrive.
-        bounds: The rows of each microbatch.
-        training: Whether the model is trained.
-        recompute: Whether a backward task computes the forward one again.
-        replica_of: The replica that computes each microbatch; the first by default.
-
-    Attributes:
-        added: What layers passed to `add_loss`, for the whole batch.
+    are added. Inputs are those of the whole batch, or empty if they arrive. `added` is what
+    layers passed to `add_loss`, for the whole batch.
     """
 
     def __init__(
@@ -151,7 +142,7 @@ class Tasks:
             has_tape = self._training and not self._recompute
             compute = self._compute_on_tape if has_tape else self._compute
             draws = self._recompute or replica
-            keeping = drawing(kept.draws, replica, kept.found)
+            keeping = computing(Drawing(kept.draws, replica, kept.found))
             with keeping if draws else contextlib.nullcontext():
                 compute(number, microbatch, kept)
             results += kept.given.values()
@@ -173,7 +164,7 @@ class Tasks:
                 # A copy of what was taken: TensorFlow would take equal operations on the
                 # same tensor for one, and keep its result.
                 kept.taken = {id: carried(value) for id, value in kept.taken.items()}
-                with drawing_again(kept.draws), refusing_unrepeatable():
+                with computing(DrawingAgain(kept.draws)), refusing_unrepeatable():
                     self._compute_on_tape(number, microbatch, kept, is_again=True)
             passed = self._pass_on(number, microbatch, kept, scale)
             sums = of.add_up(passed[len(kept.taken) :])

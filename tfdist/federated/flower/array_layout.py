@@ -1,8 +1,11 @@
 """The arrays of a message as one vector, and back."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+
+from tfdist.local_update.model_vector import ModelVector
 
 
 class ArrayLayout:
@@ -45,3 +48,15 @@ class ArrayLayout:
             name: part.reshape(shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
+
+
+def layout_of(model: Any, vector: ModelVector) -> ArrayLayout:
+    """Returns the layout of the weights that travel, in the order of their vector.
+
+    Each is named by its place in `model.weights`. Without integer weights, such as the
+    seeds of `Dropout`, that is the form of `ArrayRecord(model.get_weights())`.
+    """
+    place = {id(each): str(index) for index, each in enumerate(model.weights)}
+    parts = vector.split(vector.read())
+    names = [place[id(each)] for each in vector.variables]
+    return ArrayLayout(dict(zip(names, parts, strict=True)))

@@ -9,12 +9,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from tfdist.federated.averaging import FederatedAveraging
 from tfdist.federated.execution import checks, round_logs
+from tfdist.federated.flower.array_layout import layout_of
 from tfdist.federated.flower.averaging_strategy import (
     AveragingStrategy,
     arrays_of,
     record_of,
 )
-from tfdist.federated.flower.model_arrays import layout_of
 from tfdist.local_update.model_vector import ModelVector
 
 
