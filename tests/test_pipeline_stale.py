@@ -11,17 +11,11 @@ import tensorflow as tf
 import tfdist
 from tfdist.pipeline.errors import PipelineError
 
+from .pipeline_cases import logical_devices  # noqa: F401
+
 pytestmark = pytest.mark.own_process
 
 ROWS, BATCH = 40, 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logical_devices():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(4)]
-    )
 
 
 def chain():
