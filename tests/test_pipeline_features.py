@@ -307,15 +307,28 @@ def test_refused_with_what_to_do(make, stages, compiled, message):
         model.fit(X, Y, verbose=0)
 
 
-def test_what_the_devices_do_not_allow_is_refused():
-    with pytest.raises(tfdist.PipelineError, match="5 stages need as many devices"):
-        tfdist.PipelineStrategy(5)
-    with pytest.raises(tfdist.PipelineError, match="devices is a list of names"):
-        tfdist.PipelineStrategy(2, devices="/cpu:0")
-    with pytest.raises(tfdist.PipelineError, match="recompute must be True or False"):
-        tfdist.PipelineStrategy(2, recompute="yes")
-    with pytest.raises(tfdist.PipelineError, match="there is no such device"):
-        tfdist.PipelineStrategy(2, devices=["/cpu:0", "/cpu:9"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stages": 5}, "5 stages need as many devices"),
+        ({"devices": "/cpu:0"}, "devices is a list of names"),
+        ({"devices": ["/cpu:0", "/cpu:9"]}, "there is no such device"),
+        ({"recompute": "yes"}, "recompute must be True or False"),
+        ({"replicas": 0}, "replicas must be an int"),
+        ({"replicas": True}, "replicas must be an int"),
+        ({"replicas": 1.5}, "replicas must be an int"),
+        ({"replicas": "2"}, "replicas must be an int"),
+        ({"replicas": 5}, "replicas=5 needs as many devices"),
+        ({"replicas": 2, "max_staleness": 1}, "needs max_staleness=0"),
+        ({"max_staleness": -1}, "max_staleness is a number of steps"),
+        ({"max_staleness": 1.0}, "max_staleness is a number of steps"),
+        ({"max_staleness": True}, "max_staleness is a number of steps"),
+        ({"max_staleness": "1"}, "max_staleness is a number of steps"),
+    ],
+)
+def test_arguments_are_refused_in_words(arguments, message):
+    with pytest.raises(tfdist.PipelineError, match=message):
+        tfdist.PipelineStrategy(**{"stages": 2, **arguments})
 
 
 class Counting(layers.Layer):
