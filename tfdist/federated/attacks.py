@@ -155,9 +155,9 @@ class Backdoor:
 
     Args:
         target: The label of marked images.
-        side: Of the square at the lower right, in pixels.
-        fraction: Of the images that `poisoned` marks, above 0 and at most 1.
-        seed: Of the choice.
+        side: The size of the square at the lower right, in pixels.
+        fraction: The part of the images that `poisoned` marks, above 0 and at most 1.
+        seed: It chooses these images.
     """
 
     target: int

@@ -35,7 +35,7 @@ class ClientBehavior:
         attackers: The numbers of those that attack.
         attack: What they send in place of their updates. Attackers need none if their
             training data is poisoned already.
-        seed: Of who vanishes.
+        seed: It decides who vanishes.
 
     Raises:
         ValueError: If a number is out of range.

@@ -43,6 +43,7 @@ class Contributions:
             each.client: each.examples / total * each.change.astype(np.float64)
             for each in updates
         }
+        # Momentum moves the model by terms of clients that are not in this round, too.
         for client in {*parts, *self._terms}:
             weights, state = self._terms.get(
                 client, (self._zero, self._optimizer.initial(self._zero))

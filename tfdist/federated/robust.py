@@ -10,8 +10,26 @@ import numpy as np
 from tfdist.federated.aggregation import check_clients, check_updates, norm
 
 
+class _WithstandsMinority:
+    attackers: int
+
+    def check(self, clients: int) -> None:
+        """Checks that attackers are in the minority.
+
+        Raises:
+            ValueError: If they need not be.
+        """
+        check_clients(
+            type(self).__name__,
+            clients,
+            self.attackers,
+            needed=2 * self.attackers + 1,
+            bound="n >= 2f + 1",
+        )
+
+
 @dataclasses.dataclass(frozen=True)
-class Median:
+class Median(_WithstandsMinority):
     """The median of each coordinate.
 
     With fewer than half of the clients attackers, it is between the least and the largest
@@ -23,14 +41,6 @@ class Median:
     """
 
     attackers: int = 0
-
-    def check(self, clients: int) -> None:
-        """Checks that attackers are in the minority.
-
-        Raises:
-            ValueError: If they need not be.
-        """
-        _check_minority(self, clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Returns the median of each coordinate, whatever the weights.
@@ -47,7 +57,7 @@ class Median:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(_WithstandsMinority):
     """The mean of each coordinate without its f least and f largest values.
 
     It is between the least and the largest honest value in each coordinate. Source: Yin et
@@ -58,14 +68,6 @@ class TrimmedMean:
     """
 
     attackers: int
-
-    def check(self, clients: int) -> None:
-        """Checks that something is left after trimming.
-
-        Raises:
-            ValueError: If nothing is.
-        """
-        _check_minority(self, clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Returns the trimmed mean of each coordinate, whatever the weights.
@@ -81,7 +83,7 @@ class TrimmedMean:
 
 
 @dataclasses.dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(_WithstandsMinority):
     """The point with the least sum of Euclidean distances to all updates.
 
     Where honest updates are within r of a point, it is within 2 (n - f) / (n - 2f) r of
@@ -101,14 +103,6 @@ class GeometricMedian:
     tolerance: float = 1e-9
     iterations: int = 1000
 
-    def check(self, clients: int) -> None:
-        """Checks that attackers are in the minority.
-
-        Raises:
-            ValueError: If they need not be.
-        """
-        _check_minority(self, clients)
-
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Returns the geometric median, whatever the weights.
 
@@ -121,6 +115,7 @@ class GeometricMedian:
         point = np.median(points, axis=0)
         # Attackers set the largest distance, but not the median one.
         spread = float(np.median(norm(points - point)))
+        # Nearer than this, a point is at an update, where 1 / distance means nothing.
         zero = max(spread * 1e-12, np.finfo(np.float64).tiny)
         for _ in range(self.iterations):
             following = _weiszfeld(points, point, zero)
@@ -142,16 +137,6 @@ def _weiszfeld(points: np.ndarray, point: np.ndarray, zero: float) -> np.ndarray
     pull = norm(mean - point) * nearness.sum()
     stay = 1.0 if pull == 0 else min(1.0, here.sum() / pull)
     return (1 - stay) * mean + stay * point
-
-
-def _check_minority(rule: Median | TrimmedMean | GeometricMedian, clients: int) -> None:
-    check_clients(
-        type(rule).__name__,
-        clients,
-        rule.attackers,
-        needed=2 * rule.attackers + 1,
-        bound="n >= 2f + 1",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,4 +211,5 @@ def krum_scores(updates: np.ndarray, attackers: int) -> np.ndarray:
     with np.errstate(over="ignore"):  # Far is far: infinity sorts last.
         squares = np.array([norm(points - each) ** 2 for each in points])
         near = len(points) - attackers - 2
+        # The nearest to each is itself.
         return np.sort(squares, axis=1)[:, 1 : near + 1].sum(axis=1)

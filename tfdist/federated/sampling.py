@@ -38,7 +38,7 @@ class FixedSampling:
 
     Args:
         fraction: C, above 0 and at most 1, of all clients.
-        seed: Of all rounds.
+        seed: The seed of all rounds.
     """
 
     fraction: float = 1.0
@@ -76,7 +76,7 @@ class PoissonSampling:
 
     Args:
         fraction: The probability, above 0 and at most 1.
-        seed: Of all rounds. Keep it secret where it stands for privacy.
+        seed: The seed of all rounds. Keep it secret where it stands for privacy.
     """
 
     fraction: float

@@ -24,6 +24,7 @@ def save(
         np.savez(file, **arrays)
         file.flush()
         os.fsync(file.fileno())
+    # A rename is atomic: a crash leaves the old file, or the new one.
     unfinished.replace(path / _NAME)
 
 

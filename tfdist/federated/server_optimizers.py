@@ -29,7 +29,7 @@ class ServerOptimizer(Protocol):
         """Returns the next weights, and the state after this round.
 
         Args:
-            weights: Of the model that clients began with: (parameters,).
+            weights: Those that clients began with: (parameters,).
             update: What the rule made of the clients' changes: (parameters,).
             state: The last one.
         """

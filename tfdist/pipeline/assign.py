@@ -49,6 +49,7 @@ def _cut(
     """Returns consecutive stages, by a simulation of estimated costs."""
     uses: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
+        # Calls of a layer, and layers that share a variable, are in one stage.
         for each in (node.operation, *getattr(node.operation, "variables", ())):
             uses.setdefault(id(each), []).append(at)
     stages = choose_cut(
@@ -58,6 +59,7 @@ def _cut(
         execution,
         uses.values(),
     )
+    # Without the node that takes the outputs, which is no call.
     return stages[: len(nodes)]
 
 

@@ -44,6 +44,7 @@ class Chain:
         for group in together:
             at = [place[node] for node in group]
             closed.update(range(min(at) + 1, max(at) + 1))
+        # A piece begins wherever no group is open; cuts are there only.
         numbers = list(accumulate(int(at not in closed) for at in range(len(order))))
         self._piece_of = [numbers[place[node]] - 1 for node in range(len(order))]
         of_pieces = [[0.0] * numbers[-1] for _ in range(4)]
@@ -74,6 +75,7 @@ class Chain:
             tensor.targets.append(pieces[edge.target])
         for each in tensors.values():
             each.targets.sort()
+            # What stays in its piece crosses no cut.
             if each.targets[-1] > each.source:
                 yield each
 

@@ -63,6 +63,7 @@ class Copies:
         microbatch.
         """
         if not is_again:
+            # A microbatch begins with what the one before it has assigned.
             pairs = zip(self._variables, self._values, strict=True)
             found.update((id(each), (each, value)) for each, value in pairs)
         mapping = [
@@ -89,6 +90,7 @@ def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
     with keras.StatelessScope(mapping, collect_losses=True) as scope:
 
         def losses_of(operation: Any) -> list[Any]:
+            # Taken call by call, so that each loss counts once.
             found, scope.losses = scope.losses, []
             return found
 
@@ -118,6 +120,7 @@ def total_of(sums: list[list[Any]], weights: list[keras.Variable]) -> list[Any]:
     totals = []
     for weight, parts in zip(weights, zip(*sums, strict=True), strict=True):
         with on(_tf.value_of(weight).device):
+            # On the weight's own device: each gradient travels there once.
             total = None
             for each in parts:
                 total = add_up(total, _carried(each))

@@ -142,6 +142,7 @@ class _Search:
         sizes = sorted(crossing, reverse=True)
         spare = len(sizes) - (self._count - 1)
         starts = {self._equal}
+        # Limits on what may cross: from any place down to the few where least does.
         for limit in {sizes[spare * step // _LIMITS] for step in range(_LIMITS + 1)}:
             bounds = [0, *(at for at, size in enumerate(crossing, 1) if size <= limit)]
             parts = [

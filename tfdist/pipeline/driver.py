@@ -44,6 +44,7 @@ class PipelineDriver(DefaultDriver):
         run = super().train_function(model)
 
         def to_the_end(batches: Any) -> Any:
+            # Otherwise callbacks would see the last logs of the epoch before.
             if getattr(batches, "is_first", False):
                 for flow in self._flows:
                     flow.begin_epoch()
@@ -126,6 +127,7 @@ class PipelineDriver(DefaultDriver):
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())
         if move(self.strategy.extended, found.placed, variables) and optimizer:
+            # An optimizer finds slots by the identity of variables, and these are new.
             for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
                 if each is not None and each.built:
                     _tf.renew_index(each)

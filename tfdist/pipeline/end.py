@@ -69,6 +69,7 @@ class End:
         if self._whole is None:
             with on(self._device):
                 predictions = self._objective.predictions(self._outputs)
+                # Also where microbatches had losses of their own: metrics count this one.
                 self._whole = self._objective.whole(predictions), predictions
         loss, predictions = self._whole
         return loss, predictions

@@ -76,6 +76,7 @@ class PipelineExtended(_tf.OneDeviceExtended):
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
+        # Keras passes its own variables, TensorFlow those within.
         device = _tf.value_of(var).device if hasattr(var, "path") else var.device
 
         def beside(*args: Any, **kwargs: Any) -> Any:

@@ -102,7 +102,7 @@ class StageFunction:
 
 
 ByMicrobatch = dict[int, list[Any]]
-"""Of tensors, by identity, the value of each microbatch."""
+"""The values of each microbatch, by the identity of a symbolic tensor."""
 
 
 class Mailbox:
@@ -125,6 +125,7 @@ class Mailbox:
         if not tensors:
             return
         if self._queue is None:
+            # Outside of the step that is traced, so that all traces share this queue.
             with tf.init_scope(), tf.device(cpu_beside(self._device)):
                 self._queue = tf.queue.FIFOQueue(-1, [each.dtype for each in tensors])
         with on(self._device):
@@ -139,12 +140,13 @@ class Mailbox:
         tensors = found if isinstance(found, list | tuple) else [found]
         with on(self._device):
             copies = [tf.identity(each) for each in tensors]
+        # A queue forgets shapes.
         for each, spec in zip(copies, self._recipe.specs, strict=True):
             each.set_shape(spec.shape)
         return packed(copies, self._recipe)
 
 
-class Link:
+class StageLink:
     """From one stage to another, in one step or, by way of the sender, in two."""
 
     def __init__(self, sender: str, receiver: str, lag: int) -> None:
@@ -164,13 +166,13 @@ class Link:
         return self._boxes[-1].take()
 
 
-class Links:
+class StageLinks:
     """All links between the stages of a model.
 
     Attributes:
-        wanted: Of each stage, the tensors that it needs, by identity: those that it takes,
+        wanted: The tensors that each stage needs, by identity: those that it takes,
             and at the last one all outputs of the model that others compute.
-        between: Of each pair of a stage and a later one, what goes from one to the other.
+        between: What goes from a stage to a later one, for each such pair.
         losses: From each stage but the last, what its layers passed to `add_loss`.
         batches: For each stage, what it needs of the batches that it computes next.
         kept: For each stage, what it took of a batch, until the gradient of that comes.
@@ -190,10 +192,11 @@ class Links:
                     self.between.setdefault(pair, []).append(each)
         devices = [stage.device for stage in stages]
         ways = [*self.between, *((to, sender) for sender, to in self.between)]
-        self._ways = {(a, b): Link(devices[a], devices[b], lag) for a, b in ways}
+        self._ways = {(a, b): StageLink(devices[a], devices[b], lag) for a, b in ways}
         last = len(stages) - 1
         self.losses = {
-            stage: Link(devices[stage], devices[last], lag) for stage in range(last)
+            stage: StageLink(devices[stage], devices[last], lag)
+            for stage in range(last)
         }
         self.batches = [Mailbox(each) for each in devices]
         self.kept = [Mailbox(each) for each in devices]

@@ -91,7 +91,7 @@ class Form:
 
     Attributes:
         rows: How many rows the batch has.
-        specs: Of its tensors, with any number of rows.
+        specs: The specs of its tensors, with any number of rows.
         key: Equal for batches of equal form and number of rows.
     """
 

@@ -110,6 +110,7 @@ class Pipeline:
         made = {id(each): None for node in here for each in node.outputs}
         used = {id(each): None for node in here for each in node.input_tensors}
         wanted = {id(each) for node in elsewhere for each in node.input_tensors}
+        # The loss takes the model's outputs, whichever stage computes them.
         wanted.update(self.outputs)
         return Stage(
             devices,

@@ -43,6 +43,7 @@ class Drawing(Computation):
     def next_seed(self, keras_next: Callable[[], Any]) -> Any:
         """Returns the next seed of a replica, and keeps it."""
         seed = tf.convert_to_tensor(keras_next())
+        # The first replica draws as a model without replicas does.
         if self._replica:
             other = [self._replica * _BETWEEN_REPLICAS % 2**31, 0]
             seed += tf.constant(other, seed.dtype)

@@ -16,7 +16,7 @@ from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
 from tfdist.pipeline.end import End, counted, in_structure, total, update
-from tfdist.pipeline.links import ByMicrobatch, Links, StageFunction
+from tfdist.pipeline.links import ByMicrobatch, StageFunction, StageLinks
 from tfdist.pipeline.microbatches import Form, bounds, part_of, tensors_of
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.pipeline import Pipeline
@@ -47,7 +47,7 @@ class StaleSteps:
         self._tasks_of = make_schedule(
             schedule, self._last + 1, len(self._parts)
         ).stages
-        self._links = Links(pipeline, lag)
+        self._links = StageLinks(pipeline, lag)
         self._functions: dict[Any, StageFunction] = {}
 
     def step(self, active: Active, batch: Any = None) -> Any:
@@ -270,6 +270,7 @@ class Flow:
         while self._is_under_way():
             self._advance(None)
         if self._form is not None:
+            # Steps count from when the last stage begins until the first one has ended.
             self._count_back(self._lag * (self._num_stages - 1))
         self._form, self._step, self._batches = None, 0, 0
         return self._logs
@@ -290,6 +291,7 @@ class Flow:
         form = self._form
         assert form is not None
         now = self._active(self._step)
+        # A graph for each set of active stages: some to fill and drain, one when full.
         key = form.key, now, tensors is None
         if key not in self._functions:
             if form.key not in self._steps:

@@ -41,6 +41,7 @@ class Steps:
         with _tf.keeping_losses(self._model):
             tasks = self._tasks(x, parts, True)
             objective = Objective(self._model, self._packed, y, weight, parts)
+            # Against underflow in float16; 1 for optimizers that scale nothing.
             scale = self._model.optimizer.scale_loss(tf.ones(()))
             loss, predictions = self._forward_and_backward(
                 tasks, objective, len(parts), scale

@@ -115,7 +115,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.replicas = arguments.checked_replicas(replicas, self.max_staleness)
         self.workers: Any = None
         if devices is None and os.environ.get(contract.TF_CONFIG):
-            self.workers = _Workers(self, startup_timeout, peer_timeout)
+            self.workers = _StageWorkers(self, startup_timeout, peer_timeout)
             available = self.workers.devices
         else:
             available = devices_here(devices)
@@ -141,7 +141,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         return self.fit_driver.pipeline(model).parts
 
 
-class _Workers:
+class _StageWorkers:
     """Connects to the workers, and watches them."""
 
     def __init__(

@@ -205,6 +205,7 @@ class Tasks:
     @contextlib.contextmanager
     def _task(self, of: _Replica) -> Iterator[list[Any]]:
         results: list[Any] = []
+        # Or TensorFlow would run all microbatches at once, and keep what all of them need.
         with on(of.device), tf.control_dependencies(of.after):
             yield results
             of.after = [tf.group(*(r for r in results if r is not None))]
@@ -244,6 +245,7 @@ class Tasks:
             parts = self._gradients.pop((microbatch, id), [])
             if parts and _is_float(value):
                 targets.append(value)
+                # Copied here first: the parts come from several devices.
                 gradients.append(tf.add_n([tf.identity(each) for each in parts]))
         for loss in kept.losses:
             targets.append(loss)
@@ -252,6 +254,7 @@ class Tasks:
                 tf.fill(tf.shape(loss), share * tf.cast(scale, loss.dtype))
             )
         taken = [
+            # Nobody takes gradients by the inputs of the model.
             value if _is_float(value) and id not in self._pipeline.inputs else None
             for id, value in kept.taken.items()
         ]

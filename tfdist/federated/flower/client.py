@@ -58,6 +58,7 @@ def _training(
 ) -> tuple[ClientTraining, ArrayLayout]:
     """Returns this process's training of an app, whose graph is made once."""
     if key not in _local:
+        # Models of apps that were called before would stay in memory.
         _local.clear()
         model = build_model()
         training = ClientTraining(model, averaging)
