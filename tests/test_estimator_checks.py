@@ -10,7 +10,7 @@ import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
 from tfdist.estimator.clusters import StrategyKind, check_cluster, kind_of
-from tfdist.estimator.server import start_server
+from tfdist.estimator.roles import start_server
 
 ALONE = Cluster.from_hosts(chief="a:1", evaluator="b:1")
 PS = Cluster.from_hosts(chief="a:1", ps="b:1", worker="c:1")

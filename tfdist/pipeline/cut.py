@@ -57,9 +57,7 @@ def choose_cut(
     numbers = {node.name: at for at, node in enumerate(graph.nodes)}
     orders = tuple(numbers.values()), tuple(numbers[name] for name in graph.order)
     groups = list(together)
-    chains = [
-        Chain(graph, order, groups, devices, links) for order in dict.fromkeys(orders)
-    ]
+    chains = [Chain(graph, e, groups, devices, links) for e in dict.fromkeys(orders)]
     most = max(len(chain.seconds) for chain in chains)
     if not 1 <= len(devices) <= most:
         raise PipelineError(
@@ -67,16 +65,18 @@ def choose_cut(
             f"{most} layers that can be apart (calls of one layer, and what is between "
             f"them, cannot). Choose between 1 and {most} stages"
         )
-    found = [
-        (_Search(chain, execution).best(), chain)
-        for chain in chains
-        if len(chain.seconds) >= len(devices)
-    ]
-    best, chain = found[0]
-    for other, by_branch in found[1:]:
-        if _faster(best, other) is other:
-            best, chain = other, by_branch
-    return chain.stages(best[1])
+    chains = [chain for chain in chains if len(chain.seconds) >= len(devices)]
+    return _fastest(chains, execution)
+
+
+def _fastest(chains: Sequence[Chain], execution: Execution) -> list[int]:
+    best: Found = math.inf, ()
+    stages: list[int] = []
+    for chain in chains:
+        found = _Search(chain, execution).best()
+        if not stages or _faster(best, found) is found:
+            best, stages = found, chain.stages(found[1])
+    return stages
 
 
 def equal_ends(seconds: Sequence[float], count: int) -> Ends:

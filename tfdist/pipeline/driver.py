@@ -20,7 +20,7 @@ from tfdist.pipeline import refusals
 from tfdist.pipeline.extended import move
 from tfdist.pipeline.microbatches import Form, tensors_of
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.stale_steps import Flow, StaleSteps
+from tfdist.pipeline.stale_steps import Flow
 from tfdist.pipeline.step_time import Execution
 from tfdist.pipeline.steps import Steps
 
@@ -127,7 +127,7 @@ class PipelineDriver(DefaultDriver):
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())
         if move(self.strategy.extended, found.placed, variables) and optimizer:
-            # An optimizer finds slots by the identity of variables, and these are new.
+            # An optimizer finds weights by their identity, and these are new.
             for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
                 if each is not None and each.built:
                     _tf.renew_index(each)
@@ -203,22 +203,8 @@ class PipelineDriver(DefaultDriver):
         )
 
     def _new_flow(self, model: Any) -> Flow:
-        strategy, pipeline = self.strategy, self.pipeline(model)
-        # With 2 a result has a whole step to travel already; more would only be older.
-        lag = min(strategy.max_staleness, 2)
-
-        def new_steps(rows: int) -> StaleSteps:
-            count, schedule = strategy.microbatches, strategy.schedule
-            return StaleSteps(model, pipeline, count, schedule, lag, rows)
-
-        return Flow(
-            new_steps,
-            len(pipeline.stages),
-            lag,
-            self._function,
-            self._run,
-            lambda steps: model.optimizer.iterations.assign_sub(steps),
-        )
+        pipeline = self.pipeline(model)
+        return Flow(model, pipeline, self.strategy, self._function, self._run)
 
     def _build_to_predict(self, model: Any, batch: Any) -> None:
         if isinstance(model, keras.Sequential) and not model.built:

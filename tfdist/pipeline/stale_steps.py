@@ -229,21 +229,21 @@ class Flow:
     """The batches that are under way through the stages of a model.
 
     All of them have the same form; before one of another form comes, they pass to the end.
-    `count_back` makes the optimizer forget iterations in which the pipe drained.
     """
 
     def __init__(
         self,
-        new_steps: Callable[[int], StaleSteps],
-        num_stages: int,
-        lag: int,
+        model: Any,
+        pipeline: Pipeline,
+        strategy: Any,
         traced: Callable[..., Any],
         run: Callable[..., Any],
-        count_back: Callable[[int], None],
     ) -> None:
-        self._new_steps, self._traced, self._run = new_steps, traced, run
-        self._num_stages, self._lag = num_stages, lag
-        self._count_back = count_back
+        self._model, self._pipeline, self._strategy = model, pipeline, strategy
+        self._traced, self._run = traced, run
+        self._num_stages = len(pipeline.stages)
+        # With 2 a result has a whole step to travel already; more would only be older.
+        self._lag = min(strategy.max_staleness, 2)
         self._steps: dict[str, StaleSteps] = {}
         self._functions: dict[Any, Any] = {}
         self._form: Form | None = None
@@ -267,11 +267,12 @@ class Flow:
 
     def drain(self) -> dict[str, Any]:
         """Runs steps without a new batch until none is under way."""
-        while self._is_under_way():
-            self._advance(None)
         if self._form is not None:
+            while self._active():
+                self._advance(None)
             # Steps count from when the last stage begins until the first one has ended.
-            self._count_back(self._lag * (self._num_stages - 1))
+            too_many = self._lag * (self._num_stages - 1)
+            self._model.optimizer.iterations.assign_sub(too_many)
         self._form, self._step, self._batches = None, 0, 0
         return self._logs
 
@@ -281,29 +282,29 @@ class Flow:
         self._functions.clear()
         self._form, self._step, self._batches = None, 0, 0
 
-    def _active(self, step: int) -> Active:
-        return active(self._num_stages, self._lag, step, self._batches)
+    def _new_steps(self, rows: int) -> StaleSteps:
+        count, schedule = self._strategy.microbatches, self._strategy.schedule
+        return StaleSteps(self._model, self._pipeline, count, schedule, self._lag, rows)
 
-    def _is_under_way(self) -> bool:
-        return self._form is not None and bool(self._active(self._step))
+    def _active(self) -> Active:
+        return active(self._num_stages, self._lag, self._step, self._batches)
 
     def _advance(self, tensors: list[Any] | None) -> None:
         form = self._form
         assert form is not None
-        now = self._active(self._step)
+        now = self._active()
         # A graph for each set of active stages: some to fill and drain, one when full.
         key = form.key, now, tensors is None
         if key not in self._functions:
             if form.key not in self._steps:
                 self._steps[form.key] = self._new_steps(form.rows)
             steps = self._steps[form.key]
-            self._functions[key] = (
-                self._traced(lambda: steps.step(now), [])
-                if tensors is None
-                else self._traced(
-                    lambda *given: steps.step(now, form.batch(given)), form.specs
-                )
-            )
+
+            def step(*given: Any) -> Any:
+                return steps.step(now, form.batch(given) if given else None)
+
+            specs = [] if tensors is None else form.specs
+            self._functions[key] = self._traced(step, specs)
         logs = self._run(self._functions[key], tensors or [])
         self._step += 1
         if logs:

@@ -1,5 +1,6 @@
 """`server_app`: the rounds of a federation as a Flower `ServerApp`."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,32 +53,20 @@ def server_app(
     """
     if rounds < 1:
         raise ValueError(f"rounds is 1 or more; received {rounds}")
-
-    def strategy(start_with: int | None) -> AveragingStrategy:
-        return AveragingStrategy(
-            averaging,
-            num_clients,
-            start_with=start_with,
-            connect_timeout=connect_timeout,
-        )
-
-    strategy(start_with)  # Checks it.
+    make_strategy = functools.partial(
+        AveragingStrategy, averaging, num_clients, connect_timeout=connect_timeout
+    )
+    make_strategy(start_with=start_with)  # Checks it.
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        model = build_model()
+        model, config = build_model(), context.run_config
         checks.check_model(model)
         data = validation_data() if validation_data else None
-        config = context.run_config
-        _run(
-            grid,
-            model,
-            strategy(config.get("start-with", start_with)),
-            config.get("num-server-rounds", rounds),
-            data,
-            callbacks(),
-        )
+        strategy = make_strategy(start_with=config.get("start-with", start_with))
+        number = config.get("num-server-rounds", rounds)
+        _run(grid, model, strategy, number, data, callbacks())
 
     return app
 
