@@ -193,14 +193,7 @@ class PipelineDriver(DefaultDriver):
         )
 
     def _steps(self, model: Any) -> Steps:
-        strategy = self.strategy
-        return Steps(
-            model,
-            self.pipeline(model),
-            strategy.microbatches,
-            strategy.schedule,
-            strategy.recompute,
-        )
+        return Steps(model, self.pipeline(model), self.strategy)
 
     def _new_flow(self, model: Any) -> Flow:
         pipeline = self.pipeline(model)

@@ -83,14 +83,6 @@ def at_the_end(
         return [carried(each) for each in tasks.values(microbatch, ids)]
 
 
-def in_structure(pipeline: Pipeline, outputs: list[Any]) -> Any:
-    """Returns the model's output, from the tensors of its graph."""
-    structure = pipeline.functional.output
-    packed = keras.tree.pack_sequence_as(structure, outputs)
-    is_single = isinstance(packed, list | tuple) and len(packed) == 1
-    return packed[0] if is_single else packed
-
-
 def total(losses: Sequence[Any]) -> Any:
     """Returns the sum of losses, in the dtype of the first."""
     return sum(tf.cast(each, losses[0].dtype) for each in losses)

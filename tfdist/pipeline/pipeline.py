@@ -119,6 +119,12 @@ class Pipeline:
             tuple(each for each in made if each in wanted),
         )
 
+    def in_structure(self, outputs: list[Any]) -> Any:
+        """Returns the model's output, from the tensors of its graph."""
+        packed = keras.tree.pack_sequence_as(self.functional.output, outputs)
+        is_single = isinstance(packed, list | tuple) and len(packed) == 1
+        return packed[0] if is_single else packed
+
     @property
     def parts(self) -> dict[str, list[str]]:
         """The devices of the parts of each layer that is split, by its name."""

@@ -15,7 +15,7 @@ from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.end import End, counted, in_structure, total, update
+from tfdist.pipeline.end import End, counted, total, update
 from tfdist.pipeline.links import ByMicrobatch, StageFunction, StageLinks
 from tfdist.pipeline.microbatches import Form, bounds, part_of, tensors_of
 from tfdist.pipeline.objective import Objective
@@ -35,18 +35,16 @@ class StaleSteps:
         self,
         model: Any,
         pipeline: Pipeline,
-        microbatches: int,
-        schedule: str,
+        strategy: Any,
         lag: int,
         rows: int,
     ) -> None:
         self._model, self._pipeline = model, pipeline
-        self._lag, self._parts = lag, bounds(rows, microbatches)
+        self._lag, self._parts = lag, bounds(rows, strategy.microbatches)
         self._last = len(pipeline.stages) - 1
-        self._by_part = schedule == "1f1b"
-        self._tasks_of = make_schedule(
-            schedule, self._last + 1, len(self._parts)
-        ).stages
+        name, count = strategy.schedule, len(self._parts)
+        self._by_part = name == "1f1b"
+        self._tasks_of = make_schedule(name, self._last + 1, count).stages
         self._links = StageLinks(pipeline, lag)
         self._functions: dict[Any, StageFunction] = {}
 
@@ -189,14 +187,7 @@ class StaleSteps:
 
     def _train(self, tasks: Tasks, batch: Any, losses: Iterable[Any]) -> Any:
         stage, one = self._last, tf.ones(())
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        objective = Objective(
-            self._model,
-            lambda outputs: in_structure(self._pipeline, outputs),
-            y,
-            weight,
-            self._parts,
-        )
+        objective = Objective(self._model, self._pipeline, batch, self._parts)
         end = End(
             self._pipeline, tasks, objective, len(self._parts), self._by_part, one
         )
@@ -282,10 +273,6 @@ class Flow:
         self._functions.clear()
         self._form, self._step, self._batches = None, 0, 0
 
-    def _new_steps(self, rows: int) -> StaleSteps:
-        count, schedule = self._strategy.microbatches, self._strategy.schedule
-        return StaleSteps(self._model, self._pipeline, count, schedule, self._lag, rows)
-
     def _active(self) -> Active:
         return active(self._num_stages, self._lag, self._step, self._batches)
 
@@ -297,7 +284,9 @@ class Flow:
         key = form.key, now, tensors is None
         if key not in self._functions:
             if form.key not in self._steps:
-                self._steps[form.key] = self._new_steps(form.rows)
+                self._steps[form.key] = StaleSteps(
+                    self._model, self._pipeline, self._strategy, self._lag, form.rows
+                )
             steps = self._steps[form.key]
 
             def step(*given: Any) -> Any:
