@@ -101,11 +101,16 @@ def weights_of(model):
     ]
 
 
+def assert_close(ones, others, rtol, atol=0):
+    """Checks arrays pair by pair."""
+    for one, other in zip(ones, others, strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
 def assert_alike(ours, theirs, tolerance=1e-4):
     """Equal in weights, history and, where no layer is split, in the slots."""
     (model, history), (plain, expected) = ours, theirs
-    for one, other in zip(weights_of(model), weights_of(plain), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=tolerance)
+    assert_close(weights_of(model), weights_of(plain), rtol=1e-4, atol=tolerance)
     if not any(map(pieces_of, model.layers)):
         slots = zip(model.optimizer.variables, plain.optimizer.variables, strict=True)
         for one, other in slots:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfdist
 
-from .pipeline_cases import logical_devices  # noqa: F401
+from .pipeline_cases import assert_close, logical_devices  # noqa: F401
 
 pytestmark = pytest.mark.own_process
 
@@ -34,8 +34,7 @@ def both(make, fit, strategy, **compiled):
         history = fit(model)
         found.append((model.get_weights(), history))
     (weights, history), (ours, of_ours) = found
-    for one, other in zip(ours, weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_close(ours, weights, rtol=1e-4, atol=1e-5)
     for name in history:
         np.testing.assert_allclose(of_ours[name], history[name], rtol=1e-4, atol=1e-6)
 
@@ -166,8 +165,7 @@ def test_state_of_layers_changes_once_for_each_microbatch(recompute):
     model.train_on_batch(X, Y)
     for start in (0, 6, 12):
         alone.train_on_batch(X[start : start + 6], Y[start : start + 6])
-    for one, other in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_close(model.get_weights(), alone.get_weights(), rtol=1e-5, atol=1e-6)
     seeds = [
         next(v for v in each.layers[2].variables if "seed" in v.path).numpy()
         for each in (model, alone)
@@ -187,8 +185,7 @@ def test_dropout_is_recomputed_with_the_numbers_that_were_drawn():
         model = built(make, tfdist.PipelineStrategy(2, 3, "1f1b", recompute))
         model.fit(X, Y, batch_size=6, epochs=2, shuffle=False, verbose=0)
         found.append(model.get_weights())
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
@@ -355,8 +352,7 @@ def test_what_is_computed_again_begins_with_the_state_of_the_first_time():
         )
         model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
         found.append(model.get_weights())
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert_close(*found, rtol=1e-5)
 
 
 class SettingItsWeight(layers.Layer):

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tfdist.pipeline.errors import PipelineError
 
-from .pipeline_cases import logical_devices  # noqa: F401
+from .pipeline_cases import assert_close, logical_devices  # noqa: F401
 
 pytestmark = pytest.mark.own_process
 
@@ -250,8 +250,7 @@ def test_after_an_error_nothing_is_left_under_way():
     plain.compile(keras.optimizers.SGD(0.05), "mse")
     for each in (model, plain):
         fit(each, x, y, batch=ROWS)
-    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert_close(model.get_weights(), plain.get_weights(), rtol=1e-4, atol=1e-6)
 
 
 def test_data_of_unknown_length_in_batches_of_two_sizes_and_single_batches():
@@ -305,8 +304,7 @@ def test_with_one_batch_an_epoch_it_is_one_process(
     ours, plain = (build(make, s, keras.optimizers.Adam) for s in (strategy, None))
     x, y = data_of(ours)
     histories = [fit(each, x, y, batch=ROWS, epochs=3) for each in (ours, plain)]
-    for one, other in zip(ours.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert_close(ours.get_weights(), plain.get_weights(), rtol=1e-3, atol=1e-5)
     for name in histories[1]:
         np.testing.assert_allclose(histories[0][name], histories[1][name], rtol=1e-4)
     assert int(ours.optimizer.iterations) == 3
