@@ -11,6 +11,8 @@ from tfdist.federated.aggregation import check_clients, check_updates, norm
 
 
 class _WithstandsMinority:
+    """What rules have in common that take fewer than half of the clients as attackers."""
+
     attackers: int
 
     def check(self, clients: int) -> None:
