@@ -1,5 +1,6 @@
 """Estimators of every kind train, evaluate, predict and export on this TensorFlow."""
 
+import operator
 import threading
 
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from tfdist import estimator
 from tfdist.estimator import _tf, experimental, export, v1
-from tfdist.estimator.executor import executor_of
+from tfdist.estimator.evaluator import executor_of
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.
@@ -45,6 +46,10 @@ def receiver():
     return export.ServingInputReceiver(given, given)
 
 
+def regression():
+    return {"head": estimator.RegressionHead()}
+
+
 class Losses(estimator.SessionRunHook):
     """Keeps the loss of each step."""
 
@@ -59,103 +64,54 @@ class Losses(estimator.SessionRunHook):
         self.seen.append(run_values.results)
 
 
+COLUMNS = {"feature_columns": [*NUMERIC, WORD]}
+HIDDEN = {"hidden_units": [8], "feature_columns": DENSE}
+COMBINED = {"dnn_hidden_units": [8], **LINEAR}
+ADAM = tf.compat.v1.train.AdamOptimizer(0.01)
 CANNED = {
-    "BaselineClassifier": (estimator.BaselineClassifier, IS_LARGE, {}),
-    "BaselineRegressor": (estimator.BaselineRegressor, SUM, {}),
-    "BaselineEstimator": (
-        estimator.BaselineEstimator,
-        SUM,
-        {"head": estimator.RegressionHead()},
-    ),
-    "LinearClassifier": (
-        estimator.LinearClassifier,
-        IS_LARGE,
-        {"feature_columns": [*NUMERIC, WORD]},
-    ),
-    "LinearRegressor": (
-        estimator.LinearRegressor,
-        SUM,
-        {"feature_columns": [*NUMERIC, WORD]},
-    ),
-    "LinearEstimator": (
-        estimator.LinearEstimator,
-        SUM,
-        {"head": estimator.RegressionHead(), "feature_columns": NUMERIC},
-    ),
+    "BaselineClassifier": (IS_LARGE, {}),
+    "BaselineRegressor": (SUM, {}),
+    "BaselineEstimator": (SUM, regression()),
+    "LinearClassifier": (IS_LARGE, COLUMNS),
+    "LinearRegressor": (SUM, COLUMNS),
+    "LinearEstimator": (SUM, {**regression(), "feature_columns": NUMERIC}),
     "DNNClassifier": (
-        estimator.DNNClassifier,
         IS_LARGE,
-        {
-            "hidden_units": [8],
-            "feature_columns": DENSE,
-            "dropout": 0.1,
-            "batch_norm": True,
-            "optimizer": "Adam",
-        },
+        {**HIDDEN, "dropout": 0.1, "batch_norm": True, "optimizer": "Adam"},
     ),
-    "DNNRegressor": (
-        estimator.DNNRegressor,
-        SUM,
-        {"hidden_units": [8], "feature_columns": DENSE},
-    ),
-    "DNNEstimator": (
-        estimator.DNNEstimator,
-        IS_LARGE,
-        {
-            "head": estimator.MultiClassHead(3),
-            "hidden_units": [8],
-            "feature_columns": DENSE,
-        },
-    ),
-    "DNNLinearCombinedClassifier": (
-        estimator.DNNLinearCombinedClassifier,
-        IS_LARGE,
-        {"dnn_hidden_units": [8], **LINEAR},
-    ),
-    "DNNLinearCombinedRegressor": (
-        estimator.DNNLinearCombinedRegressor,
-        SUM,
-        {"dnn_hidden_units": [8], **LINEAR},
-    ),
+    "DNNRegressor": (SUM, HIDDEN),
+    "DNNEstimator": (IS_LARGE, {"head": estimator.MultiClassHead(3), **HIDDEN}),
+    "DNNLinearCombinedClassifier": (IS_LARGE, COMBINED),
+    "DNNLinearCombinedRegressor": (SUM, COMBINED),
     "DNNLinearCombinedEstimator": (
-        estimator.DNNLinearCombinedEstimator,
         IS_LARGE,
-        {"head": estimator.BinaryClassHead(), "dnn_hidden_units": [8], **LINEAR},
+        {"head": estimator.BinaryClassHead(), **COMBINED},
     ),
-    "v1.DNNClassifier": (
-        v1.DNNClassifier,
-        IS_LARGE,
-        {
-            "hidden_units": [8],
-            "feature_columns": DENSE,
-            "optimizer": tf.compat.v1.train.AdamOptimizer(0.01),
-        },
-    ),
-    "v1.LinearRegressor": (
-        v1.LinearRegressor,
-        SUM,
-        {"feature_columns": [*NUMERIC, WORD]},
-    ),
+    "v1.DNNClassifier": (IS_LARGE, {**HIDDEN, "optimizer": ADAM}),
+    "v1.LinearRegressor": (SUM, COLUMNS),
 }
 
 
-@pytest.mark.parametrize("name", CANNED)
-def test_canned(name, tmp_path):
-    make, labels, options = CANNED[name]
-    config = estimator.RunConfig(str(tmp_path), tf_random_seed=1)
-    model = make(config=config, **options)
-    # A Baseline of several features fails on TensorFlow 2.15, too.
-    used = {"numbers": NUMBERS} if "Baseline" in name else features()
-
-    def input_fn():
-        return data(used, labels)
-
+def check_learning(model, input_fn, **options):
+    """Trains, evaluates and predicts; returns the predictions."""
     losses = Losses()
-    model.train(input_fn, steps=12, hooks=[losses])
+    model.train(input_fn, hooks=[losses], **options)
     assert sum(losses.seen[-3:]) < sum(losses.seen[:3])  # Over the same rows.
     assert model.evaluate(input_fn, steps=3)["global_step"] == 12
     predictions = list(model.predict(input_fn))
     assert len(predictions) == 4 * 48
+    return predictions
+
+
+@pytest.mark.parametrize("name", CANNED)
+def test_canned(name, tmp_path):
+    labels, options = CANNED[name]
+    config = estimator.RunConfig(str(tmp_path), tf_random_seed=1)
+    make = operator.attrgetter(name)(estimator)
+    model = make(config=config, **options)
+    # A Baseline of several features fails on TensorFlow 2.15, too.
+    used = {"numbers": NUMBERS} if "Baseline" in name else features()
+    predictions = check_learning(model, lambda: data(used, labels), steps=12)
     path = model.export_saved_model(str(tmp_path / "export"), receiver)
     loaded = tf.saved_model.load(path.decode())
     predict = loaded.signatures["predict"]
@@ -168,18 +124,14 @@ def test_canned(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "labels", "options"),
+    ("name", "labels", "options"),
     [
-        (experimental.RNNClassifier, IS_LARGE, {"cell_type": "lstm"}),
-        (
-            experimental.RNNEstimator,
-            SUM,
-            {"head": estimator.RegressionHead(), "cell_type": "gru"},
-        ),
+        ("RNNClassifier", IS_LARGE, {"cell_type": "lstm"}),
+        ("RNNEstimator", SUM, {**regression(), "cell_type": "gru"}),
     ],
     ids=["RNNClassifier", "RNNEstimator"],
 )
-def test_recurrent(make, labels, options, tmp_path):
+def test_recurrent(name, labels, options, tmp_path):
     def input_fn():
         def sparse(row, label):
             return {"series": tf.sparse.from_dense(row)}, label
@@ -187,18 +139,14 @@ def test_recurrent(make, labels, options, tmp_path):
         dataset = tf.data.Dataset.from_tensor_slices((NUMBERS, labels))
         return dataset.map(sparse).repeat(4).batch(16)
 
-    model = make(
+    model = getattr(experimental, name)(
         sequence_feature_columns=SEQUENCE,
         units=[4],
         optimizer="Adam",
         config=estimator.RunConfig(str(tmp_path), tf_random_seed=1),
         **options,
     )
-    losses = Losses()
-    model.train(input_fn, hooks=[losses])
-    assert sum(losses.seen[-3:]) < sum(losses.seen[:3])
-    assert model.evaluate(input_fn, steps=3)["global_step"] == 12
-    assert len(list(model.predict(input_fn))) == 4 * 48
+    check_learning(model, input_fn)
 
 
 def regularized_logistic_regression(l2):

@@ -1,5 +1,7 @@
 """Errors raised before an Estimator starts any task."""
 
+from contextlib import nullcontext
+
 import keras
 import pytest
 import tensorflow as tf
@@ -8,7 +10,7 @@ import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
 from tfdist.estimator.clusters import StrategyKind, check_cluster, kind_of
-from tfdist.estimator.server import start_server
+from tfdist.estimator.roles import start_server
 
 ALONE = Cluster.from_hosts(chief="a:1", evaluator="b:1")
 PS = Cluster.from_hosts(chief="a:1", ps="b:1", worker="c:1")
@@ -17,46 +19,29 @@ WITH_CHIEF = Cluster.from_hosts(chief="a:1", worker="b:1")
 
 
 @pytest.mark.parametrize(
-    ("kind", "cluster"),
-    [
-        (StrategyKind.DEVICE_SETTER, PS),
-        (StrategyKind.DEVICE_SETTER, ALONE),
-        (StrategyKind.PARAMETER_SERVER, PS),
-        (StrategyKind.ONE_PROCESS, ALONE),
-        (StrategyKind.SYNCHRONOUS, WORKERS),
-        (StrategyKind.SYNCHRONOUS, WITH_CHIEF),
-        (StrategyKind.SYNCHRONOUS, ALONE),
-    ],
-)
-def test_clusters_that_fit(kind, cluster):
-    check_cluster(kind, cluster)
-
-
-@pytest.mark.parametrize(
     ("kind", "cluster", "words"),
     [
-        (
-            StrategyKind.DEVICE_SETTER,
-            WORKERS,
-            "worker: without a strategy.*Add .* a ps",
-        ),
+        (StrategyKind.DEVICE_SETTER, PS, None),
+        (StrategyKind.DEVICE_SETTER, ALONE, None),
+        (StrategyKind.PARAMETER_SERVER, PS, None),
+        (StrategyKind.ONE_PROCESS, ALONE, None),
+        (StrategyKind.SYNCHRONOUS, WORKERS, None),
+        (StrategyKind.SYNCHRONOUS, WITH_CHIEF, None),
+        (StrategyKind.SYNCHRONOUS, ALONE, None),
+        (StrategyKind.DEVICE_SETTER, WORKERS, "worker: without a str.*Add .* a ps"),
         (
             StrategyKind.DEVICE_SETTER,
             WITH_CHIEF,
             "chief and worker: without a strategy",
         ),
         (StrategyKind.PARAMETER_SERVER, WITH_CHIEF, "no ps for the variables"),
-        (
-            StrategyKind.ONE_PROCESS,
-            PS,
-            "trains in one process: give the address of a chief",
-        ),
+        (StrategyKind.ONE_PROCESS, PS, "in one process: give the address of a chief"),
         (StrategyKind.ONE_PROCESS, WORKERS, "trains in one process"),
         (StrategyKind.SYNCHRONOUS, PS, "need no ps: remove it"),
     ],
 )
-def test_clusters_that_do_not_fit(kind, cluster, words):
-    with pytest.raises(ClusterError, match=words):
+def test_which_clusters_fit_which_strategy(kind, cluster, words):
+    with pytest.raises(ClusterError, match=words) if words else nullcontext():
         check_cluster(kind, cluster)
 
 

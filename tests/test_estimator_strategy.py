@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
-from tfdist.estimator.ending import ChiefWatch
+from tfdist.estimator.evaluator import ChiefWatch
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.

@@ -78,16 +78,10 @@ def applied(optimizer, updates):
     return float(weights[0])
 
 
-def test_plain_averaging_adds_the_update():
+def test_optimizers_by_hand():
     assert applied(federated.FedAvgM(), [1.0, 2.0, 4.0]) == 7.0
     assert applied(federated.FedAvgM(0.5), [1.0, 2.0, 4.0]) == 3.5
-
-
-def test_momentum_by_hand():
     assert applied(federated.FedAvgM(momentum=0.5), [1.0, 1.0]) == 1.0 + 1.5
-
-
-def test_adam_by_hand():
     adam = federated.FedAdam(0.1, beta_1=0.9, beta_2=0.99, adaptivity=0.5)
     m, v, w = 0.0, 0.25, 0.0
     for update in (2.0, -1.0):

@@ -29,15 +29,17 @@ def make_model(optimizer=None, middle=(), seed=1, compiled=True):
     return model
 
 
-def averaging(**arguments):
-    return federated.FederatedAveraging(**arguments)
+averaging = federated.FederatedAveraging
 
 
-def simulation(model=None, algorithm=None, **arguments):
+def simulation(model=None, algorithm=None, data=(X, Y), split=SPLIT, **arguments):
+    model = make_model() if model is None else model
     algorithm = algorithm or averaging(local_epochs=2, batch_size=5)
-    return federated.Simulation(
-        model or make_model(), algorithm, (X, Y), SPLIT, **arguments
-    )
+    return federated.Simulation(model, algorithm, data, split, **arguments)
+
+
+def training_of(algorithm, *model, **options):
+    return client_training.ClientTraining(make_model(*model, **options), algorithm)
 
 
 def flat(model):
@@ -56,9 +58,7 @@ OPTIMIZERS = {
 def test_clients_train_as_fit_trains_them_one_by_one(name):
     middle = [keras.layers.BatchNormalization()] if name == "adam" else []
     algorithm = averaging(local_epochs=2, batch_size=5, learning_rate_decay=1.0)
-    training = client_training.ClientTraining(
-        make_model(OPTIMIZERS[name](), middle), algorithm
-    )
+    training = training_of(algorithm, OPTIMIZERS[name](), middle)
     start = training.vector.read()
     rows = dict(enumerate(SPLIT))
     found = training.updates(start, (X, Y), rows, round_index=4)
@@ -78,9 +78,8 @@ def test_clients_train_as_fit_trains_them_one_by_one(name):
 
 
 def test_one_client_alone_sends_what_it_sends_among_others():
-    training = client_training.ClientTraining(
-        make_model(middle=[keras.layers.Dropout(0.5)]), averaging(batch_size=5)
-    )
+    dropout = [keras.layers.Dropout(0.5)]
+    training = training_of(averaging(batch_size=5), middle=dropout)
     start = training.vector.read()
     _, second, _ = training.updates(start, (X, Y), dict(enumerate(SPLIT)), 2)
     alone = training.update(start, (X[SPLIT[1]], Y[SPLIT[1]]), 2, 1)
@@ -92,7 +91,7 @@ def test_one_client_alone_sends_what_it_sends_among_others():
 
 def test_federated_sgd_is_a_step_on_all_examples():
     model = make_model(keras.optimizers.SGD(0.5))
-    federated.Simulation(model, averaging(), (X, Y), SPLIT).run(1)
+    simulation(model, averaging()).run(1)
     whole = make_model(keras.optimizers.SGD(0.5))
     whole.fit(X, Y, batch_size=60, shuffle=False, verbose=0)
     np.testing.assert_allclose(flat(model), flat(whole), atol=1e-6)
@@ -102,7 +101,7 @@ def test_the_proximal_term_pulls_towards_the_model_of_the_round():
     def changes(mu):
         for epochs in (1, 2):
             algorithm = averaging(local_epochs=epochs, proximal=mu)
-            training = client_training.ClientTraining(make_model(), algorithm)
+            training = training_of(algorithm)
             yield training.update(training.vector.read(), (X, Y), 0, 0).change
 
     (first, free), (same, pulled) = changes(0.0), changes(2.0)
@@ -112,8 +111,7 @@ def test_the_proximal_term_pulls_towards_the_model_of_the_round():
 
 
 def test_the_rate_decays_from_round_to_round():
-    algorithm = averaging(learning_rate_decay=0.5)
-    training = client_training.ClientTraining(make_model(), algorithm)
+    training = training_of(averaging(learning_rate_decay=0.5))
     start = training.vector.read()
     changes = [training.update(start, (X, Y), index, 0).change for index in range(3)]
     np.testing.assert_allclose(changes[2] * 4, changes[0], atol=1e-6)
@@ -153,9 +151,7 @@ def test_a_function_or_a_dataset_of_a_client_gives_what_arrays_give():
     whole = simulation()
     whole.run(2)
     for examples_of in (arrays, dataset):
-        one = federated.Simulation(
-            make_model(), averaging(local_epochs=2, batch_size=5), examples_of, 3
-        )
+        one = simulation(data=examples_of, split=3)
         one.run(2)
         assert one.server.weights.tobytes() == whole.server.weights.tobytes()
 
@@ -168,21 +164,15 @@ def test_it_learns_and_logs_what_happened():
             seen.append((epoch, logs["val_loss"], flat(self.model)))
 
     x = X + 3 * np.eye(3, 6)[Y].astype("float32")
-    one = federated.Simulation(
-        make_model(),
-        averaging(local_epochs=2, batch_size=5),
-        (x, Y),
-        SPLIT,
-        behavior=federated.ClientBehavior(dropout=[1], seconds=[1.0, 1.0, 2.0]),
-    )
+    behavior = federated.ClientBehavior(dropout=[1], seconds=[1.0, 1.0, 2.0])
+    one = simulation(data=(x, Y), behavior=behavior)
     history = one.run(6, validation_data=(x, Y), validation_freq=3).history
-    assert history["clients"] == [3.0] * 6
-    assert history["answered"] == [2.0] * 6
-    assert history["seconds"] == [2.0] * 6
-    assert history["counts"] == [1.0] * 6
     size = one.server.weights.nbytes
-    assert history["bytes_down"] == [3.0 * size] * 6
-    assert history["bytes_up"] == [2.0 * size] * 6
+    logged = {"clients": 3.0, "answered": 2.0, "seconds": 2.0, "counts": 1.0}
+    logged |= {"bytes_down": 3.0 * size, "bytes_up": 2.0 * size}
+    assert {name: history[name] for name in logged} == {
+        name: [value] * 6 for name, value in logged.items()
+    }
     assert len(history["val_loss"]) == 2
     assert history["val_accuracy"][-1] > 0.8
     one.run(9, validation_data=(x, Y), callbacks=[Seen()])
@@ -233,7 +223,7 @@ def test_late_clients_are_left_out(caplog):
 def test_a_diverged_client_is_left_out(caplog):
     x = X.copy()
     x[SPLIT[1]] = np.inf
-    one = federated.Simulation(make_model(), averaging(), (x, Y), SPLIT)
+    one = simulation(algorithm=averaging(), data=(x, Y))
     assert one.run(1).history["answered"] == [2.0]
     assert "client 1 sent numbers that are not finite" in caplog.text
     assert np.isfinite(one.server.weights).all()
@@ -241,21 +231,17 @@ def test_a_diverged_client_is_left_out(caplog):
 
 def test_a_client_without_examples_is_never_asked(caplog):
     split = [SPLIT[0], np.array([], int), SPLIT[2]]
-    one = federated.Simulation(make_model(), averaging(), (X, Y), split)
+    one = simulation(algorithm=averaging(), split=split)
     assert one.run(1).history["clients"] == [2.0]
     assert "1 clients have no examples" in caplog.text
 
 
 def test_attackers_move_a_mean_and_not_a_median():
     def moved(rule, attackers):
-        behavior = federated.ClientBehavior(
-            attackers=attackers,
-            attack=federated.ScaledUpdate(1e4) if attackers else None,
-        )
+        attack = federated.ScaledUpdate(1e4) if attackers else None
+        behavior = federated.ClientBehavior(attackers=attackers, attack=attack)
         parts = np.array_split(np.arange(60), 5)
-        one = federated.Simulation(
-            make_model(), averaging(rule=rule), (X, Y), parts, behavior=behavior
-        )
+        one = simulation(None, averaging(rule=rule), split=parts, behavior=behavior)
         before = one.server.weights
         one.run(1)
         return np.linalg.norm(one.server.weights - before)
@@ -280,63 +266,61 @@ class OwnStep(keras.Model):
         return {}
 
 
+def with_own_step():
+    inputs = keras.Input((6,))
+    model = OwnStep(inputs, keras.layers.Dense(3)(inputs))
+    model.compile("sgd", "mse")
+    return model
+
+
+def scheduled():
+    return make_model(OPTIMIZERS["adam"]())
+
+
+def averaged():
+    return make_model(keras.optimizers.SGD(0.1, use_ema=True))
+
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: simulation(model="model"), TypeError, "a keras.Model; received str"),
+        (lambda: simulation("model"), TypeError, "a keras.Model; received str"),
         (lambda: simulation(make_model(compiled=False)), ValueError, "is not compiled"),
+        (lambda: simulation(unbuilt()), ValueError, "is not built"),
+        (lambda: simulation(with_own_step()), ValueError, "a train_step of its own"),
+        (lambda: simulation(averaged()), ValueError, "use_ema=False"),
         (
-            lambda: federated.Simulation(
-                keras.Sequential([keras.layers.Dense(1)]), averaging(), (X, Y), SPLIT
-            ),
-            ValueError,
-            "is not built",
-        ),
-        (
-            lambda: simulation(
-                make_model(OPTIMIZERS["adam"]()), averaging(learning_rate_decay=0.9)
-            ),
+            lambda: simulation(scheduled(), averaging(learning_rate_decay=0.9)),
             ValueError,
             "with a schedule. Use one of both",
         ),
+        (lambda: simulation(split=3), TypeError, r"arrays \(x, y\) and their split"),
         (
-            lambda: federated.Simulation(make_model(), averaging(), (X, Y), 3),
-            TypeError,
-            r"arrays \(x, y\) and their split",
-        ),
-        (
-            lambda: federated.Simulation(make_model(), averaging(), (X, Y), [[60]]),
+            lambda: simulation(split=[[60]]),
             ValueError,
             "examples 0 to 59; the split gives client 0 60 to 60",
         ),
         (
-            lambda: federated.Simulation(make_model(), averaging(), (X, Y[1:]), SPLIT),
+            lambda: simulation(data=(X, Y[1:])),
             ValueError,
             r"as many rows each; received \[59, 60\]",
         ),
         (
-            lambda: federated.Simulation(
-                make_model(), averaging(), lambda _: (X[:0], Y[:0]), 3
-            ).run(1),
+            lambda: simulation(data=lambda _: (X[:0], Y[:0]), split=3).run(1),
             ValueError,
             "client 0 has no examples",
         ),
         (
-            lambda: simulation(make_model(keras.optimizers.SGD(0.1, use_ema=True))),
-            ValueError,
-            "use_ema=False",
-        ),
-        (
-            lambda: federated.Simulation(
-                make_model(), averaging(), lambda i: (X[:, i:], Y), 2
-            ).run(1),
+            lambda: simulation(data=lambda i: (X[:, i:], Y), split=2).run(1),
             ValueError,
             "the same shapes and dtypes",
         ),
         (
-            lambda: client_training.ClientTraining(make_model(), averaging()).updates(
-                np.zeros(3, "float32"), (X, Y), {}, 0
-            ),
+            lambda: training_of(averaging()).updates(np.zeros(3, "f4"), (X, Y), {}, 0),
             ValueError,
             "parameters; received weights of",
         ),
@@ -346,11 +330,3 @@ class OwnStep(keras.Model):
 def test_bad_input_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
-
-
-def test_a_train_step_of_its_own_is_refused():
-    inputs = keras.Input((6,))
-    model = OwnStep(inputs, keras.layers.Dense(3)(inputs))
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="has a train_step of its own"):
-        simulation(model)

@@ -56,23 +56,24 @@ def test_whose_gradients_count_in_a_step(run_program, use_resource):
         assert replica == -1 or dense == 5.5 * step
 
 
-def optimizer(enough=2, total=2, replica=0):
+def optimizer(enough=2, replica=0):
     descent = tf1.train.GradientDescentOptimizer(0.1)
-    return tfdist.SyncReplicasOptimizer(descent, enough, total, replica)
+    return tfdist.SyncReplicasOptimizer(descent, enough, 2, replica)
 
 
-@pytest.mark.parametrize("enough", [0, -1, 3])
-def test_a_number_of_replicas_that_there_are_not_is_refused(enough):
-    with pytest.raises(
-        ValueError, match=f"from 1 to .* replicas, 2; received {enough}"
-    ):
-        optimizer(enough)
-
-
-@pytest.mark.parametrize("replica", [-1, 2])
-def test_a_replica_that_there_is_not_is_refused(replica):
-    with pytest.raises(ValueError, match="replica must be an index from 0 to 1"):
-        optimizer(replica=replica)
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((0,), "from 1 to .* replicas, 2; received 0"),
+        ((-1,), "from 1 to .* replicas, 2; received -1"),
+        ((3,), "from 1 to .* replicas, 2; received 3"),
+        ((2, -1), "replica must be an index from 0 to 1; received -1"),
+        ((2, 2), "replica must be an index from 0 to 1; received 2"),
+    ],
+)
+def test_replicas_that_there_are_not_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer(*numbers)
 
 
 def test_a_step_needs_a_counter_a_gradient_and_a_hook():

@@ -1,113 +1,27 @@
 """A pipeline trains as one process does, on the logical devices of one process."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import _tf
+
+from .pipeline_cases import (
+    DEVICES,
+    OPTIMIZERS,
+    ROWS,
+    assert_alike,
+    batch_of,
+    chain,
+    graph_of_step,
+    logical_devices,  # noqa: F401
+    train,
+    transformer,
+    with_skips,
+)
 
 pytestmark = pytest.mark.own_process
-
-DEVICES = 4
-ROWS = 22
-"""Of which no number of microbatches here is a divisor: the batches are of 16 and 6."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logical_devices():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(DEVICES)]
-    )
-
-
-def chain():
-    """A Sequential MLP whose weights are regularized."""
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((6,)),
-            layers.Dense(12, "relu", kernel_regularizer="l2"),
-            layers.Dense(12, "tanh", activity_regularizer="l2"),
-            layers.Dense(12, "relu"),
-            layers.Dense(3, bias_regularizer="l1"),
-        ]
-    )
-
-
-def with_skips():
-    """A CNN, one of whose skips passes over a whole stage."""
-    layers = keras.layers
-    image = keras.Input((6, 6, 1))
-    x = first = layers.Conv2D(4, 3, padding="same", activation="relu")(image)
-    x = layers.Conv2D(4, 3, padding="same", activation="relu")(x)
-    x = second = layers.add([x, first])
-    x = layers.Conv2D(4, 3, padding="same", activation="relu")(x)
-    x = layers.Conv2D(4, 3, padding="same", activation="relu")(x + second)
-    x = layers.concatenate([x, first])
-    return keras.Model(image, layers.Dense(3)(layers.GlobalAveragePooling2D()(x)))
-
-
-def transformer():
-    """Two blocks of attention on embedded words."""
-    layers = keras.layers
-    words = keras.Input((5,), dtype="int32")
-    x = layers.Embedding(11, 8)(words)
-    for _ in range(2):
-        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
-        x = layers.LayerNormalization()(
-            x + layers.Dense(8)(layers.Dense(16, "gelu")(x))
-        )
-    return keras.Model(words, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
-
-
-def batch_of(model):
-    generator = np.random.default_rng(3)
-    shape = (ROWS, *model.input_shape[1:])
-    if model.inputs[0].dtype == "int32":
-        x = generator.integers(0, 11, shape).astype("int32")
-    else:
-        x = generator.normal(size=shape).astype("float32")
-    return x, generator.normal(size=(ROWS, 3)).astype("float32")
-
-
-OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(0.1),
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5),
-    "adam": lambda: keras.optimizers.Adam(0.01, weight_decay=0.01, use_ema=True),
-}
-
-
-def train(make, strategy=None, optimizer="sgd", loss="mse", **options):
-    """Trains a model for some epochs; with a strategy, in its scope."""
-    keras.utils.set_random_seed(7)
-    with strategy.scope() if strategy else contextlib.nullcontext():
-        model = make()
-        metrics = ["mae"] if isinstance(loss, str) else None
-        model.compile(OPTIMIZERS[optimizer](), loss, metrics=metrics)
-    x, y = batch_of(model)
-    history = model.fit(
-        x, y, batch_size=16, epochs=3, shuffle=False, verbose=0, **options
-    )
-    return model, history.history
-
-
-def assert_alike(ours, theirs, tolerance=1e-4):
-    (model, history), (plain, expected) = ours, theirs
-    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=tolerance)
-    slots = zip(model.optimizer.variables, plain.optimizer.variables, strict=True)
-    for one, other in slots:
-        np.testing.assert_allclose(
-            one.numpy(), other.numpy(), rtol=1e-3, atol=tolerance
-        )
-    assert history.keys() == expected.keys()
-    for name in history:
-        np.testing.assert_allclose(history[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +80,8 @@ def test_variables_and_slots_are_on_the_devices_of_their_stages():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_gradients_stay_on_the_devices_of_their_stages(optimizer, monkeypatch):
     """TensorFlow would gather all of them on one device, to add up one replica's."""
-    functions = []
-    traced = _tf.function
-
-    def noted(*args):
-        functions.append(traced(*args))
-        return functions[-1]
-
-    monkeypatch.setattr(_tf, "function", noted)
     strategy = tfdist.PipelineStrategy(2, 2)
-    train(chain, strategy, optimizer)
-    graph = functions[0].get_concrete_function().graph
+    _, graph = graph_of_step(monkeypatch, chain, strategy, optimizer)
     homes = {
         inside.op.name: outside.device
         for outside, inside in graph.captures

@@ -32,11 +32,19 @@ def run(directory, program, *options):
     return done
 
 
+def found_alike(directory, *options):
+    """What the program wrote, which trained as one process does."""
+    run(directory, PROGRAM, *options)
+    found = json.loads((directory / "found.json").read_text())
+    assert found["difference"] < 1e-6
+    for name, values in found["expected"].items():
+        assert found["history"][name] == pytest.approx(values, rel=1e-5)
+    return found
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("pipeline")
-    run(directory, PROGRAM)
-    return json.loads((directory / "found.json").read_text())
+    return found_alike(tmp_path_factory.mktemp("pipeline"))
 
 
 def test_each_stage_is_computed_on_its_worker(found):
@@ -55,10 +63,7 @@ def test_weights_and_slots_live_on_the_worker_of_their_stage(found):
 
 
 def test_it_trains_evaluates_and_predicts_as_one_process(found):
-    assert found["difference"] < 1e-6
     assert found["predicted"] < 1e-6
-    for name, values in found["expected"].items():
-        assert found["history"][name] == pytest.approx(values, rel=1e-5)
     assert found["evaluated"] == pytest.approx(found["evaluated_alone"], rel=1e-5)
 
 
@@ -81,35 +86,23 @@ def test_a_stopped_stage_is_named(tmp_path):
 
 
 def test_without_waiting_each_batch_still_counts_once(tmp_path):
-    run(tmp_path, PROGRAM, "--without_waiting")
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = found_alike(tmp_path, "--without_waiting")
     assert len(set(found["processes"])) == 2
-    assert found["difference"] < 1e-6
-    for name, values in found["expected"].items():
-        assert found["history"][name] == pytest.approx(values, rel=1e-5)
     assert found["iterations"] == 2 + 3 * 5
     assert found["losses"][-1] < found["losses"][0]
 
 
 def test_replicas_share_each_batch_and_the_weights(tmp_path):
-    run(tmp_path, PROGRAM, "--replicas")
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = found_alike(tmp_path, "--replicas")
     assert len(found["seen"]) == 2
     assert str(found["chief"]) not in found["seen"]
     workers = {each.rpartition("/device")[0] for each in found["devices"].values()}
     assert len(workers) == 2
-    assert found["difference"] < 1e-6
-    for name, values in found["expected"].items():
-        assert found["history"][name] == pytest.approx(values, rel=1e-5)
 
 
 def test_parts_of_a_layer_are_on_all_workers(tmp_path):
-    run(tmp_path, PROGRAM, "--split")
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["difference"] < 1e-6
+    found = found_alike(tmp_path, "--split")
     assert found["predicted"] < 1e-6
-    for name, values in found["expected"].items():
-        assert found["history"][name] == pytest.approx(values, rel=1e-5)
     for devices in found["parts"].values():
         assert [each.partition("/device")[0] for each in devices] == [
             f"/job:worker/replica:0/task:{at}" for at in range(2)

@@ -9,17 +9,11 @@ import tensorflow as tf
 
 import tfdist
 
+from .pipeline_cases import assert_close, logical_devices  # noqa: F401
+
 pytestmark = pytest.mark.own_process
 
 layers = keras.layers
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logical_devices():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(4)]
-    )
 
 
 def built(make, strategy=None, optimizer="adam", loss="mse", **compiled):
@@ -40,8 +34,7 @@ def both(make, fit, strategy, **compiled):
         history = fit(model)
         found.append((model.get_weights(), history))
     (weights, history), (ours, of_ours) = found
-    for one, other in zip(ours, weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_close(ours, weights, rtol=1e-4, atol=1e-5)
     for name in history:
         np.testing.assert_allclose(of_ours[name], history[name], rtol=1e-4, atol=1e-6)
 
@@ -172,8 +165,7 @@ def test_state_of_layers_changes_once_for_each_microbatch(recompute):
     model.train_on_batch(X, Y)
     for start in (0, 6, 12):
         alone.train_on_batch(X[start : start + 6], Y[start : start + 6])
-    for one, other in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_close(model.get_weights(), alone.get_weights(), rtol=1e-5, atol=1e-6)
     seeds = [
         next(v for v in each.layers[2].variables if "seed" in v.path).numpy()
         for each in (model, alone)
@@ -193,8 +185,7 @@ def test_dropout_is_recomputed_with_the_numbers_that_were_drawn():
         model = built(make, tfdist.PipelineStrategy(2, 3, "1f1b", recompute))
         model.fit(X, Y, batch_size=6, epochs=2, shuffle=False, verbose=0)
         found.append(model.get_weights())
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
@@ -313,15 +304,28 @@ def test_refused_with_what_to_do(make, stages, compiled, message):
         model.fit(X, Y, verbose=0)
 
 
-def test_what_the_devices_do_not_allow_is_refused():
-    with pytest.raises(tfdist.PipelineError, match="5 stages need as many devices"):
-        tfdist.PipelineStrategy(5)
-    with pytest.raises(tfdist.PipelineError, match="devices is a list of names"):
-        tfdist.PipelineStrategy(2, devices="/cpu:0")
-    with pytest.raises(tfdist.PipelineError, match="recompute must be True or False"):
-        tfdist.PipelineStrategy(2, recompute="yes")
-    with pytest.raises(tfdist.PipelineError, match="there is no such device"):
-        tfdist.PipelineStrategy(2, devices=["/cpu:0", "/cpu:9"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stages": 5}, "5 stages need as many devices"),
+        ({"devices": "/cpu:0"}, "devices is a list of names"),
+        ({"devices": ["/cpu:0", "/cpu:9"]}, "there is no such device"),
+        ({"recompute": "yes"}, "recompute must be True or False"),
+        ({"replicas": 0}, "replicas must be an int"),
+        ({"replicas": True}, "replicas must be an int"),
+        ({"replicas": 1.5}, "replicas must be an int"),
+        ({"replicas": "2"}, "replicas must be an int"),
+        ({"replicas": 5}, "replicas=5 needs as many devices"),
+        ({"replicas": 2, "max_staleness": 1}, "needs max_staleness=0"),
+        ({"max_staleness": -1}, "max_staleness is a number of steps"),
+        ({"max_staleness": 1.0}, "max_staleness is a number of steps"),
+        ({"max_staleness": True}, "max_staleness is a number of steps"),
+        ({"max_staleness": "1"}, "max_staleness is a number of steps"),
+    ],
+)
+def test_arguments_are_refused_in_words(arguments, message):
+    with pytest.raises(tfdist.PipelineError, match=message):
+        tfdist.PipelineStrategy(**{"stages": 2, **arguments})
 
 
 class Counting(layers.Layer):
@@ -348,8 +352,7 @@ def test_what_is_computed_again_begins_with_the_state_of_the_first_time():
         )
         model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
         found.append(model.get_weights())
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert_close(*found, rtol=1e-5)
 
 
 class SettingItsWeight(layers.Layer):

@@ -99,7 +99,6 @@ PURE = {
         "chain",
         "cut",
         "errors",
-        "planned",
         "stale_schedule",
         "step_time",
     ],

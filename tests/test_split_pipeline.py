@@ -1,6 +1,5 @@
 """Layers that are split train as in one piece, each part on a device of its own."""
 
-import contextlib
 import re
 
 import keras
@@ -9,24 +8,25 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import Split, _tf, split_layers
+from tfdist import Split, split_layers
 from tfdist.model_parallel.estimated import estimate_layers
 from tfdist.pipeline import steps
 from tfdist.splitting.nodes import pieces_of
 
+from .pipeline_cases import (
+    OPTIMIZERS,
+    assert_alike,
+    assert_close,
+    batch_of,
+    graph_of_step,
+    logical_devices,  # noqa: F401
+    train,
+    weights_of,
+)
+
 pytestmark = pytest.mark.own_process
 
-DEVICES = 4
-ROWS = 22
 layers = keras.layers
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logical_devices():
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(DEVICES)]
-    )
 
 
 def mlp():
@@ -51,53 +51,6 @@ def words(rows=11):
     x = layers.Dense(8, name="narrow")(y) + x
     x = layers.GlobalAveragePooling1D(name="mean")(x)
     return keras.Model(ids, layers.Dense(3, name="last")(x))
-
-
-def batch_of(model):
-    generator = np.random.default_rng(3)
-    shape = (ROWS, *model.input_shape[1:])
-    if model.inputs[0].dtype == "int32":
-        x = generator.integers(-2, 11, shape).astype("int32")
-    else:
-        x = generator.normal(size=shape).astype("float32")
-    return x, generator.normal(size=(ROWS, 3)).astype("float32")
-
-
-OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(0.1),
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5),
-    "adam": lambda: keras.optimizers.Adam(0.01, weight_decay=0.01),
-}
-
-
-def train(make, split=None, strategy=None, optimizer="sgd"):
-    keras.utils.set_random_seed(7)
-    with strategy.scope() if strategy else contextlib.nullcontext():
-        model = make()
-        if split is not None:
-            model = split_layers(model, split)
-        model.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"])
-    x, y = batch_of(model)
-    history = model.fit(x, y, batch_size=16, epochs=3, shuffle=False, verbose=0)
-    return model, history.history
-
-
-def weights_of(model):
-    """The weights of a model, in one piece."""
-    return [
-        weight
-        for each in model.layers
-        for weight in (each.whole_weights() if pieces_of(each) else each.get_weights())
-    ]
-
-
-def assert_alike(ours, theirs):
-    (model, history), (plain, expected) = ours, theirs
-    for one, other in zip(weights_of(model), weights_of(plain), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    assert history.keys() == expected.keys()
-    for name in history:
-        np.testing.assert_allclose(history[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
 COLUMNS, ROWS_OF = {"wide": 3}, {"narrow": Split(3, "rows")}
@@ -126,8 +79,8 @@ def test_equals_the_plain_layers(
     make, split, stages, microbatches, schedule, optimizer, recompute
 ):
     strategy = tfdist.PipelineStrategy(stages, microbatches, schedule, recompute)
-    ours = train(make, split, strategy, optimizer)
-    assert_alike(ours, train(make, None, None, optimizer))
+    ours = train(make, strategy, optimizer, split)
+    assert_alike(ours, train(make, None, optimizer), tolerance=1e-5)
     assert {k: len(v) for k, v in strategy.parts_of(ours[0]).items()} == {
         name: getattr(each, "parts", each) for name, each in split.items()
     }
@@ -139,34 +92,21 @@ def test_equals_the_plain_layers(
 @pytest.mark.parametrize("make", [mlp, words])
 def test_equals_the_plain_layers_in_one_place(make):
     split = PAIR if make is mlp else {"table": Split(3, "rows"), **PAIR}
-    assert_alike(train(make, split, None, "adam"), train(make, None, None, "adam"))
+    ours, theirs = train(make, None, "adam", split), train(make, None, "adam")
+    assert_alike(ours, theirs, tolerance=1e-5)
 
 
 def test_without_waiting_it_trains_as_stages_that_do_not_wait():
     strategy = tfdist.PipelineStrategy(2, 2, max_staleness=1)
-    _, history = train(mlp, PAIR, strategy)
+    _, history = train(mlp, strategy, split=PAIR)
     assert history["loss"][-1] < history["loss"][0]
-
-
-def graph_of_step(monkeypatch, make, split, stages=1):
-    """The graph of the first step, and the devices of the parts."""
-    functions, traced = [], _tf.function
-
-    def noted(*args):
-        functions.append(traced(*args))
-        return functions[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_tf, "function", noted)
-        strategy = tfdist.PipelineStrategy(stages, 1)
-        model, _ = train(make, split, strategy)
-    graph = functions[0].get_concrete_function().graph
-    return graph, model, strategy.parts_of(model)
 
 
 @pytest.mark.parametrize("split", [COLUMNS, ROWS_OF, PAIR])
 def test_each_part_computes_on_its_device_both_ways(split, monkeypatch):
-    graph, model, parts = graph_of_step(monkeypatch, mlp, split)
+    strategy = tfdist.PipelineStrategy(1, 1)
+    model, graph = graph_of_step(monkeypatch, mlp, strategy, split=split)
+    parts = strategy.parts_of(model)
     for name, devices in parts.items():
         assert len(set(devices)) == len(devices)
         for at, device in enumerate(devices):
@@ -201,8 +141,9 @@ def test_each_part_computes_on_its_device_both_ways(split, monkeypatch):
     ],
 )
 def test_sends_the_bytes_that_the_formula_says(split, numbers, monkeypatch):
-    graph, _, parts = graph_of_step(monkeypatch, mlp, split)
-    devices = set(sum(parts.values(), []))
+    strategy = tfdist.PipelineStrategy(1, 1)
+    model, graph = graph_of_step(monkeypatch, mlp, strategy, split=split)
+    devices = set(sum(strategy.parts_of(model).values(), []))
     sent = {
         (each.name, op.device): each
         for op in graph.get_operations()
@@ -228,7 +169,7 @@ def test_the_gradient_of_each_part_of_a_table_has_some_rows_only(monkeypatch):
         return update(model, pipeline, gradients)
 
     monkeypatch.setattr(steps, "update", noted)
-    train(words, {"table": Split(3, "rows")}, tfdist.PipelineStrategy(1, 2))
+    train(words, tfdist.PipelineStrategy(1, 2), split={"table": Split(3, "rows")})
     of_table = [found for path, found in seen if "table_part" in path]
     assert len(of_table) >= 3
     assert all(isinstance(each, tf.IndexedSlices) for each in of_table)
@@ -244,7 +185,7 @@ def test_an_id_that_the_table_lacks_is_an_error_as_in_one_piece():
 def test_is_saved_in_one_piece(tmp_path):
     strategy = tfdist.PipelineStrategy(2, 2)
     split = {"table": Split(3, "rows"), "wide": 2, "narrow": 4}
-    model, _ = train(words, split, strategy, "adam")
+    model, _ = train(words, strategy, "adam", split)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert len(pieces_of(loaded.get_layer("table")).parts) == 3
@@ -261,23 +202,20 @@ def test_is_saved_in_one_piece(tmp_path):
         for name in ("model.weights.h5", "model.keras"):
             each.set_weights([np.zeros_like(w) for w in each.get_weights()])
             each.load_weights(tmp_path / name)
-            for one, other in zip(weights_of(each), weights_of(model), strict=True):
-                np.testing.assert_array_equal(one, other)
+            assert_close(weights_of(each), weights_of(model), rtol=0)
     # And back from a plain model.
     plain.save_weights(tmp_path / "plain.weights.h5")
     with strategy.scope():
         model.set_weights([np.zeros_like(w) for w in model.get_weights()])
         model.load_weights(tmp_path / "plain.weights.h5")
-    for one, other in zip(weights_of(plain), weights_of(model), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_close(weights_of(plain), weights_of(model), rtol=0)
     with pytest.raises(ValueError, match="file is that of another model"):
         split_layers(words(7), {"table": 2}).load_weights(tmp_path / "plain.weights.h5")
     # By part, for a model with the same parts.
     path = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
     same = split_layers(words(), split)
     tf.train.Checkpoint(model=same).read(path).assert_existing_objects_matched()
-    for one, other in zip(weights_of(same), weights_of(model), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_close(weights_of(same), weights_of(model), rtol=0)
     model.export(tmp_path / "exported", verbose=False)
     served = tf.saved_model.load(tmp_path / "exported")
     np.testing.assert_allclose(served.serve(x), loaded(x), atol=1e-5)
@@ -296,8 +234,8 @@ def test_a_plan_splits_a_table_that_fits_no_device_and_trains_it():
     assert "table" in plan.split
     plan = tfdist.LayerPlan.from_json(plan.to_json())
     strategy = tfdist.PipelineStrategy(plan, 2)
-    ours = train(large, plan, strategy, "adam")
-    assert_alike(ours, train(large, None, None, "adam"))
+    ours = train(large, strategy, "adam", plan)
+    assert_alike(ours, train(large, None, "adam"), tolerance=1e-5)
     # The devices of the plan are a, b and c; those here, in their order.
     for name, on in strategy.parts_of(ours[0]).items():
         assert ["abc"[int(each[-1])] for each in on] == [
@@ -314,8 +252,8 @@ def test_a_plan_of_a_model_that_is_split_already():
     assert all(each.matrix is None for each in graph.nodes if "_part_" in each.name)
     plan = tfdist.place_layers(graph, [tfdist.Device("a"), tfdist.Device("b")])
     strategy = tfdist.PipelineStrategy(plan, 2)
-    ours = train(words, {"table": 3, **PAIR}, strategy)
-    assert_alike(ours, train(words))
+    ours = train(words, strategy, split={"table": 3, **PAIR})
+    assert_alike(ours, train(words), tolerance=1e-5)
 
 
 def test_a_plan_and_a_model_that_are_split_otherwise_are_refused():
@@ -324,10 +262,10 @@ def test_a_plan_and_a_model_that_are_split_otherwise_are_refused():
     split = tfdist.place_layers(graph, devices, links, split=2)
     assert split.split
     with pytest.raises(tfdist.PipelineError, match=r"split_layers\(model, plan\)"):
-        train(mlp, None, tfdist.PipelineStrategy(split, 2))
+        train(mlp, tfdist.PipelineStrategy(split, 2))
     whole = tfdist.place_layers(graph, devices, links)
     with pytest.raises(tfdist.PipelineError, match="splits no layer.*'wide'"):
-        train(mlp, {"wide": 2}, tfdist.PipelineStrategy(whole, 2))
+        train(mlp, tfdist.PipelineStrategy(whole, 2), split={"wide": 2})
 
 
 def test_a_layer_on_both_sides_of_a_split_one_is_refused():
@@ -338,7 +276,7 @@ def test_a_layer_on_both_sides_of_a_split_one_is_refused():
         return keras.Model(x, layers.Dense(3)(again(y)))
 
     with pytest.raises(tfdist.PipelineError, match="'again' is called several times"):
-        train(shared, {"between": 2}, tfdist.PipelineStrategy(1, 2))
+        train(shared, tfdist.PipelineStrategy(1, 2), split={"between": 2})
 
 
 @pytest.mark.parametrize(
@@ -348,4 +286,4 @@ def test_a_layer_on_both_sides_of_a_split_one_is_refused():
 def test_optimizers_that_look_at_a_whole_weight_are_refused(optimizer, monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "whole", optimizer)
     with pytest.raises(tfdist.PipelineError, match="the weights of wide are split"):
-        train(mlp, {"wide": 2}, tfdist.PipelineStrategy(2, 2), "whole")
+        train(mlp, tfdist.PipelineStrategy(2, 2), "whole", {"wide": 2})

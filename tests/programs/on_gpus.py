@@ -10,7 +10,7 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import tfdist
-from tests import test_pipeline as cases
+from tests import pipeline_cases as cases
 
 MEGABYTES = 1024
 gpu = tf.config.list_physical_devices("GPU")[0]

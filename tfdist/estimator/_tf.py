@@ -168,13 +168,10 @@ class _Finder(MetaPathFinder):
 
 
 def load(register: Register, roles: Any, modules: Sequence[str]) -> None:
-    """Loads modules of tensorflow-estimator.
+    """Loads modules of tensorflow-estimator, by names such as `"canned.dnn"`.
 
-    Args:
-        register: Receives the names that the modules export.
-        roles: What the modules import as
-            `tensorflow.python.distribute.estimator_training`.
-        modules: Their names within tensorflow-estimator, such as `"canned.dnn"`.
+    The register receives the names that they export. `roles` is what they import as
+    `tensorflow.python.distribute.estimator_training`.
     """
     # An earlier import that failed may have left some of the modules half initialized.
     for name in [each for each in sys.modules if each.partition(".")[0] == PACKAGE]:
@@ -185,15 +182,7 @@ def load(register: Register, roles: Any, modules: Sequence[str]) -> None:
 
 
 def replace(name: str, attribute: str, **instead: Any) -> None:
-    """Replaces attributes of a module that a loaded module has imported.
-
-    Only that loaded module sees the replacements.
-
-    Args:
-        name: The loaded module.
-        attribute: The name of the imported module in it.
-        **instead: The attributes to replace.
-    """
+    """Replaces attributes of a module that a loaded module imports, for that one alone."""
     where = module(name)
     setattr(where, attribute, _View(getattr(where, attribute), **instead))
 
@@ -207,16 +196,13 @@ def reduce_as_in_a_session(strategy: tf.distribute.Strategy) -> None:
     """Makes a mirrored strategy on CPUs reduce on one device.
 
     A mirrored strategy that is created while TensorFlow executes eagerly chooses
-    collectives. On CPU devices these wait forever in an Estimator's session. Created in
-    a session, the strategy would choose a reduction to one device.
+    collectives. On CPU devices these wait forever in an Estimator's session. Created in a
+    session, the strategy would choose a reduction to one device.
 
     The cross-device ops of a strategy cannot be read or set publicly. Without
     `_cross_device_ops`, users would have to pass
-    `cross_device_ops=tf.distribute.ReductionToOneDevice()`.
-
-    Args:
-        strategy: A strategy of one process. Cross-device ops that the user has passed
-            are left alone: the class of the collectives is not public.
+    `cross_device_ops=tf.distribute.ReductionToOneDevice()`. Those that they pass are left
+    alone: the class of the collectives is not public.
     """
     extended = strategy.extended
     if not any("cpu" in device.lower() for device in extended.worker_devices):

@@ -77,11 +77,7 @@ def is_synchronous(strategy: object) -> bool:
 
 
 def check_cluster(kind: StrategyKind, cluster: Cluster) -> None:
-    """Checks that a cluster has the tasks that a strategy needs.
-
-    Raises:
-        ClusterError: If it does not. The message says what to add or choose.
-    """
+    """Checks that a cluster has the tasks that a strategy needs."""
     trainers = len(cluster.chief) + len(cluster.worker)
     alone = trainers == 1 and not cluster.ps
     has = " and ".join(cluster.jobs())

@@ -15,33 +15,20 @@ class ModelDirError(ValueError):
 
 
 def read_tf_config() -> tf_config.TFConfig | None:
-    """Returns the cluster and this task, or None if TF_CONFIG is unset or empty.
-
-    Raises:
-        tf_config.ClusterError: If TF_CONFIG is not valid.
-    """
+    """Returns the cluster and this task, or None if TF_CONFIG is unset or empty."""
     if os.environ.get(contract.TF_CONFIG, "").strip() in ("", "{}"):
         return None
     return tf_config.TFConfig.from_environment()
 
 
 def check_no_proxy(config: tf_config.TFConfig) -> None:
-    """Checks that TensorFlow will reach the other tasks without a proxy.
-
-    Raises:
-        tf_config.ClusterError: If a proxy is configured for one of them, which would
-            make TensorFlow hang.
-    """
+    """Refuses a proxy for one of the other tasks, which would make TensorFlow hang."""
     jobs = config.cluster.cluster_spec().values()
     startup.check_no_proxy(address for job in jobs for address in job)
 
 
 def check_writable(model_dir: str) -> None:
-    """Checks that files can be created in a directory; creates it if necessary.
-
-    Raises:
-        ModelDirError: If they cannot.
-    """
+    """Checks that files can be created in a directory; creates it if necessary."""
     # By creating one: permissions do not tell about a full disk or a storage bucket.
     # Its random name cannot overwrite a file of the user.
     probe = os.path.join(model_dir, f".tfdist-{uuid.uuid4().hex}")

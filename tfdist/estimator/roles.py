@@ -1,4 +1,4 @@
-"""What each task of a cluster does: chief, worker, ps and evaluator.
+"""What each task of a cluster does, chief, worker, ps or evaluator, and its server.
 
 The public functions stand in for `tensorflow.python.distribute.estimator_training`,
 which TensorFlow 2.16 removed. tensorflow-estimator calls them.
@@ -12,15 +12,17 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.cluster.startup import wait_for
-from tfdist.estimator.ending import ChiefWatch, watch_chief
 from tfdist.estimator.environment import check_writable, read_tf_config
-from tfdist.estimator.executor import executor_of
-from tfdist.estimator.server import ensure_synchronous_server, start_server
+from tfdist.estimator.evaluator import ChiefWatch, executor_of, watch_chief
 from tfdist.low_level.ending import report_done, serve_until_done
 
 # TensorFlow's values. Training may diverge if many workers update new weights at once.
 _DELAY_SECONDS_PER_WORKER = 5
 _LONGEST_DELAY_SECONDS = 60
+
+# By address. A second `train` finds the server of the first, which TensorFlow stops as
+# soon as nothing refers to it.
+_servers: dict[str, tf.distribute.Server] = {}
 
 
 def init_run_config(config: Any, _: dict[str, Any]) -> None:
@@ -36,13 +38,7 @@ def should_run_distribute_coordinator(config: Any) -> bool:
 def train_and_evaluate(
     estimator: Any, train_spec: Any, eval_spec: Any, executor_class: type
 ) -> None:
-    """Runs this process's task of a cluster until the task is done.
-
-    Raises:
-        ModelDirError: If this task writes to the model's directory, and cannot.
-        tf_config.ClusterError: If this process cannot serve on the task's address.
-        StartupTimeoutError: If a ps does not respond in time.
-    """
+    """Runs this process's task of a cluster until the task is done."""
     config = estimator.config
     if config.task_type in ("chief", "evaluator"):
         check_writable(estimator.model_dir)
@@ -124,3 +120,51 @@ def _wait_for_ps(config: Any) -> None:
         "Start it with the same script, or give a longer "
         "RunConfig(session_creation_timeout_secs=...).",
     )
+
+
+def start_server(config: Any) -> tf.distribute.Server | None:
+    """Starts this task's server, unless the task is the only one of its cluster."""
+    if not config.master:
+        return None
+    options = config.session_config
+    return _serve(
+        config,
+        tf.compat.v1.ConfigProto(gpu_options=options.gpu_options if options else None),
+    )
+
+
+def ensure_synchronous_server(config: Any) -> None:
+    """Starts the server of a synchronous worker, unless its strategy has started it."""
+    # A strategy makes eager execution join the cluster, which renames the devices. In a
+    # program that has disabled eager execution, it starts no server.
+    device = tf.config.list_logical_devices("CPU")[0].name
+    if tf.DeviceSpec.from_string(device).job is not None:
+        return
+    if _address(config) in _servers:
+        return
+    options = config.train_distribute.update_config_proto(config.session_config)
+    # Device filters are for the session of one client, and a server has several.
+    del options.device_filters[:]
+    _servers[_address(config)] = _serve(config, options)
+
+
+def _serve(config: Any, options: tf.compat.v1.ConfigProto) -> tf.distribute.Server:
+    try:
+        return tf.distribute.Server(
+            config.cluster_spec,
+            job_name=config.task_type,
+            task_index=config.task_id,
+            config=options,
+            protocol=config.protocol,
+        )
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise tf_config.ClusterError(
+            f"{config.task_type}:{config.task_id} cannot serve on {_address(config)}: "
+            f"{error}. Check that no other process uses the port, and that the host "
+            "name is that of this machine"
+        ) from error
+
+
+def _address(config: Any) -> str:
+    address: str = config.cluster_spec.task_address(config.task_type, config.task_id)
+    return address

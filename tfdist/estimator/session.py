@@ -16,14 +16,7 @@ _DEFAULT_SAVE_STEPS = 1000
 def monitored_training_session(
     *, is_chief: bool, hooks: Any, scaffold: Any, **options: Any
 ) -> Any:
-    """Creates a task's session, like `tf.compat.v1.train.MonitoredTrainingSession`.
-
-    Args:
-        is_chief: Whether this task writes the checkpoints.
-        hooks: Those of every task.
-        scaffold: Of the graph.
-        **options: The other arguments of `MonitoredTrainingSession`.
-    """
+    """Creates a task's session, like `tf.compat.v1.train.MonitoredTrainingSession`."""
     strategy = tf.distribute.get_strategy()
     if is_synchronous(strategy) and strategy.cluster_resolver.cluster_spec():
         return _synchronous_session(
@@ -79,17 +72,11 @@ def _synchronous_session(
     checkpoint_dir: str,
     config: tf.compat.v1.ConfigProto,
     chief_only_hooks: Any = (),
-    save_checkpoint_secs: float | None = None,
-    save_checkpoint_steps: int | None = None,
-    save_summaries_steps: int | None = None,
-    log_step_count_steps: int | None = None,
-    save_graph_def: bool = True,
-    **_: Any,
+    **options: Any,
 ) -> Any:
     """Creates the session of a worker that has its own copy of every variable."""
     resolver = strategy.cluster_resolver
     task_type, task_id = resolver.task_type, resolver.task_id
-    all_hooks = [*hooks, *(chief_only_hooks if is_chief else ())]
     # Saving and summaries may contain collectives, which hang unless every worker runs
     # them. Workers other than the chief write to a directory that nobody reads.
     directory = (
@@ -97,28 +84,8 @@ def _synchronous_session(
         if is_chief
         else os.path.join(checkpoint_dir, f"tmp_{task_type}_{task_id}")
     )
-    if log_step_count_steps:
-        all_hooks.append(
-            _v1.StepCounterHook(log_step_count_steps, output_dir=directory)
-        )
-    if save_summaries_steps:
-        all_hooks.append(
-            _v1.SummarySaverHook(
-                save_steps=save_summaries_steps, output_dir=directory, scaffold=scaffold
-            )
-        )
-    if save_checkpoint_secs:
-        # The workers' clocks differ, and with them the step before which each saves.
-        save_checkpoint_steps = _DEFAULT_SAVE_STEPS
-    if save_checkpoint_steps:
-        all_hooks.append(
-            _v1.CheckpointSaverHook(
-                directory,
-                save_steps=save_checkpoint_steps,
-                scaffold=scaffold,
-                save_graph_def=save_graph_def,
-            )
-        )
+    all_hooks = [*hooks, *(chief_only_hooks if is_chief else ())]
+    all_hooks += _writing_hooks(directory, scaffold, **options)
     creator = _v1.ChiefSessionCreator(
         scaffold,
         master=f"grpc://{resolver.cluster_spec().task_address(task_type, task_id)}",
@@ -126,3 +93,36 @@ def _synchronous_session(
         checkpoint_dir=checkpoint_dir,
     )
     return _v1.MonitoredSession(session_creator=creator, hooks=all_hooks)
+
+
+def _writing_hooks(
+    directory: str,
+    scaffold: Any,
+    *,
+    save_checkpoint_secs: float | None = None,
+    save_checkpoint_steps: int | None = None,
+    save_summaries_steps: int | None = None,
+    log_step_count_steps: int | None = None,
+    save_graph_def: bool = True,
+    **_: Any,
+) -> list[Any]:
+    hooks = []
+    if log_step_count_steps:
+        hooks.append(_v1.StepCounterHook(log_step_count_steps, output_dir=directory))
+    if save_summaries_steps:
+        summaries = _v1.SummarySaverHook(
+            save_steps=save_summaries_steps, output_dir=directory, scaffold=scaffold
+        )
+        hooks.append(summaries)
+    if save_checkpoint_secs:
+        # The workers' clocks differ, and with them the step before which each saves.
+        save_checkpoint_steps = _DEFAULT_SAVE_STEPS
+    if save_checkpoint_steps:
+        checkpoints = _v1.CheckpointSaverHook(
+            directory,
+            save_steps=save_checkpoint_steps,
+            scaffold=scaffold,
+            save_graph_def=save_graph_def,
+        )
+        hooks.append(checkpoints)
+    return hooks

@@ -1,5 +1,7 @@
 """Strategies for Estimators: graph mode, and every task runs the script."""
 
+import copy
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +11,10 @@ import tensorflow as tf
 import tf_config
 from tfdist.estimator import _tf
 from tfdist.estimator.environment import check_no_proxy, read_tf_config
-from tfdist.estimator.placing import Placing
 from tfdist.placement.greedy import GreedyLoadBalancing
-from tfdist.placement.placement import Placement, check_placement
-from tfdist.placement.report import PlacementReport
+from tfdist.placement.placement import Placement, check_placement, ps_for
+from tfdist.placement.report import PlacedVariable, PlacementReport
+from tfdist.placement.variable_spec import spec_of_operation
 
 
 class ParameterServerStrategy(
@@ -47,7 +49,7 @@ class ParameterServerStrategy(
     ) -> None:
         placement = GreedyLoadBalancing() if placement is None else placement
         check_placement(placement)
-        self._placing = Placing(placement)
+        self._placing = _Placing(placement)
         self._partitioner = partitioner
         # Skips the base class, whose `__init__` creates TensorFlow's extended object.
         tf.compat.v1.distribute.Strategy.__init__(
@@ -97,12 +99,61 @@ def MultiWorkerMirroredStrategy(  # noqa: N802  Called like the class.
     return tf.distribute.MultiWorkerMirroredStrategy(**options)
 
 
+class _Placing:
+    """Asks a placement for the ps of each variable of a graph, and records the answers.
+
+    Every task builds the same graph and must get the same answers. So each graph starts
+    with a fresh copy of the placement, even if the process has built another graph before
+    that other tasks have not. Copies of a strategy, of which TensorFlow makes many, share
+    one `_Placing`.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._fresh = placement
+        self._graph: weakref.ref[tf.Graph] | None = None
+        self._placement = placement
+        self._variables: list[PlacedVariable] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Placing":
+        return self
+
+    @property
+    def variables(self) -> tuple[PlacedVariable, ...]:
+        """The variables of the most recent graph, in creation order."""
+        return tuple(self._variables)
+
+    def ps_strategy(self, num_ps: int) -> Callable[[tf.Operation], int]:
+        """Returns the `ps_strategy` for `tf.compat.v1.train.replica_device_setter`."""
+
+        def place(op: tf.Operation) -> int:
+            self._begin(op.graph)
+            return ps_for(self._placement, spec_of_operation(op), num_ps)
+
+        return place
+
+    def record(self, variable: Any) -> None:
+        """Records a variable that has been created, slots included."""
+        self._begin(variable.graph)
+        device = tf.DeviceSpec.from_string(variable.device)
+        if device.job == "ps":
+            self._variables.append(
+                PlacedVariable(spec_of_operation(variable.op), device.task or 0)
+            )
+
+    def _begin(self, graph: tf.Graph) -> None:
+        # Weak, so that the strategy does not keep a finished graph in memory.
+        if self._graph is None or self._graph() is not graph:
+            self._graph = weakref.ref(graph)
+            self._placement = copy.deepcopy(self._fresh)
+            self._variables = []
+
+
 class _Extended(_tf.ParameterServerStrategyExtended):
     def __init__(
         self,
         strategy: ParameterServerStrategy,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
-        placing: Placing,
+        placing: _Placing,
     ) -> None:
         super().__init__(strategy, resolver)
         self._placing = placing

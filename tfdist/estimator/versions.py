@@ -14,16 +14,7 @@ class EstimatorImportError(ImportError):
 
 
 def check(tensorflow: str, installed: Mapping[str, str | None]) -> None:
-    """Checks the versions of the packages that the Estimator needs.
-
-    Args:
-        tensorflow: The version of TensorFlow.
-        installed: The versions of `tensorflow-estimator` and `tf_keras`; None for a
-            package that is not installed.
-
-    Raises:
-        EstimatorImportError: If a package is missing, or has another version.
-    """
+    """Checks the versions of the packages that the Estimator needs; None: not installed."""
     for name, version in installed.items():
         if version is None:
             raise EstimatorImportError(

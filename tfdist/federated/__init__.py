@@ -22,9 +22,14 @@ from tfdist.federated.averaging import FederatedAveraging
 from tfdist.federated.client_behavior import ClientBehavior
 from tfdist.federated.client_update import ClientUpdate
 from tfdist.federated.feature_shifts import brighter, rotated
-from tfdist.federated.krum import Krum, MultiKrum
 from tfdist.federated.privacy import GaussianMechanism
-from tfdist.federated.robust import GeometricMedian, Median, TrimmedMean
+from tfdist.federated.robust import (
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    TrimmedMean,
+)
 from tfdist.federated.sampling import ClientSampling, FixedSampling, PoissonSampling
 from tfdist.federated.server import Server
 from tfdist.federated.server_optimizers import (

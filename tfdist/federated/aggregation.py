@@ -1,4 +1,4 @@
-"""The seam of the rules that make one update of many, and the plain mean. Pure."""
+"""The seam of the rules that make one update of many, and the plain mean."""
 
 import dataclasses
 from typing import Protocol
@@ -99,12 +99,7 @@ class NormClipping:
 
 
 def clipped(updates: np.ndarray, max_norm: float) -> np.ndarray:
-    """Returns updates, scaled down where their Euclidean norm is larger.
-
-    Args:
-        updates: One update (parameters,), or a row per client.
-        max_norm: The largest norm.
-    """
+    """Returns updates (one, or a row each), shortened where longer than a Euclidean norm."""
     factors = max_norm / np.maximum(norm(updates), max_norm)
     return (updates * factors[..., None]).astype(updates.dtype)
 
@@ -119,11 +114,7 @@ def norm(updates: np.ndarray) -> np.ndarray:
 def check_clients(
     rule: str, clients: int, attackers: int, needed: int, bound: str
 ) -> None:
-    """Checks that the attackers are as few as a rule's theorem asks.
-
-    Raises:
-        ValueError: If there are fewer clients than needed, or attackers below 0.
-    """
+    """Checks that the attackers are as few as a rule's theorem asks."""
     is_number = isinstance(attackers, int | np.integer)
     if isinstance(attackers, bool) or not is_number or attackers < 0:
         raise ValueError(f"{rule} takes 0 or more attackers; received {attackers!r}")
@@ -136,12 +127,7 @@ def check_clients(
 
 
 def check_updates(updates: np.ndarray, weights: np.ndarray) -> None:
-    """Checks what a rule is given.
-
-    Raises:
-        ValueError: If the arrays do not fit each other, or hold numbers that are not
-            finite, or weights that are not above 0.
-    """
+    """Checks that updates and weights fit each other, are finite, and weights above 0."""
     if updates.ndim != 2 or np.shape(weights) != (len(updates),):
         raise ValueError(
             "updates have shape (clients, parameters), and weights (clients,); received "

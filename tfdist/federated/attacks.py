@@ -1,4 +1,4 @@
-"""What attackers send in place of their updates, to measure rules against. Pure.
+"""What attackers send in place of their updates, to measure rules against.
 
 An attack sees the updates of all clients of a round, as the strongest attacker would.
 """
@@ -113,9 +113,6 @@ def largest_unnoticed(clients: int, attackers: int) -> float:
 
     That is the quantile of (n - f - s) / (n - f) of the normal distribution: s honest
     clients are expected to be further away from the mean.
-
-    Raises:
-        ValueError: If no one is honest, or attackers are the majority and need no support.
     """
     honest = clients - attackers
     supporters = clients // 2 + 1 - attackers
@@ -158,9 +155,9 @@ class Backdoor:
 
     Args:
         target: The label of marked images.
-        side: Of the square at the lower right, in pixels.
-        fraction: Of the images that `poisoned` marks, above 0 and at most 1.
-        seed: Of the choice.
+        side: The size of the square at the lower right, in pixels.
+        fraction: The part of the images that `poisoned` marks, above 0 and at most 1.
+        seed: It chooses these images.
     """
 
     target: int

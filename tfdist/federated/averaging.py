@@ -1,4 +1,4 @@
-"""`FederatedAveraging`: what a server asks of its clients, and does with their answers. Pure."""
+"""`FederatedAveraging`: what a server asks of its clients, and does with their answers."""
 
 import dataclasses
 import math
@@ -45,7 +45,7 @@ class FederatedAveraging:
         min_clients: A round with fewer answers changes nothing: 1 or more.
         privacy: Clips and adds noise; all clients then weigh the same.
         sampling: Who takes part, in place of `FixedSampling(fraction, seed)`.
-        seed: Of the sampling, of the order of each client's examples, and of the noise.
+        seed: It draws clients, the order of each client's examples, and the noise.
             Where privacy counts, draw it and keep it secret (`secrets.randbits(64)`):
             whoever knows it can subtract the noise.
 
@@ -94,6 +94,7 @@ class FederatedAveraging:
             value = getattr(self, name)
             if value is None and name not in ("rule", "server_optimizer"):
                 continue
+            # A class in place of its object is the usual slip.
             lacks_any = any(not hasattr(value, each) for each in methods)
             if isinstance(value, type) or lacks_any:
                 raise TypeError(

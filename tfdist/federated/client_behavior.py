@@ -1,4 +1,4 @@
-"""What simulated clients do beside training: vanish, be slow, attack. Pure."""
+"""What simulated clients do beside training: vanish, be slow, attack."""
 
 import dataclasses
 import math
@@ -13,13 +13,9 @@ _VANISH = 3  # Behind a seed, so that draws for different purposes differ.
 
 
 class Answers(NamedTuple):
-    """Who answers in a round.
+    """Who answers in a round, and when it ends, in simulated seconds.
 
-    Attributes:
-        answered: Those whose updates arrive in time.
-        vanished: Those that were asked, and send nothing.
-        late: Those whose updates arrive after the deadline.
-        seconds: When the round ends, in simulated seconds.
+    `vanished` were asked, and send nothing; the updates of `late` come after the deadline.
     """
 
     answered: tuple[int, ...]
@@ -39,7 +35,7 @@ class ClientBehavior:
         attackers: The numbers of those that attack.
         attack: What they send in place of their updates. Attackers need none if their
             training data is poisoned already.
-        seed: Of who vanishes.
+        seed: It decides who vanishes.
 
     Raises:
         ValueError: If a number is out of range.

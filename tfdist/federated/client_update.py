@@ -1,4 +1,4 @@
-"""What a client sends to the server. Pure."""
+"""What a client sends to the server."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What each client has added to a model, so that it can be taken out. Pure.
+"""What each client has added to a model, so that it can be taken out.
 
 Where the server's step is linear in the updates, the model is its first weights and a sum
 with a term per client. Subtracting such terms is the first step of Wu, Zhu and Mitra,
@@ -19,12 +19,9 @@ from tfdist.federated.server_optimizers import FedAvgM, ServerState
 class Contributions:
     """The term of each client: (clients that took part) x (parameters).
 
-    Args:
-        averaging: Its rule is `WeightedMean()`, and its server optimizer `FedAvgM`.
-        parameters: How many the model has.
-
     Raises:
-        ValueError: If the algorithm has other parts: their steps are no sum over clients.
+        ValueError: If the rule is not `WeightedMean()`, or the server optimizer no
+            `FedAvgM`: their steps are no sum over clients.
     """
 
     def __init__(self, averaging: FederatedAveraging, parameters: int) -> None:
@@ -46,6 +43,7 @@ class Contributions:
             each.client: each.examples / total * each.change.astype(np.float64)
             for each in updates
         }
+        # Momentum moves the model by terms of clients that are not in this round, too.
         for client in {*parts, *self._terms}:
             weights, state = self._terms.get(
                 client, (self._zero, self._optimizer.initial(self._zero))
@@ -67,7 +65,7 @@ class Contributions:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from a checkpoint."""
+        """Continues from a checkpoint."""
         self._terms = {
             int(name.split("/")[1]): (both[0], ServerState(both[1], self._zero))
             for name, both in state.items()

@@ -1,4 +1,4 @@
-"""Images that look different on each client: the features shift, not the labels. Pure.
+"""Images that look different on each client: the features shift, not the labels.
 
 Divide the examples with `tfdist.federated.iid`, then change the images of some clients.
 """

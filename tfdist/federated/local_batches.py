@@ -1,4 +1,4 @@
-"""In which order a client takes its examples, in which batches. Pure."""
+"""In which order a client takes its examples, in which batches."""
 
 from typing import NamedTuple
 
@@ -29,15 +29,6 @@ def local_batches(
 
     Each epoch takes all examples, shuffled anew; its last batch may be smaller. The same
     seed, round and client give the same batches, whoever else takes part.
-
-    Args:
-        averaging: Which has the epochs, the batch size and the seed.
-        examples: How many the client has.
-        round_index: The number of rounds before this one.
-        client: Its number.
-
-    Raises:
-        ValueError: If the client has no examples.
     """
     if examples < 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Differential privacy of the average: clipping, noise, and what they guarantee. Pure.
+"""Differential privacy of the average: clipping, noise, and what they guarantee.
 
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018: each
 client's update is clipped to a norm S, the server adds Gaussian noise to the sum, and an
@@ -55,7 +55,7 @@ class GaussianMechanism:
             updates: Floats, (clients, parameters), of those that answered; perhaps none.
             expected_clients: By which the sum is divided: the sampling probability times
                 all clients. The true number would tell who took part.
-            rng: Of the noise. Its seed must be secret.
+            rng: The noise's generator. Its seed must be secret.
 
         Returns:
             (parameters,), in the dtype of the updates.
@@ -71,6 +71,7 @@ class GaussianMechanism:
         if self.clip is not None:
             updates = clipped(updates, self.clip)
         total = updates.sum(axis=0, dtype=np.float64)
+        # Also without any update: no noise would tell that nobody came.
         deviation = self.noise_multiplier * (self.clip or 0.0)
         noisy = total + rng.normal(0.0, deviation, np.shape(total))
         return (noisy / expected_clients).astype(updates.dtype)

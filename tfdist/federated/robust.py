@@ -1,4 +1,4 @@
-"""Rules by coordinates and by distance that withstand attackers. Pure.
+"""Rules by coordinates and by distance that withstand attackers.
 
 None of them uses the numbers of examples: an attacker would claim to have many.
 """
@@ -10,8 +10,28 @@ import numpy as np
 from tfdist.federated.aggregation import check_clients, check_updates, norm
 
 
+class _WithstandsMinority:
+    """What rules have in common that take fewer than half of the clients as attackers."""
+
+    attackers: int
+
+    def check(self, clients: int) -> None:
+        """Checks that attackers are in the minority.
+
+        Raises:
+            ValueError: If they need not be.
+        """
+        check_clients(
+            type(self).__name__,
+            clients,
+            self.attackers,
+            needed=2 * self.attackers + 1,
+            bound="n >= 2f + 1",
+        )
+
+
 @dataclasses.dataclass(frozen=True)
-class Median:
+class Median(_WithstandsMinority):
     """The median of each coordinate.
 
     With fewer than half of the clients attackers, it is between the least and the largest
@@ -23,14 +43,6 @@ class Median:
     """
 
     attackers: int = 0
-
-    def check(self, clients: int) -> None:
-        """Checks that attackers are in the minority.
-
-        Raises:
-            ValueError: If they need not be.
-        """
-        _check_minority(self, clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Returns the median of each coordinate, whatever the weights.
@@ -47,7 +59,7 @@ class Median:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(_WithstandsMinority):
     """The mean of each coordinate without its f least and f largest values.
 
     It is between the least and the largest honest value in each coordinate. Source: Yin et
@@ -58,14 +70,6 @@ class TrimmedMean:
     """
 
     attackers: int
-
-    def check(self, clients: int) -> None:
-        """Checks that something is left after trimming.
-
-        Raises:
-            ValueError: If nothing is.
-        """
-        _check_minority(self, clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Returns the trimmed mean of each coordinate, whatever the weights.
@@ -81,7 +85,7 @@ class TrimmedMean:
 
 
 @dataclasses.dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(_WithstandsMinority):
     """The point with the least sum of Euclidean distances to all updates.
 
     Where honest updates are within r of a point, it is within 2 (n - f) / (n - 2f) r of
@@ -101,14 +105,6 @@ class GeometricMedian:
     tolerance: float = 1e-9
     iterations: int = 1000
 
-    def check(self, clients: int) -> None:
-        """Checks that attackers are in the minority.
-
-        Raises:
-            ValueError: If they need not be.
-        """
-        _check_minority(self, clients)
-
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Returns the geometric median, whatever the weights.
 
@@ -121,6 +117,7 @@ class GeometricMedian:
         point = np.median(points, axis=0)
         # Attackers set the largest distance, but not the median one.
         spread = float(np.median(norm(points - point)))
+        # Nearer than this, a point is at an update, where 1 / distance means nothing.
         zero = max(spread * 1e-12, np.finfo(np.float64).tiny)
         for _ in range(self.iterations):
             following = _weiszfeld(points, point, zero)
@@ -144,11 +141,77 @@ def _weiszfeld(points: np.ndarray, point: np.ndarray, zero: float) -> np.ndarray
     return (1 - stay) * mean + stay * point
 
 
-def _check_minority(rule: Median | TrimmedMean | GeometricMedian, clients: int) -> None:
-    check_clients(
-        type(rule).__name__,
-        clients,
-        rule.attackers,
-        needed=2 * rule.attackers + 1,
-        bound="n >= 2f + 1",
-    )
+@dataclasses.dataclass(frozen=True)
+class MultiKrum:
+    """The mean of the updates with the lowest scores.
+
+    The score of an update is the sum of its squared distances to its n - f - 2 nearest
+    neighbours. Weights are not used: an attacker would claim to have many examples. Source:
+    Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+    Descent", NeurIPS 2017. Cost: O(n² d).
+
+    Args:
+        attackers: f, the most that there can be; n >= 2f + 3.
+        selected: How many updates to average, 1 to n - f - 2; by default all of these.
+    """
+
+    attackers: int
+    selected: int | None = None
+
+    def check(self, clients: int) -> None:
+        """Checks that the theorem holds.
+
+        Raises:
+            ValueError: If there are too many attackers, or more would be selected than
+                neighbours are near.
+        """
+        check_clients(
+            type(self).__name__,
+            clients,
+            self.attackers,
+            needed=2 * self.attackers + 3,
+            bound="n >= 2f + 3",
+        )
+        near = clients - self.attackers - 2
+        if self.selected is not None and not 1 <= self.selected <= near:
+            raise ValueError(
+                f"MultiKrum averages 1 to n - f - 2 = {near} updates; received "
+                f"selected={self.selected}"
+            )
+
+    def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Returns the mean of the selected updates, whatever the weights.
+
+        Raises:
+            ValueError: See `Aggregation.aggregate`.
+        """
+        self.check(len(updates))
+        check_updates(updates, weights)
+        scores = krum_scores(updates, self.attackers)
+        number = self.selected or len(updates) - self.attackers - 2
+        # Equal scores go by the updates themselves, never by who sent them first.
+        order = sorted(
+            range(len(updates)), key=lambda row: (scores[row], updates[row].tobytes())
+        )
+        chosen = updates[order[:number]]
+        return chosen.mean(axis=0, dtype=np.float64).astype(updates.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Krum(MultiKrum):
+    """The one update with the lowest score: `MultiKrum(attackers, selected=1)`.
+
+    Slower to train than a mean of several, since it learns from one client per round.
+    """
+
+    selected: int | None = dataclasses.field(default=1, init=False)
+
+
+def krum_scores(updates: np.ndarray, attackers: int) -> np.ndarray:
+    """Returns each update's sum of squared distances to its n - f - 2 nearest ones."""
+    points = updates.astype(np.float64)
+    with np.errstate(over="ignore"):  # Far is far: infinity sorts last.
+        squares = np.array([norm(points - each) ** 2 for each in points])
+        near = len(points) - attackers - 2
+        # The nearest to each is itself.
+        return np.sort(squares, axis=1)[:, 1 : near + 1].sum(axis=1)

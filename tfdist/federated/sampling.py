@@ -1,4 +1,4 @@
-"""Which clients take part in a round. Pure."""
+"""Which clients take part in a round."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ class FixedSampling:
 
     Args:
         fraction: C, above 0 and at most 1, of all clients.
-        seed: Of all rounds.
+        seed: The seed of all rounds.
     """
 
     fraction: float = 1.0
@@ -68,7 +68,7 @@ class FixedSampling:
 
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling:
-    """Has each available client take part with the same probability, by itself.
+    """Draws each available client with the same probability, by itself.
 
     Rounds have different numbers of clients, perhaps none. This is what the accountant of
     differential privacy assumes (McMahan et al., "Learning Differentially Private Recurrent
@@ -76,7 +76,7 @@ class PoissonSampling:
 
     Args:
         fraction: The probability, above 0 and at most 1.
-        seed: Of all rounds. Keep it secret where it stands for privacy.
+        seed: The seed of all rounds. Keep it secret where it stands for privacy.
     """
 
     fraction: float

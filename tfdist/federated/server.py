@@ -1,4 +1,4 @@
-"""The server of a federation: it chooses clients, and makes the next model. Pure.
+"""The server of a federation: it chooses clients, and makes the next model.
 
 It knows nothing of how models and updates travel: a simulation calls it, and so can a
 program whose clients are real.
@@ -24,13 +24,13 @@ class Server:
 
     Args:
         averaging: The algorithm.
-        weights: Of the model before the first round: floats, (parameters,).
+        weights: The model before the first round: floats, (parameters,).
         num_clients: All that belong to the federation: 0 to num_clients - 1.
         keep_contributions: Whether to keep what each client has added to the model, so
             that `leave` can take it out. Costs a vector per client (two with momentum).
 
     Attributes:
-        weights: Of the model now.
+        weights: The model now.
         round_index: How many rounds there were.
         left: The clients that have left.
 
@@ -117,6 +117,7 @@ class Server:
             ValueError: If an update cannot be used, see `check`; or if one is of a client
                 that was not selected, or that has sent another.
         """
+        # All are checked before anything changes.
         for update in updates:
             self.check(update)
         self._check_senders([each.client for each in updates])
@@ -142,6 +143,7 @@ class Server:
             raise ValueError(
                 f"each client sends one update in a round; received several of {twice}"
             )
+        # Without `select`, as where a program chooses clients, anybody may answer.
         unasked = sorted(set(clients) - (self._asked or set(clients)))
         if unasked:
             raise ValueError(
@@ -154,7 +156,7 @@ class Server:
         self._asked = None
 
     def leave(self, client: int, take_out: bool = False) -> None:
-        """Has a client take no part in rounds to come.
+        """Excludes a client from rounds to come.
 
         Args:
             client: Its number.

@@ -1,4 +1,4 @@
-"""The state of a server in a file that is never half-written. Pure."""
+"""The state of a server in a file that is never half-written."""
 
 import os
 import zipfile
@@ -15,13 +15,7 @@ _NAME = "server.npz"
 def save(
     directory: str | os.PathLike[str], about: str, state: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes a state in place of the last one.
-
-    Args:
-        directory: Made if it does not exist.
-        about: What the state belongs to: `load` asks for the same.
-        state: Arrays by name.
-    """
+    """Writes a state in place of the last one; `load` asks for the same `about`."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     unfinished = path / f"{_NAME}.{os.getpid()}"
@@ -30,6 +24,7 @@ def save(
         np.savez(file, **arrays)
         file.flush()
         os.fsync(file.fileno())
+    # A rename is atomic: a crash leaves the old file, or the new one.
     unfinished.replace(path / _NAME)
 
 

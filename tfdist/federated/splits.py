@@ -1,4 +1,4 @@
-"""How examples are divided among clients: by chance, by label, by amount. Pure.
+"""How examples are divided among clients: by chance, by label, by amount.
 
 Each function takes the labels of all examples, and returns an array of indices per client.
 Every example goes to one client, and the same seed gives the same split.
@@ -18,7 +18,7 @@ def iid(labels: Sequence[int] | np.ndarray, clients: int, seed: int = 0) -> Spli
     Args:
         labels: Class numbers, (examples,).
         clients: How many clients.
-        seed: Of the shuffle.
+        seed: The shuffle's seed.
 
     Returns:
         int64 indices per client; the numbers of examples differ by 1 at most.
@@ -53,6 +53,7 @@ def label_shards(
     labels = _checked(labels, clients, parts=clients * shards_per_client)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
+    # The sort is stable, so the shuffle decides which examples of a label go together.
     order = order[np.argsort(labels[order], kind="stable")]
     shards = np.array_split(order, clients * shards_per_client)
     dealt = rng.permutation(len(shards)).reshape(clients, shards_per_client)
@@ -79,7 +80,7 @@ def dirichlet(
         labels: Class numbers, (examples,).
         clients: How many clients.
         alpha: Above 0.
-        seed: Of all draws.
+        seed: The seed of all draws.
         min_examples: The fewest of any client; 0 lets clients be empty.
 
     Raises:
@@ -122,7 +123,7 @@ def unequal(
         clients: How many clients.
         spread: The standard deviation of the amounts' logarithm, 0 or more. At 1, the
             client at the 95th percentile has 5 times as many as the median one.
-        seed: Of the amounts and the shuffle.
+        seed: The seed of the amounts and the shuffle.
 
     Raises:
         ValueError: If there are fewer examples than clients, or the spread is negative.

@@ -1,4 +1,4 @@
-"""Who has what: a split as a table and as a picture. Pure."""
+"""Who has what: a split as a table and as a picture."""
 
 import io
 import os

@@ -79,7 +79,7 @@ def serve_until_done(
 
 
 def report_done(server: tf.distribute.Server, timeout: float = REPORT_SECONDS) -> None:
-    """Tells every ps that this task no longer needs it.
+    """Reports to every ps that this task no longer needs it.
 
     Call it after the training session is closed, and not after a failure: the ps must
     still be there when the task is restarted.
@@ -111,14 +111,8 @@ def wait_for_all(
 ) -> list[str]:
     """Waits for each name once, but at most `patience` seconds after the first one.
 
-    Args:
-        names: The names to wait for, the chief's first.
-        next_name: Returns the next name that arrives, or None after the given number of
-            seconds.
-        patience: How long to wait after the chief's name arrived, in seconds.
-
-    Returns:
-        The names that did not arrive.
+    `next_name` returns the next name that arrives, or None after so many seconds. Returns
+    the names that did not arrive.
     """
     chief, missing = names[0], list(names)
     deadline: float | None = None

@@ -1,4 +1,4 @@
-"""The replicas whose gradients make a step, by the policy of rounds. Pure."""
+"""The replicas whose gradients make a step, by the policy of rounds."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ class Round:
     """The replicas that have added a gradient in the current step and are waiting.
 
     `Synchronous` decides which gradients count, as it does for Keras's `fit`. A replica
-    waits from its arrival until it is released, so it adds at most one gradient per
-    step.
+    waits from its arrival until it is released, so it adds at most one gradient per step.
+    The policy is resolved for the number of replicas.
 
     >>> policy = Synchronous(backup_workers=1).for_workers(3)
     >>> current = Round(step=7, policy=policy)
@@ -23,10 +23,6 @@ class Round:
     ([], True)
     >>> current.advance(8)
     [0, 2]
-
-    Args:
-        step: The current step.
-        policy: The policy, resolved for the number of replicas.
     """
 
     def __init__(self, step: int, policy: Synchronous) -> None:
@@ -45,12 +41,7 @@ class Round:
         return len(self._state.aggregated) >= enough
 
     def arrive(self, replica: int, step: int) -> list[int]:
-        """Records a replica's gradient, and returns the replicas to release now.
-
-        Args:
-            replica: The index of the replica.
-            step: The step from whose variables the gradient was computed.
-        """
+        """Records a gradient of a step's variables; returns the replicas to release now."""
         gradient = Gradient(replica, round=step, staleness=0)
         if not self._policy.counts(gradient, self._state):
             return [replica]

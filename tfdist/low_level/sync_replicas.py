@@ -203,7 +203,7 @@ class _Aggregator:
         self._close = [queue.close() for queue in self._wake_ups]
 
     def wait(self, replica: int, step: tf.Tensor) -> tf.Tensor:
-        """Tells the chief that a gradient was added, and waits for the next step."""
+        """Notifies the chief that a gradient was added, and waits for the next step."""
         arrival = (tf.constant(replica), step)
         with tf.control_dependencies([self._arrivals.enqueue(arrival)]):
             woken = self._wake_ups[replica].dequeue()

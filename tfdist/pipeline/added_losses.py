@@ -14,14 +14,10 @@ from tfdist.pipeline.pipeline import Stage
 
 @contextlib.contextmanager
 def scaled_activities(operation: Any, share: float) -> Iterator[None]:
-    """Has activity regularizers add a mean over examples in this context.
+    """Weighs what activity regularizers add by a microbatch's share of a batch's rows.
 
-    Whatever layers add is weighed by the share of its microbatch, as such a mean must be.
-    Keras added sums over examples in older versions; they are divided by the share here.
-
-    Args:
-        operation: A layer, with the layers within it.
-        share: The microbatch's share of the rows of the batch.
+    Whatever layers add is weighed by that share, as a mean over examples must be. Keras
+    added sums over examples in older versions; they are divided by the share here.
     """
     given = []
     if share != 1 and isinstance(operation, keras.Layer) and _activities_are_sums():
@@ -59,9 +55,7 @@ class _Divided(keras.regularizers.Regularizer):
 def of_weights(stage: Stage, scale: Any) -> tuple[list[Any], list[Any]]:
     """Returns the losses of weight regularizers, and their gradients by the weights.
 
-    Args:
-        stage: The stage, on whose device both are computed.
-        scale: By what the gradients are multiplied.
+    Both are computed on the stage's device; the gradients are multiplied by the scale.
     """
     weights = stage.weights
     if not any(each.regularizer for each in weights):

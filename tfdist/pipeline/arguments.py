@@ -1,12 +1,11 @@
-"""The arguments of `PipelineStrategy`, checked."""
+"""The arguments of `PipelineStrategy`, checked, and the stages and devices that they say."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.model_parallel.schedule import SCHEDULES
 from tfdist.pipeline.errors import PipelineError
-from tfdist.pipeline.planned import stages_of
 
 AUTO = "auto"
 
@@ -15,11 +14,7 @@ Stages = int | str | list[list[str]] | LayerPlan
 
 
 def checked_stages(stages: Any) -> Stages:
-    """Returns "auto", a number, a list of lists of names, or a plan.
-
-    Raises:
-        PipelineError: If it is none of these.
-    """
+    """Returns "auto", a number, a list of lists of names, or a plan."""
     if stages == AUTO:
         return AUTO
     if isinstance(stages, int) and not isinstance(stages, bool) and stages >= 1:
@@ -54,11 +49,7 @@ def checked_stages(stages: Any) -> Stages:
 
 
 def checked_microbatches(microbatches: Any) -> int:
-    """Returns the number of microbatches.
-
-    Raises:
-        PipelineError: If it is no positive integer.
-    """
+    """Returns the number of microbatches."""
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         raise PipelineError(f"microbatches must be an int; received {microbatches!r}")
     if microbatches < 1:
@@ -70,22 +61,14 @@ def checked_microbatches(microbatches: Any) -> int:
 
 
 def checked_recompute(recompute: Any) -> bool:
-    """Returns whether activations are computed again.
-
-    Raises:
-        PipelineError: If it is no bool.
-    """
+    """Returns whether activations are computed again."""
     if not isinstance(recompute, bool):
         raise PipelineError(f"recompute must be True or False; received {recompute!r}")
     return recompute
 
 
 def checked_replicas(replicas: Any, max_staleness: int) -> int:
-    """Returns the number of replicas.
-
-    Raises:
-        PipelineError: If it is no positive integer, or stages do not wait.
-    """
+    """Returns the number of replicas; several need stages that wait."""
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise PipelineError(
             f"replicas must be an int of at least 1, how many pipelines share each batch; "
@@ -101,11 +84,7 @@ def checked_replicas(replicas: Any, max_staleness: int) -> int:
 
 
 def checked_staleness(max_staleness: Any) -> int:
-    """Returns how many steps old a result of another stage may be.
-
-    Raises:
-        PipelineError: If it is no integer of at least 0.
-    """
+    """Returns how many steps old a result of another stage may be."""
     is_int = isinstance(max_staleness, int) and not isinstance(max_staleness, bool)
     if not is_int or max_staleness < 0:
         raise PipelineError(
@@ -117,11 +96,7 @@ def checked_staleness(max_staleness: Any) -> int:
 
 
 def checked_schedule(schedule: Any) -> str:
-    """Returns the name of a schedule.
-
-    Raises:
-        PipelineError: If there is none of this name.
-    """
+    """Returns the name of a schedule."""
     if schedule not in SCHEDULES:
         raise PipelineError(
             f"schedule must be one of {', '.join(map(repr, SCHEDULES))}; received "
@@ -135,9 +110,6 @@ def replicas_of(available: Sequence[str], replicas: int) -> list[tuple[str, ...]
 
     >>> replicas_of(["a", "b", "c", "d", "e"], 2)
     [('a', 'b'), ('c', 'd')]
-
-    Raises:
-        PipelineError: If there are fewer devices than replicas.
     """
     size = len(available) // replicas
     if not size:
@@ -156,13 +128,6 @@ def devices_of(
 
     >>> devices_of("auto", [("a", "b"), ("c", "d")])
     [('a', 'c'), ('b', 'd')]
-
-    Args:
-        stages: "auto", a number of stages, the layers of each, or a plan.
-        replicas: The devices of each replica.
-
-    Raises:
-        PipelineError: If a replica has too few.
     """
     available, count = replicas[0], len(replicas)
     if isinstance(stages, str):
@@ -180,3 +145,62 @@ def devices_of(
             "pass more devices, or ask for fewer stages or replicas"
         )
     return [tuple(each[at] for each in replicas) for at in numbers]
+
+
+class PlannedStage(NamedTuple):
+    """A stage: the number of its device in the plan, and the names of its layers."""
+
+    device: int
+    layers: tuple[str, ...]
+
+
+def stages_of(plan: LayerPlan) -> list[PlannedStage]:
+    """Returns the stages of a plan: data goes from each to later ones only.
+
+    Where a plan goes back to a device, that has several stages.
+
+    Raises:
+        PipelineError: If calls of one layer, or parts of a model within the model, would be
+            in several stages.
+    """
+    numbers = {device.name: at for at, device in enumerate(plan.devices)}
+    sources: dict[str, list[str]] = {node: [] for node in plan.graph.order}
+    for edge in plan.graph.edges:
+        sources[edge.target].append(edge.source)
+    devices: list[int] = []
+    stage_of: dict[str, int] = {}
+    for node in plan.graph.order:
+        # Inputs are nowhere: whoever needs one has it.
+        taken = [_layer_of(each) for each in sources[node]]
+        if not taken:
+            continue
+        earliest = max((stage_of.get(each, 0) for each in taken), default=0)
+        layer, device = _layer_of(node), numbers[plan.placed[node]]
+        fitting = (at for at in range(earliest, len(devices)) if devices[at] == device)
+        stage = next(fitting, len(devices))
+        if stage_of.setdefault(layer, stage) != stage:
+            _check_again(layer, stage_of[layer], earliest, devices, device)
+            continue
+        if stage == len(devices):
+            devices.append(device)
+    return [
+        PlannedStage(device, tuple(e for e, at in stage_of.items() if at == stage))
+        for stage, device in enumerate(devices)
+    ]
+
+
+def _layer_of(node: str) -> str:
+    # "block/dense#2" is the second call of a layer of the model `block`.
+    return node.partition("/")[0].partition("#")[0]
+
+
+def _check_again(
+    layer: str, stage: int, earliest: int, devices: list[int], device: int
+) -> None:
+    """Checks that a layer can be called again in its stage."""
+    if devices[stage] != device or stage < earliest:
+        raise PipelineError(
+            f"the plan has {layer!r} in several stages, but calls of one layer, or the "
+            "layers of a model within the model, are in one. Place them and what is "
+            "between them on one device (by_hand), or give stages as lists of names"
+        )

@@ -7,11 +7,10 @@ import keras
 
 from tfdist.model_parallel.devices import Device
 from tfdist.model_parallel.plan import LayerPlan
-from tfdist.pipeline.arguments import Stages
+from tfdist.pipeline.arguments import Stages, stages_of
 from tfdist.pipeline.cut import choose_cut
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.nominal import graph_of_calls, links_of, speed_of
-from tfdist.pipeline.planned import stages_of
 from tfdist.pipeline.step_time import Execution
 
 
@@ -22,18 +21,7 @@ def assign(
     devices: Sequence[str],
     execution: Execution,
 ) -> list[int]:
-    """Returns the stage of each call of a layer.
-
-    Args:
-        functional: The functional model.
-        nodes: The calls, each after those whose results it takes.
-        stages: "auto", a number of stages, the layers of each, or a plan.
-        devices: The device of each stage.
-        execution: How a step is computed.
-
-    Raises:
-        PipelineError: If the stages are none of this model.
-    """
+    """Returns the stage of each call; calls come after those whose results they take."""
     if isinstance(stages, str | int):
         return _cut(functional, nodes, devices, execution)
     if isinstance(stages, LayerPlan):
@@ -61,6 +49,7 @@ def _cut(
     """Returns consecutive stages, by a simulation of estimated costs."""
     uses: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
+        # Calls of a layer, and layers that share a variable, are in one stage.
         for each in (node.operation, *getattr(node.operation, "variables", ())):
             uses.setdefault(id(each), []).append(at)
     stages = choose_cut(
@@ -70,6 +59,7 @@ def _cut(
         execution,
         uses.values(),
     )
+    # Without the node that takes the outputs, which is no call.
     return stages[: len(nodes)]
 
 

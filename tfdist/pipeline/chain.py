@@ -1,4 +1,4 @@
-"""A model in one order of its layers, and what stages of it cost. Pure."""
+"""A model in one order of its layers, and what stages of it cost."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -27,15 +27,8 @@ class _Tensor(NamedTuple):
 class Chain:
     """The nodes of a graph in an order, as pieces that no cut divides.
 
-    Args:
-        graph: The layers, and what they cost and send for one microbatch.
-        order: The numbers of the nodes, each after those that it needs.
-        together: Groups of nodes that are in one piece, with all between them.
-        devices: The device of each stage.
-        links: The links between them.
-
-    Attributes:
-        seconds: Those of each piece, on a device of speed 1.
+    Costs are those of one microbatch. The order has each node after those that it needs.
+    Nodes that are together are in one piece, with all between them.
     """
 
     def __init__(
@@ -51,6 +44,7 @@ class Chain:
         for group in together:
             at = [place[node] for node in group]
             closed.update(range(min(at) + 1, max(at) + 1))
+        # A piece begins wherever no group is open; cuts are there only.
         numbers = list(accumulate(int(at not in closed) for at in range(len(order))))
         self._piece_of = [numbers[place[node]] - 1 for node in range(len(order))]
         of_pieces = [[0.0] * numbers[-1] for _ in range(4)]
@@ -81,6 +75,7 @@ class Chain:
             tensor.targets.append(pieces[edge.target])
         for each in tensors.values():
             each.targets.sort()
+            # What stays in its piece crosses no cut.
             if each.targets[-1] > each.source:
                 yield each
 

@@ -20,12 +20,7 @@ LossesOf = Callable[[Any], list[Any]]
 class Originals:
     """The variables of a stage that has one replica.
 
-    Args:
-        stage: The stage.
-
-    Attributes:
-        weights: What gradients are taken by.
-        copies: Those of them that a tape does not watch by itself.
+    `copies` are those of the `weights` that a tape does not watch by itself: none here.
     """
 
     copies = ()
@@ -35,12 +30,7 @@ class Originals:
 
     @contextlib.contextmanager
     def in_use(self, found: Found, is_again: bool) -> Iterator[LossesOf]:
-        """Has layers compute with these variables in this context.
-
-        Args:
-            found: What variables had before this microbatch, if layers assign them.
-            is_again: Whether this was computed before, and then assigns nothing.
-        """
+        """Computes layers with these variables; a second time, they assign nothing."""
         if not is_again:
             yield _tf.losses_of_call
         else:
@@ -51,18 +41,10 @@ class Originals:
 class Copies:
     """Copies of the variables of a stage on the device of one of its replicas.
 
-    They are made once a step. What layers assign, as the averages of
-    BatchNormalization, is seen by the microbatches of the same replica only.
+    They are made once a step. What layers assign, as the averages of BatchNormalization, is
+    seen by the microbatches of the same replica only.
 
     Cost: the bytes of the variables that live on another device.
-
-    Args:
-        stage: The stage.
-        device: The device of the replica.
-
-    Attributes:
-        weights: What gradients are taken by.
-        copies: Those of them that a tape does not watch by itself.
     """
 
     def __init__(self, stage: Stage, device: str) -> None:
@@ -75,13 +57,13 @@ class Copies:
 
     @contextlib.contextmanager
     def in_use(self, found: Found, is_again: bool) -> Iterator[LossesOf]:
-        """Has layers compute with these copies in this context.
+        """Computes layers with these copies; a second time, they assign nothing.
 
-        Args:
-            found: What variables have before this microbatch; filled the first time.
-            is_again: Whether this was computed before, and then assigns nothing.
+        The first time, `found` is filled with what the variables have before the
+        microbatch.
         """
         if not is_again:
+            # A microbatch begins with what the one before it has assigned.
             pairs = zip(self._variables, self._values, strict=True)
             found.update((id(each), (each, value)) for each, value in pairs)
         mapping = [
@@ -108,6 +90,7 @@ def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
     with keras.StatelessScope(mapping, collect_losses=True) as scope:
 
         def losses_of(operation: Any) -> list[Any]:
+            # Taken call by call, so that each loss counts once.
             found, scope.losses = scope.losses, []
             return found
 
@@ -115,10 +98,9 @@ def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
 
 
 def assign_changes(replicas: list[Copies]) -> None:
-    """Assigns what the layers of a stage have changed in its replicas.
+    """Assigns what the layers of a stage have changed: the mean over its replicas.
 
-    That is the mean over replicas; of integers, as the states of random generators, what
-    the first replica has.
+    Of integers, as the states of random generators, what the first replica has.
     """
     found: dict[int, tuple[keras.Variable, list[Any]]] = {}
     for copies in replicas:
@@ -132,17 +114,13 @@ def assign_changes(replicas: list[Copies]) -> None:
 
 
 def total_of(sums: list[list[Any]], weights: list[keras.Variable]) -> list[Any]:
-    """Returns the sums of the gradients of all replicas, each beside its weight.
-
-    Args:
-        sums: Of each replica, the gradients of the weights, or None.
-        weights: The weights.
-    """
+    """Returns the sums of the gradients of all replicas, each beside its weight."""
     if len(sums) == 1:
         return sums[0]
     totals = []
     for weight, parts in zip(weights, zip(*sums, strict=True), strict=True):
         with on(_tf.value_of(weight).device):
+            # On the weight's own device: each gradient travels there once.
             total = None
             for each in parts:
                 total = add_up(total, _carried(each))
@@ -160,8 +138,8 @@ def _carried(gradient: Any) -> Any:
 def add_up(total: Any, gradient: Any) -> Any:
     """Returns the sum of two gradients, either of which may be None.
 
-    Rows of an embedding stay rows: they are put one after the other, as in the gradient
-    of a whole batch, and the optimizer adds up those of the same number.
+    Rows of an embedding stay rows, one after the other: the optimizer adds up those of the
+    same number, as in the gradient of a whole batch.
     """
     if total is None or gradient is None:
         return gradient if total is None else total

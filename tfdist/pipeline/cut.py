@@ -1,4 +1,4 @@
-"""Where a model is cut into consecutive stages, so that a step takes least time. Pure."""
+"""Where a model is cut into consecutive stages, so that a step takes least time."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,13 +31,14 @@ def choose_cut(
     execution: Execution,
     together: Iterable[Collection[int]] = (),
 ) -> list[int]:
-    """Cuts a model into consecutive stages, one for each device, by simulated steps.
+    """Returns the stage of each node: consecutive ones, the fastest of simulated steps.
 
     Layers are taken in the order in which they are given, and in that of
     `LayerGraph.order`, which follows a branch to its end. Of each order all cuts are
     simulated; or if these are many, those that a search comes to from stages of equal
     seconds. So no such stages are faster. No stage has more than 1.25 times the bytes of
-    weights, or of activations, that the largest of these has.
+    weights, or of activations, that the largest of these has; the memory of devices does
+    not count. Nodes that are together, by number, are in one stage.
 
     Cost: at most 1,500 simulated steps for each order, of `step_seconds`.
 
@@ -52,27 +53,11 @@ def choose_cut(
     [0, 0, 1, 1]
     >>> choose_cut(graph, devices, Links(bandwidth=1.0), execution)
     [0, 1, 1, 1]
-
-    Args:
-        graph: The layers, each after those that it needs, with what they cost and send
-            for one microbatch.
-        devices: The device of each stage. Their memory does not count.
-        links: The links between the devices.
-        execution: How a step is computed.
-        together: Groups of nodes, by number, that are in one stage.
-
-    Returns:
-        The stage of each node.
-
-    Raises:
-        PipelineError: If there are fewer pieces than stages.
     """
     numbers = {node.name: at for at, node in enumerate(graph.nodes)}
     orders = tuple(numbers.values()), tuple(numbers[name] for name in graph.order)
     groups = list(together)
-    chains = [
-        Chain(graph, order, groups, devices, links) for order in dict.fromkeys(orders)
-    ]
+    chains = [Chain(graph, e, groups, devices, links) for e in dict.fromkeys(orders)]
     most = max(len(chain.seconds) for chain in chains)
     if not 1 <= len(devices) <= most:
         raise PipelineError(
@@ -80,16 +65,18 @@ def choose_cut(
             f"{most} layers that can be apart (calls of one layer, and what is between "
             f"them, cannot). Choose between 1 and {most} stages"
         )
-    found = [
-        (_Search(chain, execution).best(), chain)
-        for chain in chains
-        if len(chain.seconds) >= len(devices)
-    ]
-    best, chain = found[0]
-    for other, by_branch in found[1:]:
-        if _faster(best, other) is other:
-            best, chain = other, by_branch
-    return chain.stages(best[1])
+    chains = [chain for chain in chains if len(chain.seconds) >= len(devices)]
+    return _fastest(chains, execution)
+
+
+def _fastest(chains: Sequence[Chain], execution: Execution) -> list[int]:
+    best: Found = math.inf, ()
+    stages: list[int] = []
+    for chain in chains:
+        found = _Search(chain, execution).best()
+        if not stages or _faster(best, found) is found:
+            best, stages = found, chain.stages(found[1])
+    return stages
 
 
 def equal_ends(seconds: Sequence[float], count: int) -> Ends:
@@ -97,10 +84,6 @@ def equal_ends(seconds: Sequence[float], count: int) -> Ends:
 
     >>> equal_ends([1, 1, 1, 3], 2)
     (3,)
-
-    Args:
-        seconds: Those of each item, at least as many as parts.
-        count: The number of parts.
     """
     ends = shortest(lambda most: _filled(seconds, count, most), float(sum(seconds)))
     assert ends is not None
@@ -159,6 +142,7 @@ class _Search:
         sizes = sorted(crossing, reverse=True)
         spare = len(sizes) - (self._count - 1)
         starts = {self._equal}
+        # Limits on what may cross: from any place down to the few where least does.
         for limit in {sizes[spare * step // _LIMITS] for step in range(_LIMITS + 1)}:
             bounds = [0, *(at for at, size in enumerate(crossing, 1) if size <= limit)]
             parts = [

@@ -23,14 +23,7 @@ def full_name(device: str) -> str:
 
 
 def devices_here(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the logical devices of this process, or those that were given.
-
-    Args:
-        given: Names such as "/cpu:1"; None for all GPUs, or all CPUs without any GPU.
-
-    Raises:
-        PipelineError: If one does not exist.
-    """
+    """Returns the devices given, or this process's GPUs, or without any its CPUs."""
     existing = [full_name(each.name) for each in tf.config.list_logical_devices()]
     if given is None:
         gpus = [name for name in existing if "GPU" in name]
@@ -71,8 +64,8 @@ def cpu_beside(device: str) -> str:
 def on(device: str) -> contextlib.AbstractContextManager[Any]:
     """Places operations on a device, except for those that use a variable.
 
-    These are where the variable is: TensorFlow would refuse to have a step that is
-    counted on the chief read on a worker.
+    These are where the variable is: TensorFlow would refuse to have a step that is counted
+    on the chief read on a worker.
     """
     if tf.executing_eagerly():
         return tf.device(device)

@@ -18,10 +18,9 @@ from tfdist.keras.strides import telling_the_ends
 from tfdist.model_parallel.schedule import make_schedule
 from tfdist.pipeline import refusals
 from tfdist.pipeline.extended import move
-from tfdist.pipeline.flow import Flow
-from tfdist.pipeline.form import Form, tensors_of
+from tfdist.pipeline.microbatches import Form, tensors_of
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.stale_steps import StaleSteps
+from tfdist.pipeline.stale_steps import Flow
 from tfdist.pipeline.step_time import Execution
 from tfdist.pipeline.steps import Steps
 
@@ -29,11 +28,7 @@ _as_written = tf.autograph.experimental.do_not_convert
 
 
 class PipelineDriver(DefaultDriver):
-    """Traces each step of a model as one graph over the devices of its stages.
-
-    Args:
-        strategy: The `PipelineStrategy`.
-    """
+    """Traces each step of a model as one graph over the devices of its stages."""
 
     def __init__(self, strategy: Any) -> None:
         super().__init__(strategy)
@@ -49,6 +44,7 @@ class PipelineDriver(DefaultDriver):
         run = super().train_function(model)
 
         def to_the_end(batches: Any) -> Any:
+            # Otherwise callbacks would see the last logs of the epoch before.
             if getattr(batches, "is_first", False):
                 for flow in self._flows:
                     flow.begin_epoch()
@@ -131,6 +127,7 @@ class PipelineDriver(DefaultDriver):
         optimizer = getattr(model, "optimizer", None)
         variables = getattr(optimizer, "variables", ())
         if move(self.strategy.extended, found.placed, variables) and optimizer:
+            # An optimizer finds weights by their identity, and these are new.
             for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
                 if each is not None and each.built:
                     _tf.renew_index(each)
@@ -182,7 +179,7 @@ class PipelineDriver(DefaultDriver):
         return telling_the_ends(epoch_iterator, steps)
 
     def join(self) -> None:
-        """Has all batches that are under way pass through all stages."""
+        """Passes all batches that are under way through all stages."""
         for flow in self._flows:
             flow.drain()
 
@@ -196,32 +193,11 @@ class PipelineDriver(DefaultDriver):
         )
 
     def _steps(self, model: Any) -> Steps:
-        strategy = self.strategy
-        return Steps(
-            model,
-            self.pipeline(model),
-            strategy.microbatches,
-            strategy.schedule,
-            strategy.recompute,
-        )
+        return Steps(model, self.pipeline(model), self.strategy)
 
     def _new_flow(self, model: Any) -> Flow:
-        strategy, pipeline = self.strategy, self.pipeline(model)
-        # With 2 a result has a whole step to travel already; more would only be older.
-        lag = min(strategy.max_staleness, 2)
-
-        def new_steps(rows: int) -> StaleSteps:
-            count, schedule = strategy.microbatches, strategy.schedule
-            return StaleSteps(model, pipeline, count, schedule, lag, rows)
-
-        return Flow(
-            new_steps,
-            len(pipeline.stages),
-            lag,
-            self._function,
-            self._run,
-            lambda steps: model.optimizer.iterations.assign_sub(steps),
-        )
+        pipeline = self.pipeline(model)
+        return Flow(model, pipeline, self.strategy, self._function, self._run)
 
     def _build_to_predict(self, model: Any, batch: Any) -> None:
         if isinstance(model, keras.Sequential) and not model.built:

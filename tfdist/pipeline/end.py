@@ -1,9 +1,14 @@
-"""The end of a pipeline: the loss of the model's outputs, and its gradients by them."""
+"""The end of a step: the loss and its gradients, the update, the metrics and the logs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdist.pipeline.devices import on
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.computation import Computation, computing
+from tfdist.pipeline.devices import beside_inputs, on
 from tfdist.pipeline.microbatches import carried
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.pipeline import Pipeline
@@ -13,14 +18,8 @@ from tfdist.pipeline.tasks import Tasks
 class End:
     """What the last stage of a step computes beside its tasks.
 
-    Args:
-        pipeline: The model in stages.
-        tasks: The tasks of the step.
-        objective: The loss.
-        count: The number of microbatches.
-        by_part: Whether the loss of a microbatch is computed before its backward task,
-            and not that of all of them together.
-        scale: By what the loss is multiplied against underflow.
+    With `by_part` each microbatch goes backward from its own loss, before that of the whole
+    batch is known. The loss is multiplied by the scale against underflow.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class End:
         )
 
     def before_backward(self, microbatch: int) -> None:
-        """Gives the tasks the gradients of a microbatch's outputs."""
+        """Adds the gradients of a microbatch's outputs to those of the tasks."""
         with on(self._devices[microbatch]):
             if self._by_part:
                 found = self._objective.gradients_of_part(
@@ -70,6 +69,7 @@ class End:
         if self._whole is None:
             with on(self._device):
                 predictions = self._objective.predictions(self._outputs)
+                # Also where microbatches had losses of their own: metrics count this one.
                 self._whole = self._objective.whole(predictions), predictions
         loss, predictions = self._whole
         return loss, predictions
@@ -81,3 +81,41 @@ def at_the_end(
     """Returns the outputs of a microbatch on the device of the last stage."""
     with on(device):
         return [carried(each) for each in tasks.values(microbatch, ids)]
+
+
+def total(losses: Sequence[Any]) -> Any:
+    """Returns the sum of losses, in the dtype of the first."""
+    return sum(tf.cast(each, losses[0].dtype) for each in losses)
+
+
+def update(
+    model: Any, pipeline: Pipeline, gradients: Mapping[int, Sequence[Any]]
+) -> bool:
+    """Runs the optimizer once. Returns whether there was any weight to update.
+
+    The gradients are, of some stages, those of their weights.
+    """
+    found = {
+        id(weight): gradient
+        for stage, of_stage in gradients.items()
+        for weight, gradient in zip(
+            pipeline.stages[stage].weights, of_stage, strict=True
+        )
+    }
+    is_whole = len(gradients) == len(pipeline.stages)
+    weights = [e for e in model.trainable_variables if is_whole or id(e) in found]
+    if weights:
+        # There is one replica: TensorFlow's sum over replicas would gather all gradients.
+        with beside_inputs(), computing(Computation()):
+            model.optimizer.apply([found.get(id(each)) for each in weights], weights)
+    return bool(weights)
+
+
+def counted(
+    model: Any, pipeline: Pipeline, loss: Any, rows: int, batch: Any, predictions: Any
+) -> Any:
+    """Counts a batch in the model's metrics, and returns the logs."""
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    with on(pipeline.stages[-1].device):
+        _tf.count_loss(model, loss, rows)
+        return model.compute_metrics(x, y, predictions, sample_weight=weight)

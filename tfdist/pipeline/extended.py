@@ -18,10 +18,6 @@ class PipelineExtended(_tf.OneDeviceExtended):
     A variable is created on the device that has the fewest bytes; what is beside another
     one, such as an optimizer's slot, on the device of that. Scalars, such as the count of
     steps, stay in this process, where callbacks read them.
-
-    Args:
-        strategy: The strategy.
-        devices: The devices of the stages, in their order.
     """
 
     def __init__(
@@ -80,6 +76,7 @@ class PipelineExtended(_tf.OneDeviceExtended):
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
+        # Keras passes its own variables, TensorFlow those within.
         device = _tf.value_of(var).device if hasattr(var, "path") else var.device
 
         def beside(*args: Any, **kwargs: Any) -> Any:
@@ -119,34 +116,25 @@ def move(
     extended: PipelineExtended,
     placed: Iterable[tuple[keras.Variable, str]],
     others: Iterable[Any],
-) -> int:
+) -> bool:
     """Moves Keras variables to their devices, and whatever was created beside them.
 
-    Values go from device to device. A variable that is in place is not touched.
-
-    Args:
-        extended: Creates variables.
-        placed: Variables and their devices.
-        others: The variables that may be beside them: an optimizer's.
-
-    Returns:
-        The number of bytes that were moved.
+    Values go from device to device; a variable that is in place is not touched. The others,
+    an optimizer's, move if they are beside one that does. Returns whether any moved.
     """
     moved: dict[int, tf.Variable] = {}
-    total = 0
+    # Alive while others are looked for, or their identities would be given to new ones.
     kept = []
     for variable, device in placed:
         old = _tf.value_of(variable)
         if old.device != device:
             moved[id(old)] = _move_one(extended, variable, device)
             kept.append(old)
-            total += _bytes(old)
     for variable in others:
         old = _tf.value_of(variable)
         if (weight := moved.get(id(_noted_beside(old)))) is not None:
             _note_beside(_move_one(extended, variable, weight.device), weight)
-            total += _bytes(old)
-    return total
+    return bool(moved)
 
 
 def _move_one(
@@ -164,7 +152,3 @@ def _move_one(
         )
     _tf.set_value(variable, new)
     return new
-
-
-def _bytes(variable: tf.Variable) -> int:
-    return int(variable.shape.num_elements() * variable.dtype.size)

@@ -24,12 +24,7 @@ NETWORK = Link(1.25e9, 50e-6)
 
 
 class Speed(NamedTuple):
-    """How fast a device computes, and reaches its memory.
-
-    Attributes:
-        flops: Floating point operations per second.
-        bandwidth: Bytes per second of its memory.
-    """
+    """What a device computes per second, and the bytes of memory that it reaches."""
 
     flops: float
     bandwidth: float
@@ -50,15 +45,12 @@ def speed_of(devices: Sequence[str]) -> Speed:
 
 
 def links_of(devices: Sequence[str]) -> Links:
-    """Returns the links between devices.
+    """Returns the links between devices, given by their full names.
 
     >>> a, b, c = [f"/task:{i}/device:CPU:{j}" for i, j in ((0, 0), (0, 1), (1, 0))]
     >>> links = links_of([a, b, c])
     >>> links.of(a, b) == WITHIN_CPU, links.of(b, c) == NETWORK
     (True, True)
-
-    Args:
-        devices: Their full names.
     """
     within = WITHIN_GPUS if speed_of(devices) == GPU else WITHIN_CPU
     between = {
@@ -75,11 +67,6 @@ def graph_of_calls(functional: Any, nodes: Sequence[Any], speed: Speed) -> Layer
 
     Costs follow from shapes, for microbatches of 32 rows. A model within the model counts
     as one; a length that is not known, as 1.
-
-    Args:
-        functional: The functional model.
-        nodes: The calls, each after those whose results it takes.
-        speed: That of a device.
     """
     calls = CallGraph(rows=ROWS)
     for at, node in enumerate(nodes):

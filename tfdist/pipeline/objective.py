@@ -10,6 +10,7 @@ from tfdist import _tf
 from tfdist.keras.computation import Computation, computing
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.microbatches import joined, part_of
+from tfdist.pipeline.pipeline import Pipeline
 from tfdist.synchronous.fit.separable import is_separable
 
 _WAY_OUT = 'Use schedule="gpipe", which computes the loss of the whole batch'
@@ -17,31 +18,23 @@ _MEANS = ("sum_over_batch_size", "mean")
 
 
 class Objective:
-    """The compiled loss of a model on one batch.
-
-    Args:
-        model: The Keras model.
-        pack: Makes the model's output of a flat list.
-        y: The targets.
-        sample_weight: The weights of examples, or None.
-        bounds: The rows of each microbatch.
-    """
+    """The compiled loss of a model on one batch, in microbatches of these rows."""
 
     def __init__(
         self,
         model: Any,
-        pack: Any,
-        y: Any,
-        sample_weight: Any,
+        pipeline: Pipeline,
+        batch: Any,
         bounds: Sequence[tuple[int, int]],
     ) -> None:
-        self._loss, self._pack = _tf.compiled_loss(model), pack
-        self._y, self._weight = y, sample_weight
+        self._loss, self._pipeline = _tf.compiled_loss(model), pipeline
+        _, self._y, self._weight = keras.utils.unpack_x_y_sample_weight(batch)
         self._bounds = bounds
 
     def predictions(self, outputs: Sequence[Sequence[Any]]) -> Any:
         """Returns the model's output for the batch, from those of each microbatch."""
-        return self._pack([joined(parts) for parts in zip(*outputs, strict=True)])
+        whole = [joined(parts) for parts in zip(*outputs, strict=True)]
+        return self._pipeline.in_structure(whole)
 
     def whole(self, predictions: Any) -> Any:
         """Returns the loss of the batch, and counts it in the model's loss metrics."""
@@ -80,7 +73,8 @@ class Objective:
         with tf.GradientTape() as tape:
             _watch(tape, outputs)
             with keras.StatelessScope(), computing(_PartOfBatch(share)):
-                loss = self._loss(y, self._pack(list(outputs)), weight)
+                predictions = self._pipeline.in_structure(list(outputs))
+                loss = self._loss(y, predictions, weight)
         scale = tf.cast(scale, loss.dtype)
         return list(tape.gradient(loss, list(outputs), output_gradients=scale))
 

@@ -62,16 +62,8 @@ class Stage:
 class Pipeline:
     """A functional model in stages.
 
-    Args:
-        functional: The functional model.
-        stages: "auto", a number of stages, the layers of each, or a plan.
-        devices: The device of each stage, in the first replica.
-        replicas: Of each replica all devices, on some of which are its stages and the
-            parts of split layers.
-        execution: How a step is computed.
-
-    Raises:
-        PipelineError: If the model cannot be cut so.
+    `devices` are those of the stages in the first replica; `replicas` has all devices of
+    each: its stages are on some of them, and so are the parts of split layers.
     """
 
     def __init__(
@@ -118,6 +110,7 @@ class Pipeline:
         made = {id(each): None for node in here for each in node.outputs}
         used = {id(each): None for node in here for each in node.input_tensors}
         wanted = {id(each) for node in elsewhere for each in node.input_tensors}
+        # The loss takes the model's outputs, whichever stage computes them.
         wanted.update(self.outputs)
         return Stage(
             devices,
@@ -125,6 +118,12 @@ class Pipeline:
             tuple(each for each in used if each not in made),
             tuple(each for each in made if each in wanted),
         )
+
+    def in_structure(self, outputs: list[Any]) -> Any:
+        """Returns the model's output, from the tensors of its graph."""
+        packed = keras.tree.pack_sequence_as(self.functional.output, outputs)
+        is_single = isinstance(packed, list | tuple) and len(packed) == 1
+        return packed[0] if is_single else packed
 
     @property
     def parts(self) -> dict[str, list[str]]:
@@ -156,16 +155,7 @@ def _with_parts(
     A stage with a split layer becomes several: what comes before the layer, the parts on
     each device, and what comes after. Part 0 is on the device of the stage, the others on
     those that follow, in turn. Parts wait for each other nowhere, so that they compute at
-    the same time.
-
-    Args:
-        nodes: The calls, those of split layers as those of their pieces.
-        numbers: The stage of each layer or operation, by identity.
-        devices: The device of each of these stages.
-        available: All devices.
-
-    Raises:
-        PipelineError: If a layer would be in several stages.
+    the same time. `numbers` has the stage of each layer or operation, by identity.
     """
     # What sorts as data flows: a stage, how many changes between parts and the rest came
     # before in it, and a device.

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.keras.computation import Computation, computing
+from tfdist.keras.computation import Computation
 from tfdist.pipeline.errors import PipelineError
 
 Draws = list[Any]
@@ -20,7 +20,9 @@ Found = dict[int, tuple[Any, Any]]
 _BETWEEN_REPLICAS = 0x9E3779B1
 
 
-class _Drawing(Computation):
+class Drawing(Computation):
+    """Keeps seeds and variables as it finds them; each replica has its own seeds."""
+
     def __init__(self, draws: Draws, replica: int, found: Found) -> None:
         self._draws, self._replica, self._found = draws, replica, found
 
@@ -41,6 +43,7 @@ class _Drawing(Computation):
     def next_seed(self, keras_next: Callable[[], Any]) -> Any:
         """Returns the next seed of a replica, and keeps it."""
         seed = tf.convert_to_tensor(keras_next())
+        # The first replica draws as a model without replicas does.
         if self._replica:
             other = [self._replica * _BETWEEN_REPLICAS % 2**31, 0]
             seed += tf.constant(other, seed.dtype)
@@ -48,7 +51,9 @@ class _Drawing(Computation):
         return seed
 
 
-class _DrawingAgain(Computation):
+class DrawingAgain(Computation):
+    """Draws the seeds that were kept."""
+
     def __init__(self, draws: Draws) -> None:
         self._draws = iter(draws)
 
@@ -58,11 +63,7 @@ class _DrawingAgain(Computation):
 
 
 def refuse_weight(variable: Any) -> None:
-    """Refuses a weight that a layer assigns, if its gradient would be by another value.
-
-    Raises:
-        PipelineError: If it is trainable.
-    """
+    """Refuses a trainable weight that a layer assigns while it computes."""
     if variable.trainable:
         raise PipelineError(
             f"a layer assigns its trainable weight {variable.path} while it computes, "
@@ -71,26 +72,11 @@ def refuse_weight(variable: Any) -> None:
         )
 
 
-def drawing(
-    draws: Draws, replica: int, found: Found
-) -> contextlib.AbstractContextManager[None]:
-    """Keeps seeds and variables as this context finds them; each replica has its own seeds."""
-    return computing(_Drawing(draws, replica, found))
-
-
-def drawing_again(draws: Draws) -> contextlib.AbstractContextManager[None]:
-    """Draws seeds that were kept."""
-    return computing(_DrawingAgain(draws))
-
-
 @contextlib.contextmanager
 def refusing_unrepeatable() -> Iterator[None]:
     """Refuses operations that computing again would not repeat, or would do twice.
 
     What layers draw or assign through Keras adds none of them here.
-
-    Raises:
-        PipelineError: If a layer draws by `tf.random`, or assigns a `tf.Variable`.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())

@@ -18,15 +18,9 @@ _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
 def check(model: Any, *needed: str) -> None:
-    """Checks a model before it is trained, evaluated or predicts.
+    """Refuses a model of which a pipeline would compute something else.
 
-    Args:
-        model: The Keras model.
-        needed: The methods of the model that would be replaced by steps in stages; all of
-            them by default.
-
-    Raises:
-        PipelineError: If a pipeline would compute something else than the model.
+    `needed` are the methods that steps in stages would replace; all of them by default.
     """
     if _tf.functional_of(model) is None and not isinstance(model, keras.Sequential):
         raise unknown_graph(model)
@@ -55,11 +49,7 @@ def check(model: Any, *needed: str) -> None:
 
 
 def check_stale(model: Any) -> None:
-    """Checks a model before it is trained with results of earlier steps.
-
-    Raises:
-        PipelineError: If its optimizer counts on gradients of one batch at a time.
-    """
+    """Refuses optimizers that count on the gradients of one batch at a time."""
     optimizer = model.optimizer
     what = None
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

@@ -1,9 +1,10 @@
-"""What happens in each step of a pipeline whose stages do not wait for each other. Pure.
+"""What happens in each step of a pipeline whose stages do not wait for each other.
 
-In a step no stage waits for another one, so there is no bubble: what crosses a cut in a step
-is used `lag` steps later. With a lag of 1 no stage waits for another's computation, with 2
-nor for a message. Batches flow through the stages as through a pipe: it fills, it is full,
-and it drains when no batch follows. While it fills and drains some stages have nothing to do.
+In a step no stage waits for another one, so there is no bubble: what crosses a cut in a
+step is used `lag` steps later. With a lag of 1 no stage waits for another's computation,
+with 2 nor for a message. Batches flow through the stages as through a pipe: it fills, it is
+full, and it drains when no batch follows. While it fills and drains some stages have
+nothing to do.
 """
 
 from dataclasses import dataclass
@@ -36,14 +37,9 @@ class Active:
 
 
 def active(num_stages: int, lag: int, step: int, batches: int) -> Active:
-    """Returns what the stages do in a step.
+    """Returns what the stages do in a step, counted from 0, with a lag of 1 or 2.
 
-    Args:
-        num_stages: The number of stages.
-        lag: How many steps later a result is used by another stage: 1 or 2.
-        step: The step, counted from 0.
-        batches: How many batches have come, one per step from step 0 on, this step's
-            among them.
+    One batch has come per step, this step's among them, until there were no more.
 
     >>> active(2, 1, 0, 1).forward, active(2, 1, 1, 2).forward
     ((0,), (0, 1))
@@ -66,21 +62,11 @@ def active(num_stages: int, lag: int, step: int, batches: int) -> Active:
 
 
 def batch_of(num_stages: int, lag: int, stage: int, kind: str, step: int) -> int:
-    """Returns which batch the tasks of a stage are about in a step.
+    """Returns which batch a stage computes in a step, forward or backward.
 
-    Stage k computes forward the batch that stage 0 had `lag * k` steps before, and the
+    Stage k of K computes forward the batch that stage 0 had `lag * k` steps before, and the
     gradient of a batch is back at stage k `lag * (K - 1 - k)` steps after the last stage
-    has computed it.
-
-    Args:
-        num_stages: The number of stages, K.
-        lag: How many steps later a result is used by another stage.
-        stage: The stage, k, counted from 0.
-        kind: `"forward"` or `"backward"`.
-        step: The step, counted from 0.
-
-    Returns:
-        The number of the batch, counted from 0; negative before the first one.
+    has computed it. All are counted from 0; batches before the first one are negative.
     """
     cuts = stage if kind == FORWARD else 2 * (num_stages - 1) - stage
     return step - lag * cuts

@@ -1,11 +1,11 @@
-"""Train steps in which no stage waits for another: what is traced into one graph.
+"""Train steps in which no stage waits for another, and the batches that flow through them.
 
 A stage computes forward what an earlier one has left for it some steps ago, and backward a
 batch whose gradient a later one has left for it. It computes that batch's activations
 again, with the weights that it has by now, so that a gradient is that of these weights.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,58 +15,44 @@ from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.end import End
-from tfdist.pipeline.links import ByMicrobatch, Links
-from tfdist.pipeline.microbatches import bounds, part_of
+from tfdist.pipeline.end import End, counted, total, update
+from tfdist.pipeline.links import ByMicrobatch, StageFunction, StageLinks
+from tfdist.pipeline.microbatches import Form, bounds, part_of, tensors_of
 from tfdist.pipeline.objective import Objective
-from tfdist.pipeline.parcel import StageFunction
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.results import counted, in_structure, total, update
-from tfdist.pipeline.stale_schedule import Active
+from tfdist.pipeline.stale_schedule import Active, active
 from tfdist.pipeline.tasks import Tasks
 
 
 class StaleSteps:
-    """Train steps on batches of one form.
+    """Train steps on batches of one number of rows.
 
-    Args:
-        model: The Keras model.
-        pipeline: The model in stages.
-        microbatches: The number of microbatches of a batch.
-        schedule: The name of the schedule.
-        lag: How many steps later a result is used by another stage: 1 or 2.
-        rows: The rows of a batch.
-
-    References:
-        Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS 2018,
-        algorithm 1, here with a queue of batches for each stage.
+    Source: Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS
+    2018, algorithm 1, here with a queue of batches for each stage.
     """
 
     def __init__(
         self,
         model: Any,
         pipeline: Pipeline,
-        microbatches: int,
-        schedule: str,
+        strategy: Any,
         lag: int,
         rows: int,
     ) -> None:
         self._model, self._pipeline = model, pipeline
-        self._lag, self._parts = lag, bounds(rows, microbatches)
+        self._lag, self._parts = lag, bounds(rows, strategy.microbatches)
         self._last = len(pipeline.stages) - 1
-        self._by_part = schedule == "1f1b"
-        self._tasks_of = make_schedule(
-            schedule, self._last + 1, len(self._parts)
-        ).stages
-        self._links = Links(pipeline, lag)
+        name, count = strategy.schedule, len(self._parts)
+        self._by_part = name == "1f1b"
+        self._tasks_of = make_schedule(name, self._last + 1, count).stages
+        self._links = StageLinks(pipeline, lag)
         self._functions: dict[Any, StageFunction] = {}
 
     def step(self, active: Active, batch: Any = None) -> Any:
-        """Adds a step, and returns the logs of the batch that reaches the last stage.
+        """Adds a step of the stages that are active, with the next batch if one came.
 
-        Args:
-            active: The stages that have something to do.
-            batch: The next batch, if stage 0 has one to compute.
+        Returns:
+            The logs of the batch that reaches the last stage.
         """
         links = self._links
         first: Any = None if batch is None else self._needed_of(batch, 0)
@@ -201,14 +187,7 @@ class StaleSteps:
 
     def _train(self, tasks: Tasks, batch: Any, losses: Iterable[Any]) -> Any:
         stage, one = self._last, tf.ones(())
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        objective = Objective(
-            self._model,
-            lambda outputs: in_structure(self._pipeline, outputs),
-            y,
-            weight,
-            self._parts,
-        )
+        objective = Objective(self._model, self._pipeline, batch, self._parts)
         end = End(
             self._pipeline, tasks, objective, len(self._parts), self._by_part, one
         )
@@ -235,3 +214,87 @@ def _of_microbatch(values: ByMicrobatch, microbatch: int) -> dict[int, Any]:
 
 def _by_id(ids: Sequence[int], parts: Sequence[Sequence[Any]]) -> ByMicrobatch:
     return {each: [part[at] for part in parts] for at, each in enumerate(ids)}
+
+
+class Flow:
+    """The batches that are under way through the stages of a model.
+
+    All of them have the same form; before one of another form comes, they pass to the end.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        pipeline: Pipeline,
+        strategy: Any,
+        traced: Callable[..., Any],
+        run: Callable[..., Any],
+    ) -> None:
+        self._model, self._pipeline, self._strategy = model, pipeline, strategy
+        self._traced, self._run = traced, run
+        self._num_stages = len(pipeline.stages)
+        # With 2 a result has a whole step to travel already; more would only be older.
+        self._lag = min(strategy.max_staleness, 2)
+        self._steps: dict[str, StaleSteps] = {}
+        self._functions: dict[Any, Any] = {}
+        self._form: Form | None = None
+        self._step = self._batches = 0
+        self._logs: dict[str, Any] = {}
+
+    def begin_epoch(self) -> None:
+        """Forgets the logs of the epoch before."""
+        self._logs = {}
+
+    def feed(self, batch: Any) -> dict[str, Any]:
+        """Takes in a batch; returns the logs of those that have reached the end."""
+        tensors = tensors_of(batch)
+        form = Form(batch, tensors)
+        if self._form is not None and form.key != self._form.key:
+            self.drain()
+        self._form = form
+        self._batches += 1
+        self._advance(tensors)
+        return self._logs
+
+    def drain(self) -> dict[str, Any]:
+        """Runs steps without a new batch until none is under way."""
+        if self._form is not None:
+            while self._active():
+                self._advance(None)
+            # Steps count from when the last stage begins until the first one has ended.
+            too_many = self._lag * (self._num_stages - 1)
+            self._model.optimizer.iterations.assign_sub(too_many)
+        self._form, self._step, self._batches = None, 0, 0
+        return self._logs
+
+    def forget(self) -> None:
+        """Discards what is under way, and its queues."""
+        self._steps.clear()
+        self._functions.clear()
+        self._form, self._step, self._batches = None, 0, 0
+
+    def _active(self) -> Active:
+        return active(self._num_stages, self._lag, self._step, self._batches)
+
+    def _advance(self, tensors: list[Any] | None) -> None:
+        form = self._form
+        assert form is not None
+        now = self._active()
+        # A graph for each set of active stages: some to fill and drain, one when full.
+        key = form.key, now, tensors is None
+        if key not in self._functions:
+            if form.key not in self._steps:
+                self._steps[form.key] = StaleSteps(
+                    self._model, self._pipeline, self._strategy, self._lag, form.rows
+                )
+            steps = self._steps[form.key]
+
+            def step(*given: Any) -> Any:
+                return steps.step(now, form.batch(given) if given else None)
+
+            specs = [] if tensors is None else form.specs
+            self._functions[key] = self._traced(step, specs)
+        logs = self._run(self._functions[key], tensors or [])
+        self._step += 1
+        if logs:
+            self._logs = dict(logs)

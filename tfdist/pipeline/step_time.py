@@ -1,8 +1,8 @@
-"""How long a step takes of a model that is cut into stages. Pure.
+"""How long a step takes of a model that is cut into stages.
 
 Each stage keeps to the order of its schedule, so when a task starts follows from the tasks
-before it: one pass over them, without the clock and the events of `tfdist.simulation`, which
-would take several times as long. A search for a cut asks up to 1,500 times.
+before it: one pass over them, without the clock and the events of `tfdist.simulation`,
+which would take several times as long. A search for a cut asks up to 1,500 times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class StageCosts(NamedTuple):
 
 
 def step_seconds(execution: Execution, costs: StageCosts) -> float:
-    """Simulates a step.
+    """Simulates a step, and returns its seconds.
 
     A stage computes its tasks in the schedule's order, each when all that it takes from
     other stages is there. Between two stages there is a link in each direction, which
@@ -76,10 +76,6 @@ def step_seconds(execution: Execution, costs: StageCosts) -> float:
     >>> costs = StageCosts([1, 1], [2, 2], {(0, 1): 5, (1, 0): 0}, {(0, 1): 1, (1, 0): 0})
     >>> step_seconds(Execution(gpipe(2, 3)), costs)
     26.0
-
-    Args:
-        execution: How a step is computed.
-        costs: What its tasks cost.
     """
     count, waits = execution.schedule.num_stages, execution.waits
     backward = [

@@ -10,46 +10,28 @@ from tfdist import _tf
 from tfdist.model_parallel.schedule import FORWARD, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
-from tfdist.pipeline.end import End, at_the_end
+from tfdist.pipeline.end import End, at_the_end, counted, total, update
 from tfdist.pipeline.microbatches import bounds, joined, replicas_of
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.results import counted, in_structure, total, update
 from tfdist.pipeline.tasks import Tasks
 
 
 class Steps:
-    """Train, test and predict steps of a model.
+    """Train, test and predict steps of a model in stages."""
 
-    Args:
-        model: The Keras model.
-        pipeline: The model in stages.
-        microbatches: The number of microbatches of each replica.
-        schedule: The name of the schedule.
-        recompute: Whether activations are computed again on the way back.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        pipeline: Pipeline,
-        microbatches: int,
-        schedule: str,
-        recompute: bool,
-    ) -> None:
-        self._model, self._pipeline = model, pipeline
-        self._microbatches, self._schedule = microbatches, schedule
-        self._recompute = recompute
+    def __init__(self, model: Any, pipeline: Pipeline, strategy: Any) -> None:
+        self._model, self._pipeline, self._strategy = model, pipeline, strategy
         self._last = pipeline.stages[-1].device
         self._replicas = len(pipeline.stages[0].devices)
 
     def train(self, batch: Any, rows: int) -> Any:
         """Trains on a batch, and returns the logs."""
-        x, y, weight = _unpacked(batch)
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
-            tasks = self._tasks(x, parts, True)
-            objective = Objective(self._model, self._packed, y, weight, parts)
+            tasks = self._tasks(batch, parts, True)
+            objective = Objective(self._model, self._pipeline, batch, parts)
+            # Against underflow in float16; 1 for optimizers that scale nothing.
             scale = self._model.optimizer.scale_loss(tf.ones(()))
             loss, predictions = self._forward_and_backward(
                 tasks, objective, len(parts), scale
@@ -58,46 +40,43 @@ class Steps:
             stages = range(len(self._pipeline.stages))
             sums = {number: tasks.sums(number) for number in stages}
         update(self._model, self._pipeline, sums)
-        return self._counted(loss, rows, batch, predictions)
+        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
     def test(self, batch: Any, rows: int) -> Any:
         """Evaluates a batch, and returns the logs."""
-        x, y, weight = _unpacked(batch)
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
-            tasks = self._tasks(x, parts, False)
+            tasks = self._tasks(batch, parts, False)
             outputs = self._forward(tasks, len(parts))
-            objective = Objective(self._model, self._packed, y, weight, parts)
+            objective = Objective(self._model, self._pipeline, batch, parts)
             with on(self._last):
                 predictions = objective.predictions(outputs)
                 loss = objective.whole(predictions)
                 for stage in self._pipeline.stages:
                     tasks.added += of_weights(stage, 1.0)[0]
                 loss = total([loss, *tasks.added])
-        return self._counted(loss, rows, batch, predictions)
+        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
     def predict(self, batch: Any, rows: int) -> Any:
         """Returns the outputs for a batch."""
-        x, _, _ = _unpacked(batch)
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
-            outputs = self._forward(self._tasks(x, parts, False), len(parts))
+            outputs = self._forward(self._tasks(batch, parts, False), len(parts))
             with on(self._last):
-                return self._packed([joined(e) for e in zip(*outputs, strict=True)])
+                whole = [joined(each) for each in zip(*outputs, strict=True)]
+                return self._pipeline.in_structure(whole)
 
-    def _counted(self, loss: Any, rows: int, batch: Any, predictions: Any) -> Any:
-        return counted(self._model, self._pipeline, loss, rows, batch, predictions)
-
-    def _tasks(self, x: Any, parts: Sequence[tuple[int, int]], training: bool) -> Tasks:
+    def _tasks(
+        self, batch: Any, parts: Sequence[tuple[int, int]], training: bool
+    ) -> Tasks:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         inputs = _tf.flat_inputs(self._pipeline.functional, x)
+        recompute = self._strategy.recompute
         of = replicas_of(len(parts), self._replicas)
-        return Tasks(self._pipeline, inputs, parts, training, self._recompute, of)
+        return Tasks(self._pipeline, inputs, parts, training, recompute, of)
 
     def _bounds(self, rows: int) -> list[tuple[int, int]]:
-        return bounds(rows, self._replicas * self._microbatches)
-
-    def _packed(self, outputs: list[Any]) -> Any:
-        return in_structure(self._pipeline, outputs)
+        return bounds(rows, self._replicas * self._strategy.microbatches)
 
     def _forward(self, tasks: Tasks, count: int) -> list[list[Any]]:
         for microbatch in range(count):
@@ -112,7 +91,7 @@ class Steps:
     ) -> tuple[Any, Any]:
         last = len(self._pipeline.stages) - 1
         added = self._regularize(tasks, scale)
-        by_part = self._schedule == "1f1b"
+        by_part = self._strategy.schedule == "1f1b"
         end = End(self._pipeline, tasks, objective, count, by_part, scale)
         for number, kind, microbatch in self._order(count, by_part):
             if kind == FORWARD:
@@ -133,7 +112,7 @@ class Steps:
         order: list[tuple[int, str, int]] = []
         for replica in sorted(set(of)):
             stages, own = len(self._pipeline.stages), of.count(replica)
-            schedule = make_schedule(self._schedule, stages, own)
+            schedule = make_schedule(self._strategy.schedule, stages, own)
             order += [
                 (number, task.kind, of.index(replica) + task.microbatch)
                 for number, task in schedule.in_order()
@@ -148,8 +127,3 @@ class Steps:
             tasks.start_from(number, gradients)
             losses += found
         return losses
-
-
-def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-    return x, y, weight

@@ -115,7 +115,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.replicas = arguments.checked_replicas(replicas, self.max_staleness)
         self.workers: Any = None
         if devices is None and os.environ.get(contract.TF_CONFIG):
-            self.workers = _Workers(self, startup_timeout, peer_timeout)
+            self.workers = _StageWorkers(self, startup_timeout, peer_timeout)
             available = self.workers.devices
         else:
             available = devices_here(devices)
@@ -141,17 +141,8 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         return self.fit_driver.pipeline(model).parts
 
 
-class _Workers:
-    """Connects to the workers, and watches them.
-
-    Args:
-        strategy: The strategy that this process joins the cluster for.
-        startup_timeout: How long to wait for the workers, in seconds.
-        peer_timeout: How long a worker may fail to respond afterwards, in seconds.
-
-    Attributes:
-        devices: The devices of the workers, in their order.
-    """
+class _StageWorkers:
+    """Connects to the workers, and watches them."""
 
     def __init__(
         self, strategy: Any, startup_timeout: float, peer_timeout: float

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.computation import computing
 from tfdist.pipeline.added_losses import scaled_activities
 from tfdist.pipeline.copies import (
     Copies,
@@ -22,10 +23,10 @@ from tfdist.pipeline.devices import on
 from tfdist.pipeline.microbatches import carried, part_of
 from tfdist.pipeline.pipeline import Pipeline, Stage
 from tfdist.pipeline.recompute import (
+    Drawing,
+    DrawingAgain,
     Draws,
     Found,
-    drawing,
-    drawing_again,
     refusing_unrepeatable,
 )
 
@@ -46,7 +47,6 @@ class _Replica:
     """One replica of a stage within a step.
 
     Attributes:
-        device: Its device.
         variables: What it computes with.
         after: What its next task waits for.
         sums: The sums of its gradients of the weights, or None.
@@ -70,18 +70,8 @@ class Tasks:
     """Adds the tasks of one step to the graph that is being traced.
 
     The tasks of a replica of a stage run one after the other, in the order in which they
-    are added.
-
-    Args:
-        pipeline: The model in stages.
-        inputs: The inputs of the model, for the whole batch; empty if they arrive.
-        bounds: The rows of each microbatch.
-        training: Whether the model is trained.
-        recompute: Whether a backward task computes the forward one again.
-        replica_of: The replica that computes each microbatch; the first by default.
-
-    Attributes:
-        added: What layers passed to `add_loss`, for the whole batch.
+    are added. Inputs are those of the whole batch, or empty if they arrive. `added` is what
+    layers passed to `add_loss`, for the whole batch.
     """
 
     def __init__(
@@ -126,7 +116,7 @@ class Tasks:
     def keep(
         self, number: int, microbatch: int, taken: Mapping[int, Any], draws: Draws
     ) -> None:
-        """Has a stage compute a forward task again that was computed elsewhere."""
+        """Keeps what a stage needs to compute a forward task of elsewhere again."""
         self._kept[number, microbatch] = _Kept(dict(taken), draws=list(draws))
 
     def add_gradients(
@@ -152,7 +142,7 @@ class Tasks:
             has_tape = self._training and not self._recompute
             compute = self._compute_on_tape if has_tape else self._compute
             draws = self._recompute or replica
-            keeping = drawing(kept.draws, replica, kept.found)
+            keeping = computing(Drawing(kept.draws, replica, kept.found))
             with keeping if draws else contextlib.nullcontext():
                 compute(number, microbatch, kept)
             results += kept.given.values()
@@ -166,13 +156,7 @@ class Tasks:
             self._kept[number, microbatch] = kept
 
     def backward(self, number: int, microbatch: int, scale: Any) -> None:
-        """Adds the backward task of a stage.
-
-        Args:
-            number: The stage.
-            microbatch: The microbatch.
-            scale: By what a loss is multiplied against underflow; 1 for most.
-        """
+        """Adds the backward task of a stage; the loss is multiplied by the scale."""
         kept = self._kept.pop((number, microbatch))
         of = self._of(number, microbatch)
         with self._task(of) as results:
@@ -180,7 +164,7 @@ class Tasks:
                 # A copy of what was taken: TensorFlow would take equal operations on the
                 # same tensor for one, and keep its result.
                 kept.taken = {id: carried(value) for id, value in kept.taken.items()}
-                with drawing_again(kept.draws), refusing_unrepeatable():
+                with computing(DrawingAgain(kept.draws)), refusing_unrepeatable():
                     self._compute_on_tape(number, microbatch, kept, is_again=True)
             passed = self._pass_on(number, microbatch, kept, scale)
             sums = of.add_up(passed[len(kept.taken) :])
@@ -221,6 +205,7 @@ class Tasks:
     @contextlib.contextmanager
     def _task(self, of: _Replica) -> Iterator[list[Any]]:
         results: list[Any] = []
+        # Or TensorFlow would run all microbatches at once, and keep what all of them need.
         with on(of.device), tf.control_dependencies(of.after):
             yield results
             of.after = [tf.group(*(r for r in results if r is not None))]
@@ -260,6 +245,7 @@ class Tasks:
             parts = self._gradients.pop((microbatch, id), [])
             if parts and _is_float(value):
                 targets.append(value)
+                # Copied here first: the parts come from several devices.
                 gradients.append(tf.add_n([tf.identity(each) for each in parts]))
         for loss in kept.losses:
             targets.append(loss)
@@ -268,6 +254,7 @@ class Tasks:
                 tf.fill(tf.shape(loss), share * tf.cast(scale, loss.dtype))
             )
         taken = [
+            # Nobody takes gradients by the inputs of the model.
             value if _is_float(value) and id not in self._pipeline.inputs else None
             for id, value in kept.taken.items()
         ]

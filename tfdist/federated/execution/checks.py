@@ -10,12 +10,7 @@ from tfdist.federated.averaging import FederatedAveraging
 
 
 def check_model(model: Any) -> None:
-    """Checks that clients can train a model.
-
-    Raises:
-        TypeError: If it is no Keras model.
-        ValueError: If it is not built or compiled, or has a `train_step` of its own.
-    """
+    """Checks that clients can train a model: built, compiled, without a step of its own."""
     if not isinstance(model, keras.Model):
         raise TypeError(f"model is a keras.Model; received {type(model).__name__}")
     if model.built and not model.weights:
@@ -42,9 +37,8 @@ def check_model(model: Any) -> None:
 def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
     """Returns an optimizer like the model's, with no steps behind it.
 
-    Raises:
-        ValueError: If it has a schedule of its own beside the decay per round, or keeps
-            a moving average of the weights.
+    A schedule of its own beside the decay per round is refused, and so is a moving average
+    of the weights.
     """
     own = model.optimizer
     has_schedule = not isinstance(own.learning_rate, keras.Variable)
@@ -64,11 +58,7 @@ def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
 
 
 def count(examples: Any, client: int) -> int:
-    """Returns how many examples there are.
-
-    Raises:
-        ValueError: If there are none, or arrays differ.
-    """
+    """Returns how many examples there are, of which each array has as many."""
     if not isinstance(examples, tuple) or not 2 <= len(examples) <= 3:
         raise ValueError(
             f"the examples of client {client} are (x, y) or (x, y, sample_weight); "
@@ -99,11 +89,7 @@ def kind_of(examples: Any) -> list[tuple[Any, ...]]:
 
 
 def check_kind(found: Any, expected: Any) -> None:
-    """Checks that examples are like those of other clients.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """Checks that examples are like those of other clients."""
     if found != expected:
         raise ValueError(
             "all clients' examples have the same shapes and dtypes, as one model needs "
@@ -112,11 +98,7 @@ def check_kind(found: Any, expected: Any) -> None:
 
 
 def arrays_of(data: Any, client: int) -> tuple[Any, ...]:
-    """Returns a client's examples as arrays: given as such, or as a batched dataset.
-
-    Raises:
-        ValueError: If they are neither, or their rows differ in number.
-    """
+    """Returns a client's examples as arrays: given as such, or as a batched dataset."""
     if isinstance(data, tf.data.Dataset):
         batches = [tf.nest.map_structure(np.asarray, each) for each in data]
         if not batches:

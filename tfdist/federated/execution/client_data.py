@@ -10,27 +10,14 @@ from tfdist.federated.execution import checks
 
 
 class RoundData(NamedTuple):
-    """The examples of some clients in shared arrays.
-
-    Attributes:
-        examples: `(x, y)` or `(x, y, sample_weight)`.
-        rows: The rows of each client, by its number.
-    """
+    """The examples of some clients in shared arrays, and the rows of each client."""
 
     examples: Any
     rows: dict[int, np.ndarray]
 
 
 class SplitData:
-    """Arrays of all examples, and the rows that each client has.
-
-    Args:
-        examples: `(x, y)` or `(x, y, sample_weight)`.
-        split: Row numbers per client, as the splits of `tfdist.federated` return them.
-
-    Raises:
-        ValueError: If arrays differ in length, or a row does not exist.
-    """
+    """Arrays of all examples, and the rows that each client has."""
 
     def __init__(self, examples: Any, split: Sequence[np.ndarray]) -> None:
         arrays = checks.arrays_of(examples, 0)
@@ -54,13 +41,7 @@ class SplitData:
 
 
 class FunctionData:
-    """Examples that a function returns, when a client needs them.
-
-    Args:
-        examples_of: Returns `(x, y)`, `(x, y, sample_weight)` or a batched
-            `tf.data.Dataset` of these, from a client's number.
-        num_clients: How many clients there are.
-    """
+    """Examples that a function returns from a client's number, when it needs them."""
 
     def __init__(self, examples_of: Callable[[int], Any], num_clients: int) -> None:
         self._examples_of = examples_of
@@ -68,11 +49,7 @@ class FunctionData:
         self.with_data = list(range(num_clients))
 
     def of(self, clients: Collection[int]) -> RoundData:
-        """Returns the examples of some clients, one after the other in the same arrays.
-
-        Raises:
-            ValueError: If a client has no examples, or other shapes than the first.
-        """
+        """Returns the examples of some clients, one after the other in the same arrays."""
         parts = [checks.arrays_of(self._examples_of(each), each) for each in clients]
         kind = checks.kind_of(parts[0])
         for part in parts:
@@ -90,12 +67,7 @@ class FunctionData:
 
 
 def client_data(examples: Any, split: Any) -> SplitData | FunctionData:
-    """Returns the data that the arguments of `Simulation` describe.
-
-    Raises:
-        TypeError: If they describe none.
-        ValueError: If they do not fit each other.
-    """
+    """Returns the data that the arguments of `Simulation` describe."""
     is_number = isinstance(split, int | np.integer) and not isinstance(split, bool)
     if callable(examples) and is_number and split > 0:
         return FunctionData(examples, int(split))

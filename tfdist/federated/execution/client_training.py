@@ -184,6 +184,7 @@ class ClientTraining:
         clients = tf.size(streams)
         changes = tf.TensorArray(weights.dtype, clients, element_shape=weights.shape)
 
+        # One client at a time, since all train the same variables.
         def train(client: tf.Tensor, steps: tf.Tensor, changes: Any) -> Any:
             self._begin(anchors, streams[client])
 
@@ -215,6 +216,7 @@ class ClientTraining:
         """Sets the model to the server's, and the rest to a fresh start."""
         for variable, anchor in zip(self.vector.variables, anchors, strict=True):
             variable.assign(anchor)
+        # Zeros are made when they are needed: constants would be kept in the graph.
         for variable, value in self._fresh:
             variable.assign(
                 value if value.any() else tf.zeros(value.shape, value.dtype)

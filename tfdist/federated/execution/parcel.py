@@ -10,12 +10,7 @@ from tfdist.federated.client_update import ClientUpdate
 
 
 class Parcel(NamedTuple):
-    """What travels between workers: numbers and names, and floats.
-
-    Attributes:
-        header: Plain data, as JSON has it.
-        array: Floats of any shape.
-    """
+    """What travels between workers: plain data, as JSON has it, and floats of any shape."""
 
     header: dict[str, Any]
     array: np.ndarray

@@ -130,9 +130,26 @@ class Simulation:
                 "rounds and validation_freq are 1 or more; received "
                 f"{rounds=}, {validation_freq=}"
             )
-        model, is_server = self._model, self._workers.is_server
         history = keras.callbacks.History()
-        logged = round_logs.callback_list(model, [history, *callbacks], rounds)
+        logged = round_logs.callback_list(self._model, [history, *callbacks], rounds)
+
+        def evaluated(index: int) -> round_logs.Logs:
+            is_due = (index + 1) % validation_freq == 0 or index + 1 == rounds
+            if validation_data is None or not is_due:
+                return {}
+            return round_logs.evaluated(self._model, validation_data)
+
+        self._run(rounds, logged, evaluated, verbose)
+        return history
+
+    def _run(
+        self,
+        rounds: int,
+        logged: keras.callbacks.CallbackList,
+        evaluated: Callable[[int], round_logs.Logs],
+        verbose: int,
+    ) -> None:
+        model, is_server = self._model, self._workers.is_server
 
         def begin() -> None:
             logged.on_train_begin()
@@ -144,22 +161,20 @@ class Simulation:
             index = self.server.round_index
             logs = self._round()
             if is_server:
-                is_due = (index + 1) % validation_freq == 0 or index + 1 == rounds
-                if validation_data is not None and is_due:
-                    logs |= round_logs.evaluated(model, validation_data)
+                logs |= evaluated(index)
                 logged.on_epoch_end(index, logs)
                 self._save()
                 if verbose:
                     print(round_logs.line(logs, rounds, index), flush=True)
+                # Before the others hear of it: a callback may set the rate of the round.
                 if index + 1 < rounds and not model.stop_training:
                     logged.on_epoch_begin(index + 1)
             self._receive()
         if is_server:
             logged.on_train_end()
-        return history
 
     def leave(self, client: int, take_out: bool = False) -> None:
-        """Has a client take no part in rounds to come.
+        """Excludes a client from rounds to come.
 
         Args:
             client: Its number.
@@ -241,10 +256,9 @@ class Simulation:
         )
 
     def _begin(self, then: Callable[[], None] = lambda: None) -> None:
-        """Goes on from the checkpoint, if there is one, with the server's model on all.
+        """Continues from the checkpoint, if there is one, with the server's model on all.
 
-        Args:
-            then: Called on the server before the others hear of it.
+        The server calls `then` before the others hear of it.
         """
         if not self._has_begun and self._directory and self._workers.is_server:
             state = server_file.load(self._directory, self._about)
@@ -263,7 +277,7 @@ class Simulation:
             server_file.save(self._directory, self._about, self.server.state())
 
     def _receive(self) -> None:
-        """Has all workers know what the server knows."""
+        """Sends what the server knows to all workers."""
         server, model = self.server, self._model
         header = {
             "round": server.round_index,

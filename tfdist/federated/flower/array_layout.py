@@ -1,22 +1,18 @@
-"""The arrays of a message as one vector, and back. Pure."""
+"""The arrays of a message as one vector, and back."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+
+from tfdist.local_update.model_vector import ModelVector
 
 
 class ArrayLayout:
     """The names and shapes of a model's arrays, in the order of its vector.
 
-    Args:
-        arrays: Those of a model, by name: floats.
-
-    Attributes:
-        shapes: By name.
-        dtype: Of the vector: float32, or float64 if one of the arrays is.
-
-    Raises:
-        ValueError: If there are none, or one does not hold floats, which no rule can average.
+    The vector is float32, or float64 if one of the arrays is. Arrays that are no floats are
+    refused, since no rule can average them.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -35,11 +31,7 @@ class ArrayLayout:
         self.dtype = np.dtype(np.float64 if doubles else np.float32)
 
     def vector(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns arrays as a vector: (parameters,).
-
-        Raises:
-            ValueError: If they are those of another model.
-        """
+        """Returns arrays as a vector: (parameters,). Those of another model are refused."""
         shapes = {name: each.shape for name, each in arrays.items()}
         if shapes != self.shapes:
             raise ValueError(
@@ -56,3 +48,15 @@ class ArrayLayout:
             name: part.reshape(shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
+
+
+def layout_of(model: Any, vector: ModelVector) -> ArrayLayout:
+    """Returns the layout of the weights that travel, in the order of their vector.
+
+    Each is named by its place in `model.weights`. Without integer weights, such as the
+    seeds of `Dropout`, that is the form of `ArrayRecord(model.get_weights())`.
+    """
+    place = {id(each): str(index) for index, each in enumerate(model.weights)}
+    parts = vector.split(vector.read())
+    names = [place[id(each)] for each in vector.variables]
+    return ArrayLayout(dict(zip(names, parts, strict=True)))

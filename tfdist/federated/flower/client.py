@@ -11,9 +11,8 @@ from flwr.clientapp import ClientApp
 from tfdist.federated.averaging import FederatedAveraging
 from tfdist.federated.execution import checks
 from tfdist.federated.execution.client_training import ClientTraining
-from tfdist.federated.flower.array_layout import ArrayLayout
+from tfdist.federated.flower.array_layout import ArrayLayout, layout_of
 from tfdist.federated.flower.averaging_strategy import arrays_of, record_of
-from tfdist.federated.flower.model_arrays import layout_of
 
 # Of the last app that was called in this process. Flower's simulation sends the app with
 # every message, and a new graph for each would take longer than the training.
@@ -59,6 +58,7 @@ def _training(
 ) -> tuple[ClientTraining, ArrayLayout]:
     """Returns this process's training of an app, whose graph is made once."""
     if key not in _local:
+        # Models of apps that were called before would stay in memory.
         _local.clear()
         model = build_model()
         training = ClientTraining(model, averaging)

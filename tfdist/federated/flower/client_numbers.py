@@ -1,7 +1,8 @@
-"""Which of Flower's nodes is which client. Pure.
+"""Which of Flower's nodes is which client.
 
-Flower draws a node's id anew when it starts again. The algorithm draws clients and the order
-of their examples by number, so a node says which client it is, and the server remembers.
+Flower draws a node's id anew when it starts again. The algorithm draws clients and the
+order of their examples by number, so a node says which client it is, and the server
+remembers.
 """
 
 import logging
@@ -11,11 +12,7 @@ _log = logging.getLogger("tfdist")
 
 
 class ClientNumbers:
-    """The clients that nodes have said they are.
-
-    Args:
-        num_clients: All that belong to the federation: 0 to num_clients - 1.
-    """
+    """The clients that nodes have said they are."""
 
     def __init__(self, num_clients: int) -> None:
         self._num_clients = num_clients
@@ -26,11 +23,7 @@ class ClientNumbers:
         return sorted(set(nodes) - set(self._number_of))
 
     def add(self, node: int, client: int) -> None:
-        """Notes which client a node is.
-
-        Raises:
-            ValueError: If the federation has no such client.
-        """
+        """Notes which client a node is, of those that belong to the federation."""
         if not 0 <= client < self._num_clients:
             raise ValueError(
                 f"clients are 0 to {self._num_clients - 1}; node {node} says that it is "

@@ -1,5 +1,6 @@
 """`server_app`: the rounds of a federation as a Flower `ServerApp`."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +10,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from tfdist.federated.averaging import FederatedAveraging
 from tfdist.federated.execution import checks, round_logs
+from tfdist.federated.flower.array_layout import layout_of
 from tfdist.federated.flower.averaging_strategy import (
     AveragingStrategy,
     arrays_of,
     record_of,
 )
-from tfdist.federated.flower.model_arrays import layout_of
 from tfdist.local_update.model_vector import ModelVector
 
 
@@ -52,32 +53,20 @@ def server_app(
     """
     if rounds < 1:
         raise ValueError(f"rounds is 1 or more; received {rounds}")
-
-    def strategy(start_with: int | None) -> AveragingStrategy:
-        return AveragingStrategy(
-            averaging,
-            num_clients,
-            start_with=start_with,
-            connect_timeout=connect_timeout,
-        )
-
-    strategy(start_with)  # Checks it.
+    make_strategy = functools.partial(
+        AveragingStrategy, averaging, num_clients, connect_timeout=connect_timeout
+    )
+    make_strategy(start_with=start_with)  # Checks it.
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        model = build_model()
+        model, config = build_model(), context.run_config
         checks.check_model(model)
         data = validation_data() if validation_data else None
-        config = context.run_config
-        _run(
-            grid,
-            model,
-            strategy(config.get("start-with", start_with)),
-            config.get("num-server-rounds", rounds),
-            data,
-            callbacks(),
-        )
+        strategy = make_strategy(start_with=config.get("start-with", start_with))
+        number = config.get("num-server-rounds", rounds)
+        _run(grid, model, strategy, number, data, callbacks())
 
     return app
 
@@ -95,7 +84,7 @@ def _run(
     logged = round_logs.callback_list(model, callbacks, rounds)
 
     def end_round(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Has callbacks see the model of a round; round 0 is before the first one."""
+        """Shows the model of a round to callbacks; round 0 is before the first one."""
         if strategy.stopped or not server_round:
             return None
         vector.write(layout.vector(arrays_of(arrays)))
