@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tfdist import VariableSpec
-from tfdist.planning.plan import Weight
+from tfdist.planning.weight import Weight
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,9 +9,10 @@ from tfdist import PlacedVariable, PlacementReport, VariableSpec
 from tfdist.placement.greedy import GreedyLoadBalancing
 from tfdist.placement.partition import Partition
 from tfdist.planning.file import PlanFileError
-from tfdist.planning.plan import Plan, Weight
+from tfdist.planning.plan import Plan
 from tfdist.planning.planned import PlanMismatchError, Planned
 from tfdist.planning.planner import plan_variables
+from tfdist.planning.weight import Weight
 
 
 def weight(*shape: int, name: str = "v", slots: int = 0, **kwargs) -> Weight:

@@ -100,12 +100,12 @@ from tfdist.planning.arguments import UnknownSizesError as UnknownSizesError
 from tfdist.planning.file import PlanFileError as PlanFileError
 from tfdist.planning.model import plan as plan
 from tfdist.planning.plan import Plan as Plan
-from tfdist.planning.plan import PlannedVariable as PlannedVariable
-from tfdist.planning.plan import Weight as Weight
+from tfdist.planning.plan import Receipt as Receipt
 from tfdist.planning.planned import PlanMismatchError as PlanMismatchError
 from tfdist.planning.planned import Planned as Planned
 from tfdist.planning.planner import plan_variables as plan_variables
-from tfdist.planning.receipt import Receipt as Receipt
+from tfdist.planning.weight import PlannedVariable as PlannedVariable
+from tfdist.planning.weight import Weight as Weight
 from tfdist.splitting.model import split_layers as split_layers
 from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split

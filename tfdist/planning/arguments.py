@@ -1,8 +1,8 @@
-"""The arguments of a plan and the errors for what cannot be planned. Pure."""
+"""The arguments of a plan and the errors for what cannot be planned."""
 
 import math
 
-from tfdist.planning.plan import BALANCES
+BALANCES = ("memory", "traffic", "both")
 
 TARGET = 1.02
 """The default target imbalance: bytes on the fullest ps over the mean."""

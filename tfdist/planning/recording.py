@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
-from tfdist.planning.plan import Weight
+from tfdist.planning.weight import Weight
 from tfdist.variables.creation import Request, requested, spec_of
 from tfdist.variables.layout import MOD
 

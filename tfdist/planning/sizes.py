@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.planning.arguments import NotAModelError, UnknownSizesError
-from tfdist.planning.plan import Weight
 from tfdist.planning.recording import recording
+from tfdist.planning.weight import Weight
 
 
 def weights_of(
