@@ -26,11 +26,7 @@ _GIGABIT = 125e6  # bytes
 
 
 def main(argv: Sequence[str]) -> int:
-    """Predicts, prints the tables, and returns the exit status.
-
-    Args:
-        argv: The command's name and its arguments.
-    """
+    """Predicts, prints the tables, and returns the exit status."""
     options = _flags()
     try:
         names = options(list(argv))[1:]

@@ -14,12 +14,9 @@ from tfdist.checkpoint.store import CheckpointStore
 
 
 class Keeper:
-    """Keeps the checkpoints of every `fit` of a program, each in a directory of its own.
+    """Keeps the checkpoints of every `fit`, each in a directory of its own.
 
-    Args:
-        options: Where and how often.
-        group: The processes that run the script.
-        join: Waits for the steps that are under way.
+    `join` waits for the steps that are under way.
     """
 
     def __init__(
@@ -40,13 +37,8 @@ class Keeper:
     ) -> Iterator[KeptFit | None]:
         """Surrounds a `fit`; yields the callback to add after the others, or None.
 
-        Args:
-            model: The Keras model.
-            callbacks: The callbacks, with one for the history.
-            epochs: The number of epochs requested.
-
-        Raises:
-            ValueError: If only some processes have a directory.
+        The callbacks include one for the history. Raises ValueError if only some
+        processes have a directory.
         """
         # A callback may itself call `fit`. That inner call writes no checkpoints.
         if self._fit is not None:

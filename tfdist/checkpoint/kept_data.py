@@ -11,12 +11,9 @@ from tfdist.checkpoint.snapshot import Snapshot
 
 
 class KeptIterator(Iterator[Any]):
-    """Reads a dataset, and counts its batches.
+    """Reads a dataset, and counts its batches, with those before the checkpoint.
 
-    Attributes:
-        taken: How many batches were taken, including those before the checkpoint.
-        iterations: How many iterations over the dataset came before.
-        seed: No seed: what is drawn is in `state()`.
+    There is no seed: what is drawn is in `state()`.
     """
 
     seed = 0
@@ -47,16 +44,7 @@ class KeptIterator(Iterator[Any]):
 
 
 class KeptData:
-    """A dataset whose first iteration begins where a checkpoint left off.
-
-    Args:
-        dataset: The dataset.
-        start: The checkpoint; None for the beginning.
-
-    Attributes:
-        element_spec: The type specs of a batch.
-        iterations: How many iterations have begun.
-    """
+    """A dataset whose first iteration begins where a checkpoint left off."""
 
     def __init__(self, dataset: Any, start: Snapshot | None) -> None:
         self._dataset = dataset

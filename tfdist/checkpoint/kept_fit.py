@@ -50,15 +50,8 @@ _CORRUPTION_ERRORS = (
 class KeptFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
-    It comes after the callbacks whose state it keeps.
-
-    Args:
-        options: How often to write a checkpoint.
-        store: The directory of this `fit`; None in a process that does not write.
-        group: The processes that run the script.
-        callbacks: The other callbacks.
-        epochs: The number of epochs requested.
-        join: Waits for the steps that are under way.
+    It comes after the callbacks whose state it keeps. A process that does not write has
+    no store. `join` waits for the steps that are under way.
     """
 
     async_safe = True
@@ -168,9 +161,8 @@ class KeptFit(keras.callbacks.Callback):
     def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Yields the steps of an epoch, without those that ran before the checkpoint.
 
-        Args:
-            epoch_iterator: Keras's epoch iterator, of `fit` or of an evaluation in it.
-            steps: What it yields: the first and the last step, and the data.
+        A step is what Keras's epoch iterator yields: the first and the last step, and
+        the data.
         """
         # `on_epoch_begin` precedes the training steps of an epoch. The steps of an
         # evaluation follow without it.

@@ -27,21 +27,15 @@ def sums_on_shards(
     weights: Sequence[tf.Tensor] | None,
     max_norm: float | None,
 ) -> list[tf.Tensor]:
-    """Sums rows of each shard by segment, on the shard's device.
+    """Sums rows of each shard by segment, on the shard's device: `[segments, dim]`.
+
+    `messages` has the rows and segments of each shard (see `routing.pack`), `weights`
+    the weights of these rows: empty for ones, None for ones everywhere. Rows with a
+    larger norm than `max_norm` are first scaled down to it.
 
     Cost: each shard receives its message and weights, sends its block, and later
     receives the block's gradient. The gradient with respect to the shard is computed
     there, with each row once.
-
-    Args:
-        params: The shards, each `[rows, dim]`.
-        messages: For each shard, its rows and segments; see `routing.pack`.
-        weights: For each shard, the weights of its message's rows, empty for ones; None
-            for ones everywhere.
-        max_norm: Rows with a larger norm are first scaled down to it.
-
-    Returns:
-        A block `[segments, dim]` per shard.
     """
     if isinstance(params, PartitionedVariable):
         params = params.shards
@@ -143,22 +137,14 @@ def sum_of_block(
     weights: tf.Tensor | None,
     num_segments: tf.Tensor,
 ) -> tf.Tensor:
-    """Sums rows of a block by segment, on the current device.
+    """Sums rows of a block `[n, dim]` by segment, on the current device.
 
-    The gradient with respect to the block is dense and as large as the block: it is sent
-    back to the ps.
+    `slots` are rows of the block, in the order of their ascending segments. `num_slots`
+    is n: TensorFlow would compute the block's shape on the ps, and send it in an
+    additional message. The result has at least the precision of float32.
 
-    Args:
-        block: `[n, dim]`, from `sums_on_shards`.
-        num_slots: The `n` of the block. TensorFlow would compute the block's shape on
-            the ps, and send it in an additional message.
-        slots: Rows of the block, in the order of their segments.
-        segments: The segment that each of these rows is added to, ascending.
-        weights: The weight of each of these rows; None for ones.
-        num_segments: The number of rows of the result.
-
-    Returns:
-        `[num_segments, dim]`, with at least the precision of float32.
+    The gradient with respect to the block is dense and as large as the block: it is
+    sent back to the ps.
     """
 
     @tf.custom_gradient

@@ -14,17 +14,10 @@ def partial_sum(
     weights: tf.Tensor | None,
     num_segments: tf.Tensor | int,
 ) -> tf.Tensor:
-    """Sums weighted rows by segment.
+    """Sums weighted rows `[num_rows, dim]` by segment: `[num_segments, dim]`.
 
-    Args:
-        rows: `[num_rows, dim]`.
-        index: The rows to sum, `[n]`, possibly repeated.
-        segments: The segment that each row is added to, `[n]`, ascending.
-        weights: The weight of each row, `[n]`, with the dtype of `rows`; None for ones.
-        num_segments: The number of segments; empty ones are zeros.
-
-    Returns:
-        `[num_segments, dim]`.
+    `index` has the rows to sum, possibly repeated, and `segments` the ascending segment
+    of each; weights have the dtype of `rows`, None for ones. Empty segments are zeros.
     """
     if weights is None:
         # Sums without storing the gathered rows, but takes no weights.
@@ -43,15 +36,7 @@ def rows_gradient(
 ) -> tf.Tensor:
     """Returns the gradient of `partial_sum` with respect to its rows, repeats summed.
 
-    Args:
-        d_sum: The gradient with respect to the sum, `[num_segments, dim]`.
-        index: As in `partial_sum`.
-        segments: As in `partial_sum`.
-        weights: As in `partial_sum`.
-        num_rows: The number of rows.
-
-    Returns:
-        `[num_rows, dim]`.
+    `d_sum` is the gradient with respect to the sum.
     """
     d_weighted = tf.gather(d_sum, segments)
     if weights is not None:

@@ -1,4 +1,4 @@
-"""Operations that draw numbers at random. Pure."""
+"""Operations that draw numbers at random."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Assignments that the devices have memory for. Pure."""
+"""Assignments that the devices have memory for."""
 
 import math
 from collections.abc import Sequence
@@ -16,10 +16,8 @@ def place_by_memory(work: Work) -> Assignment:
     """Returns an assignment that fits, whatever its seconds.
 
     The largest unit first, each to the device with the most room left; if that fails, a
-    search through all ways, as far as 50,000 tries go.
-
-    Raises:
-        DoesNotFitError: If none was found; the message says what is missing.
+    search through all ways, as far as 50,000 tries go. If none is found, the
+    DoesNotFitError says what is missing.
     """
     found = _fitting(work.unit_bytes, work.memories, _TRIES)
     if found is None:

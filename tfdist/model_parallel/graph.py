@@ -1,4 +1,4 @@
-"""A model as a graph of layers with what they cost: plain data. Pure."""
+"""A model as a graph of layers with what they cost: plain data."""
 
 from collections import Counter
 from dataclasses import dataclass

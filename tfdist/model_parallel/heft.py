@@ -1,9 +1,9 @@
-"""Placement by earliest finish time. Pure.
+"""Placement by earliest finish time.
 
-Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling
-for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3),
-2002, section 4.2 (HEFT). Here a backward computation follows its forward computation to
-the same device, and calls of one layer follow the first.
+Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task
+scheduling for heterogeneous computing", IEEE Transactions on Parallel and Distributed
+Systems 13(3), 2002, section 4.2 (HEFT). Here a backward computation follows its forward
+computation to the same device, and calls of one layer follow the first.
 """
 
 import math
@@ -15,7 +15,7 @@ _NONE = -1
 
 
 def place_by_finish_time(work: Work) -> Assignment:
-    """Gives each node, by decreasing upward rank, to the device that finishes it first.
+    """Assigns each node, by decreasing upward rank, to the device that ends it first.
 
     A task may fill a gap between tasks that were placed before it. As in the paper, a
     tensor does not wait for other tensors on its link. A device without room for a unit
@@ -23,9 +23,6 @@ def place_by_finish_time(work: Work) -> Assignment:
     assignment does not fit.
 
     Cost: O((n + e) devices) for n nodes and e edges, and a search for gaps.
-
-    Returns:
-        The device of each unit.
     """
     return _Placing(work).run()
 

@@ -17,12 +17,9 @@ from tfdist.splitting.split import LayerMatrix
 
 @dataclass(frozen=True)
 class Call:
-    """What calling a layer has returned and cost.
+    """What a layer has returned, and the seconds of its two computations.
 
-    Attributes:
-        outputs: What the layer returned; none of its tensors is one of its inputs.
-        forward: Seconds of its forward computation.
-        backward: Seconds of its backward computation.
+    None of the output's tensors is one of its inputs.
     """
 
     outputs: Any
@@ -42,18 +39,9 @@ def graph_of(
 ) -> LayerGraph:
     """Returns the graph of a model whose layers are called one after the other.
 
-    Models within the model count as their layers.
-
-    Args:
-        model: The model.
-        call: Calls a layer.
-        input_of: Returns what stands for an input of a shape and a dtype.
-        batch_size: The number of examples.
-
-    Raises:
-        UnknownGraphError: If the model is not known as a graph, or its inputs' shapes
-            are not.
-        TypeError: If it is no Keras model.
+    Models within the model count as their layers. `input_of` returns what stands for an
+    input of a shape and a dtype. Raises UnknownGraphError if the graph or the inputs'
+    shapes are not known.
     """
     inputs, outputs = _ends_of(model)
     walk = _Walk(call, slots_of(model))
@@ -127,13 +115,11 @@ def _bytes_of_dtype(dtype: str) -> int:
 
 
 class CallGraph:
-    """A graph to which calls of layers are added, each after those whose results it takes.
+    """A graph to which calls are added, each after those whose results it takes.
 
-    What needs no gradient, since nothing before it is trained, has no backward computation.
-
-    Args:
-        slots: How many variables of a weight's shape the optimizer keeps.
-        rows: How many examples there are where a tensor's shape does not say.
+    What needs no gradient, since nothing before it is trained, has no backward
+    computation. `slots` is how many variables of a weight's shape the optimizer keeps,
+    and `rows` the number of examples where a tensor's shape does not say it.
     """
 
     def __init__(self, slots: int = 0, rows: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""`tfdist.place_layers`: which device computes which layer. Pure, for a graph of layers.
+"""`tfdist.place_layers`: which device computes which layer.
 
 Of a Keras model, the graph is measured first, which needs TensorFlow.
 """

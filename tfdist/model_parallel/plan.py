@@ -1,7 +1,4 @@
-"""Which device computes each layer of a model, as plain data. Imports no TensorFlow.
-
-`tfdist.place_layers` makes a plan.
-"""
+"""Which device computes each layer of a model; `tfdist.place_layers` makes such a plan."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""Local search: better assignments near the ones that are known. Pure."""
+"""Local search: better assignments near the ones that are known."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,19 +24,14 @@ _LESS = 1 - 1e-9
 def improve(
     work: Work, starts: Iterable[Assignment], *, effort: int = EFFORT, seed: int = 0
 ) -> Assignment:
-    """Returns the fastest assignment that is found near some.
+    """Returns the fastest assignment that is found near some that fit.
 
-    Descends from each start by moves of what is on the critical path (see `moves`), then
-    from the best one after random changes of it, as long as the effort lasts or until 40
-    changes in a row have brought nothing. All assignments that it tries fit.
+    Descends from each start by moves of what is on the critical path (see `moves`),
+    then from the best one after random changes of it, as long as the effort lasts
+    (simulated tasks) or until 40 changes in a row have brought nothing. All assignments
+    that it tries fit.
 
     Cost: each try simulates a step, or as much of it as the best one takes.
-
-    Args:
-        work: The model and the devices.
-        starts: Assignments that fit, at least one.
-        effort: How many tasks to simulate, at most about.
-        seed: Of the random changes.
     """
     return _Search(work, effort, seed).run(starts)
 

@@ -1,4 +1,4 @@
-"""A graph of layers in which some are split into parts, which are placed one by one. Pure."""
+"""A graph of layers in which some are split into parts, which are placed one by one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,12 +9,7 @@ from tfdist.splitting.split import COLUMNS, ROWS, Split, resolved
 
 
 def resolved_split(graph: LayerGraph, split: Mapping[str, Split]) -> dict[str, Split]:
-    """Returns how layers are split, with what they are split by.
-
-    Raises:
-        LayerGraphError: If a layer is not there, or is none that can be split.
-        SplitError: If there are more parts than rows or columns.
-    """
+    """Returns how layers are split, with what they are split by."""
     nodes = {node.name: node for node in graph.nodes}
     possible = splittable(graph)
     found = {}
@@ -58,10 +53,6 @@ def with_parts(graph: LayerGraph, split: Mapping[str, Split]) -> LayerGraph:
     ... # doctest: +NORMALIZE_WHITESPACE
     [('in', 'big_part_0'), ('in', 'big_part_1'),
      ('big_part_0', 'big_join'), ('big_part_1', 'big_join')]
-
-    Args:
-        graph: The graph.
-        split: How layers are split, with what they are split by.
     """
     return _Splitting(graph, split).run() if split else graph
 

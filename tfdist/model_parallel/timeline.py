@@ -1,4 +1,4 @@
-"""A simulated step of a plan: when each device computes, and each link sends. Pure."""
+"""A simulated step of a plan: when each device computes, and each link sends."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -115,12 +115,7 @@ def plot(
     tasks: Sequence[LayerTask],
     messages: Sequence[LayerMessage],
 ) -> None:
-    """Draws a row per device and per link that is used, as a PNG file.
-
-    Raises:
-        ValueError: If the file's name does not end with `.png`.
-        ImportError: If matplotlib is not installed.
-    """
+    """Draws a row per device and per link that is used, as a PNG file."""
     _picture.check_path(path)
     links = sorted({(each.source, each.target) for each in messages})
     names = [*devices, *links]

@@ -1,4 +1,4 @@
-"""A graph of layers on some devices, by numbers: what simulation and search work on. Pure."""
+"""A graph of layers on some devices, by numbers: what simulation and search work on."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,9 @@ Assignment = tuple[int, ...]
 
 
 class Tensor(NamedTuple):
-    """One output of a node, and the nodes that need it.
+    """One output of a node, and the nodes that need it, by their places in the order.
 
-    Attributes:
-        source: The node, by its place in `LayerGraph.order`.
-        size: The bytes of the tensor, and of its gradient.
-        targets: The nodes that need it.
-        trained: Those of them from which a gradient comes back.
+    From the nodes in `trained`, a gradient of the same size (bytes) comes back.
     """
 
     source: int
@@ -34,15 +30,9 @@ class Tensor(NamedTuple):
 class Work:
     """What one step computes and sends, and on what.
 
-    Nodes are numbered in the order of `LayerGraph.order`. With M microbatches, task
-    `2 n m + v` of n nodes is the forward computation of node v for microbatch m, and
-    task `2 n m + n + v` the backward one; each takes 1/M of what the batch would.
-
-    Attributes:
-        graph: The layers.
-        devices: The devices.
-        links: What connects them.
-        microbatches: How many parts of a batch follow each other.
+    Nodes are numbered in the order of `LayerGraph.order`. With M microbatches, task `2
+    n m + v` of n nodes is the forward computation of node v for microbatch m, and task
+    `2 n m + n + v` the backward one; each takes 1/M of what the batch would.
     """
 
     graph: LayerGraph

@@ -1,4 +1,4 @@
-"""Greedy load balancing on as few ps as it takes. Pure."""
+"""Greedy load balancing on as few ps as it takes."""
 
 from tfdist.placement.greedy import GreedyLoadBalancing
 

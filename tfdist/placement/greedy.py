@@ -1,4 +1,4 @@
-"""Greedy load balancing: each variable on the least loaded ps. Pure."""
+"""Greedy load balancing: each variable on the least loaded ps."""
 
 import math
 from collections.abc import Callable, Sequence

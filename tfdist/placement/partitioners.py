@@ -1,8 +1,8 @@
 """Partitioners, which decide how many shards a variable has.
 
-A partitioner has TensorFlow's signature, `partitioner(shape, dtype, axis=0)`, and returns
-the number of shards on each axis, at most one of them above 1. TensorFlow's and TF1's
-partitioners work as well as these. The decisions here import no TensorFlow.
+A partitioner has TensorFlow's signature, `partitioner(shape, dtype, axis=0)`, and
+returns the number of shards on each axis, at most one of them above 1. TensorFlow's and
+TF1's partitioners work as well as these.
 """
 
 import math
@@ -26,10 +26,8 @@ class Partitioner(Protocol):
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> Sequence[int]:
         """Returns the number of shards on each axis.
 
-        Args:
-            shape: The dimensions, all known: a `tf.TensorShape`, or integers.
-            dtype: A `tf.DType`, or any object with a `size` in bytes.
-            axis: The axis to split.
+        The shape is a `tf.TensorShape` or integers, all known; the dtype a `tf.DType`,
+        or any object with a `size` in bytes.
         """
         ...
 
@@ -216,21 +214,10 @@ def partition_of(
 ) -> Partition | None:
     """Asks a partitioner how a variable is split, and a placement where its shards go.
 
-    If the axis does not divide evenly, the first shards have one index more.
+    Returns None if the variable stays whole. If the axis does not divide evenly, the
+    first shards have one index more. Without a placement, they go to the ps in turn.
 
-    Args:
-        partitioner: One of TensorFlow's, of TF1's, of these, or a custom one.
-        variable: The variable.
-        num_ps: The number of ps.
-        placement: Decides where the shards go; defaults to round robin from the first
-            ps.
-
-    Returns:
-        The partition, or None if the variable stays whole.
-
-    Raises:
-        PartitionError: If the partitioner raises or returns something invalid. The
-            error names the partitioner and the variable.
+    Raises PartitionError if the partitioner raises or returns something invalid.
     """
     # A scalar has no axis: TensorFlow's FixedShardsPartitioner would raise IndexError.
     if not variable.shape:

@@ -1,4 +1,4 @@
-"""TensorFlow's default placement: each variable on the next ps. Pure."""
+"""TensorFlow's default placement: each variable on the next ps."""
 
 from tfdist.placement.variable_spec import VariableSpec
 

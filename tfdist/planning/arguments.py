@@ -17,11 +17,7 @@ class NotAModelError(TypeError):
 
 
 def check_arguments(num_ps: int, balance: str, target: float) -> None:
-    """Checks the arguments of a plan before its model is built.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
+    """Checks the arguments of a plan before its model is built."""
     # A bool is an int to Python.
     if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
         raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")

@@ -33,11 +33,7 @@ after `--` become the script's sys.argv; if it defines absl flags, they are pars
 
 
 def main(argv: Sequence[str]) -> int:
-    """Plans, prints the plan, and returns the exit status.
-
-    Args:
-        argv: The command's name and its arguments.
-    """
+    """Plans, prints the plan, and returns the exit status."""
     ours, theirs = _split(argv[1:])
     options = _flags()
     try:
@@ -139,12 +135,8 @@ def _flags() -> flags.FlagValues:
 def load_function(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
     """Imports a script, and returns one of its functions.
 
-    Args:
-        name: `MODULE:FUNCTION` or `SCRIPT.py:FUNCTION`.
-        arguments: What the script finds in `sys.argv`.
-
-    Raises:
-        ValueError: If there is no such script or function.
+    The name is `MODULE:FUNCTION` or `SCRIPT.py:FUNCTION`; the arguments are what the
+    script finds in `sys.argv`.
     """
     where, _, function = name.rpartition(":")
     if not where or not function.isidentifier():

@@ -6,13 +6,7 @@ from typing import Any
 
 
 class RefusedError(ValueError):
-    """A field has a value of the wrong type or out of range.
-
-    Args:
-        key: The name of the field.
-        wanted: What is allowed.
-        received: The field's value.
-    """
+    """A field has a value of the wrong type or out of range."""
 
     def __init__(self, key: str, wanted: str, received: Any) -> None:
         super().__init__(f"{key!r} is {wanted}; received {received!r}")
@@ -30,9 +24,7 @@ def get(
 ) -> Any:
     """Returns the value of a field, or the default if the field is missing.
 
-    Raises:
-        RefusedError: If the parser rejects the value.
-        ValueError: If the field is missing and there is no default.
+    Raises ValueError if it is missing and has no default.
     """
     if key in row:
         return parse(key, row[key])

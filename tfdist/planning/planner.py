@@ -1,4 +1,4 @@
-"""Plans where variables live so that no ps is overloaded. Imports no TensorFlow.
+"""Plans where variables live so that no ps is overloaded.
 
 Largest first: in order of decreasing size, each variable goes to the ps that holds
 the least. Without splits, the fullest ps then holds at most `4/3 - 1/(3 num_ps)` times the

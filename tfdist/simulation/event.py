@@ -1,16 +1,11 @@
-"""Something that happens once, and those who wait for it. Pure."""
+"""Something that happens once, and those who wait for it."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 class Event:
-    """Something that happens once, such as the end of a transfer.
-
-    Attributes:
-        has_happened: Whether it has.
-        value: What it came with.
-    """
+    """Something that happens once, such as the end of a transfer, and its value."""
 
     def __init__(self) -> None:
         self.has_happened = False
@@ -25,11 +20,7 @@ class Event:
             self._waiting.append(action)
 
     def happen(self, value: Any = None) -> None:
-        """Lets it happen.
-
-        Raises:
-            RuntimeError: If it has happened before.
-        """
+        """Makes it happen; raises RuntimeError if it has happened before."""
         if self.has_happened:
             raise RuntimeError(
                 "an event happens once; create another for the next time"

@@ -1,4 +1,4 @@
-"""How activities share what they use: max-min fairness. Pure."""
+"""How activities share what they use: max-min fairness."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,8 @@ from dataclasses import dataclass
 class Demand:
     """Equal activities that share resources with others.
 
-    Attributes:
-        count: How many there are.
-        uses: How much of each resource, by its number, one activity uses per unit of its
-            rate.
-        limit: The highest rate of one activity.
+    `uses` has how much of each resource, by its number, one activity uses per unit of
+    its rate; `limit` is the highest rate of one.
     """
 
     count: int
@@ -36,10 +33,6 @@ def max_min_rates(
     >>> one_link = [Demand(2, {0: 1.0}), Demand(1, {0: 1.0}, limit=2.0)]
     >>> max_min_rates(one_link, [10.0])
     [4.0, 2.0]
-
-    Args:
-        demands: The activities.
-        capacities: What each resource offers per second.
 
     Raises:
         ValueError: If an activity uses nothing and has no limit.

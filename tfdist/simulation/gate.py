@@ -1,4 +1,4 @@
-"""Where simulated workers wait for the policy of consistency. Pure."""
+"""Where simulated workers wait for the policy of consistency."""
 
 from tfdist.parameter_server.consistency.combinations import is_free
 from tfdist.parameter_server.consistency.policy import Consistency
@@ -7,7 +7,7 @@ from tfdist.simulation.event import Event
 
 
 class Gate:
-    """Tells the workers what the policy's schedule releases."""
+    """Releases the workers as the policy's schedule says."""
 
     def __init__(self, policy: Consistency) -> None:
         self.policy = policy

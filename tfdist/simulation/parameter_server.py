@@ -1,4 +1,4 @@
-"""Parameter-server training as a simulation: how many steps per second, and why. Pure."""
+"""Parameter-server training as a simulation: how many steps per second, and why."""
 
 import math
 import random
@@ -37,16 +37,12 @@ LINKS = "the links"
 class Outcome:
     """What a simulated training run has done after its warm-up, if it has one.
 
-    Attributes:
-        steps: The steps whose gradients counted.
-        dropped: The steps whose gradients came too late.
-        seconds: How long they took.
-        busy: The share of its capacity in which each resource was used, by its name.
-        lost: The share of the workers' time that a step takes longer than it would
-            alone, by the name of the resource that it shares, `POLICY` or `EPOCH`.
-        staleness: The mean number of writes by others during a step.
-        max_staleness: The highest such number, warm-up included.
-        moving: The share of its time in which a step moves bytes, if nothing else runs.
+    `dropped` steps had gradients that came too late. `busy` is the share of its
+    capacity in which each resource was used, by its name. `lost` is the share of the
+    workers' time that a step takes longer than it would alone, by the name of the
+    resource that it shares, `POLICY` or `EPOCH`. Staleness is the number of writes by
+    others during a step: its mean, and the highest, warm-up included. `moving` is the
+    share of its time in which a step moves bytes, if nothing else runs.
     """
 
     steps: int
@@ -83,29 +79,19 @@ def simulate(
     epoch_steps: int = 0,
     seed: int = 0,
 ) -> Outcome:
-    """Simulates training until so many steps have ended.
+    """Simulates training until so many steps have ended; see `size_of` for 0.
 
     The chief prepares messages ahead. A worker that is free gets the next one with its
-    batches; each step then waits for the policy, pulls, computes and pushes. The ps work
-    for it before they send and after they have received.
+    batches; each step then waits for the policy, pulls, computes and pushes. The ps
+    work for it before they send and after they have received. All steps of an epoch
+    have to finish before the next begins; `epoch_steps=0` is a single endless epoch,
+    which a policy with rounds always gets.
 
     Cost: about 20 events per step, whatever the number of workers; a policy that makes
     steps wait looks at all workers at each of three events.
 
-    Args:
-        cost: What a step takes.
-        hosts: Where the tasks run.
-        workers: The number of workers.
-        policy: When a step may start and write, and whether its gradient counts.
-        steps: How many steps to simulate; by default 8 per worker, and 2,000 or more.
-        epoch_steps: The steps of an epoch, at whose end all steps have to finish before
-            the next begins. 0 for a single endless epoch; a policy with rounds always
-            gets one.
-        seed: Of the spread of the parts of the steps.
-
-    Raises:
-        ValueError: If there are no workers or too many, the policy needs more, or it lets
-            no step start.
+    Raises ValueError for a number of workers that is out of range or too small for the
+    policy, or if that lets no step start.
     """
     size = size_of(policy, workers, steps)
     workers, steps = size.workers, size.steps

@@ -1,4 +1,4 @@
-"""Processors and links, and the activities that share them. Pure."""
+"""Processors and links, and the activities that share them."""
 
 import heapq
 import itertools
@@ -16,15 +16,8 @@ _ROUNDING = 1e-12
 class Resource:
     """Something that activities share: the cores of a host, one direction of a link.
 
-    Args:
-        name: What reports call it.
-        capacity: What it offers per second: cores (CPU seconds), or bytes.
-
-    Attributes:
-        used: What activities have taken from it so far.
-
-    Raises:
-        ValueError: If the capacity is not positive.
+    Its capacity is what it offers per second: cores (CPU seconds), or bytes; `used` is
+    what activities have taken so far.
     """
 
     def __init__(self, name: str, capacity: float) -> None:
@@ -74,9 +67,6 @@ class Resources:
     >>> simulator.run()
     2.0
     4.0
-
-    Args:
-        simulator: The clock.
     """
 
     def __init__(self, simulator: Simulator) -> None:
@@ -92,15 +82,9 @@ class Resources:
     ) -> Event:
         """Starts an activity, and returns the event of its end.
 
-        Without a limit and a resource, nothing slows it down: it ends at once.
-
-        Args:
-            amount: How much there is to do: CPU seconds, or bytes.
-            uses: How much of each resource a unit of it takes.
-            limit: The most of it that can be done per second, if it were alone.
-
-        Raises:
-            ValueError: If the amount is negative, or the limit is not positive.
+        The amount is CPU seconds or bytes, of which a unit takes `uses` of each
+        resource; at most `limit` of it can be done per second. Without a limit and a
+        resource, nothing slows it down: it ends at once.
         """
         if not (amount >= 0 and limit > 0):
             raise ValueError(
@@ -227,7 +211,7 @@ class _Pool:
         self._continue()
 
     def share(self) -> None:
-        """Gives each group its rate."""
+        """Sets the rate of each group."""
         busy = self.busy()
         if len(busy) == 1:
             [group] = busy

@@ -1,4 +1,4 @@
-"""The clock of a simulation, and what is to happen when. Pure."""
+"""The clock of a simulation, and what is to happen when."""
 
 import heapq
 import itertools
@@ -7,12 +7,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """One action that is to happen at a certain time.
-
-    Attributes:
-        time: When, in simulated seconds.
-        is_cancelled: Whether it will not happen after all.
-    """
+    """One action that is to happen at a certain time, in simulated seconds."""
 
     def __init__(self, time: float, action: Callable[[], None]) -> None:
         self.time = time
@@ -48,15 +43,7 @@ class Simulator:
         self._order = itertools.count()
 
     def after(self, delay: float, action: Callable[[], None]) -> Timer:
-        """Requests an action.
-
-        Args:
-            delay: Seconds from now, at least 0.
-            action: What to do then.
-
-        Raises:
-            ValueError: If the delay is negative or not a number.
-        """
+        """Requests an action after a delay of at least 0 seconds."""
         if not delay >= 0:
             raise ValueError(f"a delay must be at least 0 seconds; received {delay!r}")
         timer = Timer(self.now + delay, action)
@@ -70,9 +57,7 @@ class Simulator:
     def run(self, until: float = math.inf) -> None:
         """Runs actions until none is left, or the next one is due after `until`.
 
-        Args:
-            until: A time in seconds. If it is finite, the clock shows it at the end,
-                unless `stop` was called.
+        If that is finite, the clock shows it at the end, unless `stop` was called.
         """
         self._is_stopped = False
         while self._timers and self._timers[0][0] <= until and not self._is_stopped:

@@ -81,11 +81,7 @@ def _costs(curve: Curve) -> str:
 def plot(
     measured: Speedup, curves: Sequence[Curve], path: str | os.PathLike[str]
 ) -> None:
-    """Draws measured points, with lines and open marks for predictions.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
+    """Draws measured points, with lines and open marks for predictions."""
     figure = _picture.new_figure(7, 4.5)
     axes = figure.subplots()
     for curve in curves:

@@ -18,13 +18,7 @@ class _Between:
 class PieceNode:
     """A call of a piece of a split layer, as Keras has calls of layers.
 
-    Attributes:
-        operation: The piece.
-        input_tensors: What stands for the tensors that it takes.
-        outputs: What stands for its output.
-        layer: The layer that is split.
-        part: The number of the part; None for the join and for what cuts.
-        is_cut: Whether it cuts the input of a part.
+    `part` is the number of the part: None for the join and for what cuts.
     """
 
     operation: Any
@@ -56,12 +50,9 @@ def with_pieces(nodes: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
     """Returns the calls of layers, those of split ones as the calls of their pieces.
 
     Where a layer split by rows takes the output of one that is split by columns into as
-    many parts, each part takes that of the other's part: nothing is joined and cut again,
-    which is Megatron's pair.
-
-    Args:
-        nodes: The calls, each after those whose results it takes.
-        outputs: The outputs of the model.
+    many parts, each part takes that of the other's part: nothing is joined and cut
+    again, which is Megatron's pair. Each of the nodes comes after those whose results
+    it takes.
     """
     split = {id(node): found for node in nodes if (found := pieces_of(node.operation))}
     if not split:
