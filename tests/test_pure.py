@@ -74,7 +74,6 @@ PURE = {
         "choose_split",
         "cost",
         "devices",
-        "errors",
         "file",
         "fit",
         "graph",

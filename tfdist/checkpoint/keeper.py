@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_config.contract import CHECKPOINT_DIR
-from tfdist.checkpoint.group import Group
-from tfdist.checkpoint.kept_fit import KeptFit
+from tfdist.checkpoint.kept_fit import Group, KeptFit
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore

@@ -7,8 +7,8 @@ for. One process reads and writes the checkpoints, and tells the others.
 import logging
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -25,7 +25,6 @@ from tfdist.checkpoint.fit_state import (
     groups_of,
     restore_callbacks,
 )
-from tfdist.checkpoint.group import Group
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
@@ -45,6 +44,34 @@ _CORRUPTION_ERRORS = (
     KeyError,
     zipfile.BadZipFile,
 )
+
+
+class Group(Protocol):
+    """The processes that run the script, each of which calls these at the same steps."""
+
+    is_chief: bool
+
+    def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
+        """Returns the integers of each process, a row for each."""
+        ...
+
+    def bytes_of_chief(self, data: bytes) -> bytes:
+        """Returns what the chief has passed."""
+        ...
+
+
+class OneProcess:
+    """The group of a script that one process runs."""
+
+    is_chief = True
+
+    def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
+        """Returns this process's integers."""
+        return np.array([numbers], np.int64)
+
+    def bytes_of_chief(self, data: bytes) -> bytes:
+        """Returns the data."""
+        return data
 
 
 class KeptFit(keras.callbacks.Callback):

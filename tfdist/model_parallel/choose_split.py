@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from tfdist.model_parallel.errors import DoesNotFitError
+from tfdist.model_parallel.fit import DoesNotFitError
 from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.model_parallel.split_graph import (

@@ -1,4 +1,4 @@
-"""What a pipeline's schedule costs: its bubble, its seconds, what it keeps. Pure formulas.
+"""What a pipeline's schedule costs: its bubble, its seconds, what it keeps.
 
 K stages that take equally long, and M microbatches; nothing is said of links, which
 `tfdist.pipeline.step_time` takes into account.

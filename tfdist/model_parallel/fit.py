@@ -3,13 +3,24 @@
 import math
 from collections.abc import Sequence
 
-from tfdist.model_parallel.errors import DoesNotFitError
 from tfdist.model_parallel.work import Assignment, Work
 
 # How many times the exact search may put a unit on a device.
 _TRIES = 50_000
 # And each time for the message of an error, which searches often.
 _FEW_TRIES = 5_000
+
+
+class DoesNotFitError(ValueError):
+    """Layers that need more memory than the devices have.
+
+    Attributes:
+        missing: How many bytes are missing.
+    """
+
+    def __init__(self, message: str, missing: int) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 def place_by_memory(work: Work) -> Assignment:

@@ -8,8 +8,12 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist.model_parallel.errors import UnknownGraphError
-from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+from tfdist.model_parallel.graph import (
+    LayerEdge,
+    LayerGraph,
+    LayerNode,
+    UnknownGraphError,
+)
 from tfdist.splitting.model import matrix_of
 from tfdist.splitting.nodes import PieceNode, with_pieces
 from tfdist.splitting.split import LayerMatrix

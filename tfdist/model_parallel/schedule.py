@@ -32,7 +32,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """The tasks of one step, in the order in which each stage computes them.
 
     For each microbatch, a stage has one forward and one backward task.
@@ -95,7 +95,7 @@ class Schedule:
         )
 
 
-def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
+def gpipe(num_stages: int, num_microbatches: int) -> PipelineSchedule:
     """All forward tasks, then all backward tasks, the last microbatch first.
 
     Each stage keeps the activations of all microbatches.
@@ -106,10 +106,12 @@ def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
     _check(num_stages, num_microbatches)
     forward = tuple(Task(FORWARD, each) for each in range(num_microbatches))
     backward = tuple(Task(BACKWARD, task.microbatch) for task in reversed(forward))
-    return Schedule("gpipe", (forward + backward,) * num_stages)
+    return PipelineSchedule("gpipe", (forward + backward,) * num_stages)
 
 
-def one_forward_one_backward(num_stages: int, num_microbatches: int) -> Schedule:
+def one_forward_one_backward(
+    num_stages: int, num_microbatches: int
+) -> PipelineSchedule:
     """A few forward tasks, then one backward and one forward task in turn (1F1B).
 
     Stage k of K begins with K - k forward tasks, and from then on it keeps the
@@ -120,7 +122,7 @@ def one_forward_one_backward(num_stages: int, num_microbatches: int) -> Schedule
     that all its microbatches are computed with the same weights.
     """
     _check(num_stages, num_microbatches)
-    return Schedule(
+    return PipelineSchedule(
         "1f1b",
         tuple(
             _in_turn(min(num_stages - stage, num_microbatches), num_microbatches)
@@ -138,13 +140,15 @@ def _in_turn(ahead: int, num_microbatches: int) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
+SCHEDULES: Mapping[str, Callable[[int, int], PipelineSchedule]] = MappingProxyType(
     {"gpipe": gpipe, "1f1b": one_forward_one_backward}
 )
 """The schedules by their names."""
 
 
-def make_schedule(name: str, num_stages: int, num_microbatches: int) -> Schedule:
+def make_schedule(
+    name: str, num_stages: int, num_microbatches: int
+) -> PipelineSchedule:
     """Returns the schedule of this name in `SCHEDULES`."""
     if name not in SCHEDULES:
         raise ScheduleError(

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tfdist.model_parallel.errors import LayerGraphError
-from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+from tfdist.model_parallel.graph import (
+    LayerEdge,
+    LayerGraph,
+    LayerGraphError,
+    LayerNode,
+)
 from tfdist.splitting.split import COLUMNS, ROWS, Split, resolved
 
 

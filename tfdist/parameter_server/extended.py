@@ -14,7 +14,7 @@ from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server import replicas
 from tfdist.parameter_server.link import seconds_per_byte
-from tfdist.placement.best_fit import BestFit
+from tfdist.placement.greedy import BestFit
 from tfdist.placement.large_weights import partitioner_for
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of

@@ -12,8 +12,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from tfdist.placement.partition import Partition, PartitionError
-from tfdist.placement.placement import Placement, ps_of_shards
-from tfdist.placement.round_robin import RoundRobin
+from tfdist.placement.placement import Placement, RoundRobin, ps_of_shards
 from tfdist.placement.variable_spec import VariableSpec
 
 # The default of TensorFlow's partitioners; `tf.string.size` is 0.

@@ -1,4 +1,4 @@
-"""The protocols of a placement, and the checks of its answers.
+"""The protocols of a placement, TensorFlow's default, and the checks of its answers.
 
 A placement is any object with the one method of `Placement`. It is asked once per
 variable, in creation order. It is not asked about optimizer slots, which live on the ps
@@ -50,6 +50,24 @@ class PartitioningPlacement(Placement, Protocol):
     def check_complete(self, weights: Iterable[Any] = ()) -> None:
         """Checks before a model's first step that all variables were created."""
         ...
+
+
+class RoundRobin:
+    """Places variables on the ps in turn, whatever their size: TensorFlow's default.
+
+    Cost: O(1) per variable. It bounds the number of variables on a ps, not their
+    bytes: where large and small variables alternate, as kernels and biases do, the
+    fullest ps can hold nearly everything (6.1 times the mean for VGG16 on 8 ps).
+    """
+
+    def __init__(self) -> None:
+        self._placed = 0
+
+    def place(self, variable: VariableSpec, num_ps: int) -> int:
+        """Returns the next ps in turn."""
+        index = self._placed % num_ps
+        self._placed += 1
+        return index
 
 
 def check_placement(placement: object) -> None:

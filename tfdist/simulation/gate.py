@@ -3,7 +3,7 @@
 from tfdist.parameter_server.consistency.combinations import is_free
 from tfdist.parameter_server.consistency.policy import Consistency
 from tfdist.parameter_server.consistency.schedule import Released, Schedule
-from tfdist.simulation.event import Event
+from tfdist.simulation.simulator import Event
 
 
 class Gate:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tfdist.parameter_server.consistency.policy import Consistency, for_workers
-from tfdist.simulation.event import Event
 from tfdist.simulation.gate import Gate
 from tfdist.simulation.process import Process, Steps, Store, sleep
 from tfdist.simulation.resources import Resource, Resources
-from tfdist.simulation.simulator import Simulator
+from tfdist.simulation.simulator import Event, Simulator
 from tfdist.simulation.size import size_of
 from tfdist.simulation.step_cost import CORES, Hosts, Parts, StepCost
 

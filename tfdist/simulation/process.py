@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from tfdist.simulation.event import Event
-from tfdist.simulation.simulator import Simulator
+from tfdist.simulation.simulator import Event, Simulator
 
 Steps = Generator[Event, Any, Any]
 

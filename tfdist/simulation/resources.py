@@ -5,9 +5,8 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from tfdist.simulation.event import Event
 from tfdist.simulation.fair_share import Demand, max_min_rates
-from tfdist.simulation.simulator import Simulator, Timer
+from tfdist.simulation.simulator import Event, Simulator, Timer
 
 # What is left of an activity by rounding, relative to what it has progressed.
 _ROUNDING = 1e-12
