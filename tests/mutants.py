@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-not-weighted",
-        "tfdist/embedding/partial_sum.py",
+        "tfdist/embedding/differentiable.py",
         ("tf.gather(rows, index) * weights[:, tf.newaxis]", "tf.gather(rows, index)"),
         "tests/test_embedding_lookup.py::test_eager_lookup_is_tensorflows",
     ),

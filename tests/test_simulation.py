@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.simulation.fair_share import Demand, max_min_rates
 from tfdist.simulation.process import Process, Store, sleep
-from tfdist.simulation.resources import Resource, Resources
+from tfdist.simulation.resources import Demand, Resource, Resources, max_min_rates
 from tfdist.simulation.simulator import Event, Simulator, all_of
 
 amounts = st.floats(0.01, 100.0)

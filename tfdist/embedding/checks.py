@@ -65,6 +65,19 @@ def table(params: Any, strategy: str | None = None) -> Table:
     strategy = strategy or MOD
     shards = [_shard(each) for each in shards]
     name = _name(shards[0])
+    sizes, dim, dtype = _measured(shards, name)
+    # Both layouts give an extra row to the first shards, so one check serves both.
+    expected = routing.shard_sizes(sum(sizes), len(shards))
+    if sizes != expected:
+        raise ValueError(
+            f"partition_strategy={strategy!r} gives the {len(shards)} shards of {name} "
+            f"{expected} of its {sum(sizes)} rows; received shards of {sizes} rows"
+        )
+    return Table(shards, sizes, dim, dtype, name, strategy)
+
+
+def _measured(shards: Sequence[Any], name: str) -> tuple[list[int], int, tf.DType]:
+    """Returns the rows of each shard, and the width and the dtype of all of them."""
     shapes = [tuple(shard.shape) for shard in shards]
     if any(len(shape) != 2 or None in shape for shape in shapes):
         raise ValueError(
@@ -83,15 +96,7 @@ def table(params: Any, strategy: str | None = None) -> Table:
         raise ValueError(
             f"the rows of {name} must have a float dtype, not {dtype.name}"
         )
-    sizes = [shape[0] for shape in shapes]
-    # Both layouts give an extra row to the first shards, so one check serves both.
-    expected = routing.shard_sizes(sum(sizes), len(shards))
-    if sizes != expected:
-        raise ValueError(
-            f"partition_strategy={strategy!r} gives the {len(shards)} shards of {name} "
-            f"{expected} of its {sum(sizes)} rows; received shards of {sizes} rows"
-        )
-    return Table(shards, sizes, shapes[0][1], dtype, name, strategy)
+    return [shape[0] for shape in shapes], shapes[0][1], dtype
 
 
 def _rows_of(variable: Any) -> list[tf.Variable]:

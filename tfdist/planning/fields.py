@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 
@@ -33,30 +34,16 @@ def get(
     return default
 
 
-def an_object(key: str, value: Any) -> dict[str, Any]:
-    """Parses an object."""
-    return _of_type(dict, "an object", key, value)
-
-
-def text(key: str, value: Any) -> str:
-    """Parses a string."""
-    return _of_type(str, "a text", key, value)
-
-
-def flag(key: str, value: Any) -> bool:
-    """Parses a boolean."""
-    return _of_type(bool, "true or false", key, value)
-
-
-def a_list(key: str, value: Any) -> list[Any]:
-    """Parses a list."""
-    return _of_type(list, "a list", key, value)
-
-
 def _of_type(kind: type, wanted: str, key: str, value: Any) -> Any:
     if not isinstance(value, kind):
         raise RefusedError(key, wanted, value)
     return value
+
+
+an_object = partial(_of_type, dict, "an object")
+text = partial(_of_type, str, "a text")
+flag = partial(_of_type, bool, "true or false")
+a_list = partial(_of_type, list, "a list")
 
 
 def whole(least: int | None) -> Parser:

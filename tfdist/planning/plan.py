@@ -222,9 +222,9 @@ class Receipt:
         return self.predicted == self.actual
 
     def __str__(self) -> str:
-        from tfdist.planning import view
+        from tfdist._table import render, table_of
 
-        table = view.table_of("ps", ">predicted bytes", ">actual bytes", ">difference")
+        table = table_of("ps", ">predicted bytes", ">actual bytes", ">difference")
         rows = list(zip(self.predicted, self.actual, strict=True))
         for ps, (predicted, actual) in enumerate(rows):
             table.add_row(str(ps), *_cells(predicted, actual))
@@ -242,7 +242,7 @@ class Receipt:
             "",
         )
         verdict = "as planned" if self.matches else "NOT as planned"
-        return view.render(table) + verdict
+        return render(table) + verdict
 
 
 def _cells(predicted: int, actual: int) -> tuple[str, str, str]:

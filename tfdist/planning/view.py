@@ -1,40 +1,12 @@
 """A plan as a table, as text bars, and as a picture."""
 
-import io
 import os
 from collections.abc import Iterable, Sequence
 
-import rich.box
-import rich.console
-import rich.table
-
 from tfdist import _picture
+from tfdist._table import bar, render, table_of
 from tfdist.placement.partition import Partition
 from tfdist.planning.weight import PlannedVariable
-
-BAR = 30  # characters
-
-
-def table_of(*headings: str) -> rich.table.Table:
-    """Returns an empty table; a `>` before a heading aligns its column right."""
-    table = rich.table.Table(box=rich.box.ROUNDED)
-    for heading in headings:
-        right = heading.startswith(">")
-        table.add_column(heading.lstrip(">"), justify="right" if right else "left")
-    return table
-
-
-def render(table: rich.table.Table) -> str:
-    """Returns a table as text, without truncating any cell."""
-    text = io.StringIO()
-    # Rich shrinks a table to the width of its console.
-    rich.console.Console(file=text, width=10_000).print(table)
-    return text.getvalue()
-
-
-def bar(amount: float, largest: float) -> str:
-    """Returns a bar whose length is proportional to `amount`."""
-    return "#" * round(BAR * amount / largest) if largest else ""
 
 
 def loads(held: Sequence[int], moved: Sequence[float]) -> str:

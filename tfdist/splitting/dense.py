@@ -9,30 +9,13 @@ import numpy as np
 from tfdist.splitting.pieces import Cut, Join, PartOf, Pieces, keep
 from tfdist.splitting.split import COLUMNS, ROWS, LayerMatrix, Split, ranges, resolved
 
-_BY_NUMBER = [
-    "elu",
-    "gelu",
-    "relu",
-    "relu6",
-    "selu",
-    "silu",
-    "tanh",
-    "celu",
-    "mish",
-    "linear",
-    "sigmoid",
-    "softplus",
-    "softsign",
-    "exponential",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "leaky_relu",
-    "log_sigmoid",
-    "squareplus",
-    "swish",
-]
+# fmt: off
+_BY_NUMBER = (
+    "elu", "gelu", "relu", "relu6", "selu", "silu", "tanh", "celu", "mish", "linear",
+    "sigmoid", "softplus", "softsign", "exponential", "hard_sigmoid", "hard_silu",
+    "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid", "squareplus", "swish",
+)
+# fmt: on
 
 
 def acts_by_number(activation: Any) -> bool:
