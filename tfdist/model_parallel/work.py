@@ -193,8 +193,15 @@ class Work:
             if a != b
         ] or [(0.0, 0.0)]
         per_byte, latency = (fmean(each) for each in zip(*pairs, strict=True))
+        return self._longest_ways(slowness, per_byte, latency)
+
+    def _longest_ways(
+        self, slowness: float, per_byte: float, latency: float
+    ) -> tuple[list[float], list[float]]:
+        """Returns the seconds from the start of each task to the end of the step."""
         forward, backward = self.seconds
         up, down = [0.0] * self.num_nodes, [0.0] * self.num_nodes
+        # Backward tasks first: they come last in a step, in the order of the nodes.
         for v in range(self.num_nodes):
             ways = [
                 latency + per_byte * tensor.size + down[tensor.source]
@@ -239,15 +246,7 @@ class Work:
         link; all work, evenly on all devices; or the largest unit. Whichever is most.
         """
         fastest = max(device.speed for device in self.devices)
-        forward, backward = self.seconds
-        up, down = [0.0] * self.num_nodes, [0.0] * self.num_nodes
-        for v in range(self.num_nodes):
-            tensors = [self.tensors[at] for at in self.inputs[v]]
-            ways = [down[each.source] for each in tensors if v in each.trained]
-            down[v] = backward[v] + max(ways, default=0.0)
-        for v in reversed(range(self.num_nodes)):
-            targets = [t for at in self.outputs[v] for t in self.tensors[at].targets]
-            up[v] = forward[v] + max([down[v], *(up[t] for t in targets)])
+        up, _ = self._longest_ways(1.0, 0.0, 0.0)
         speeds = sum(device.speed for device in self.devices)
         return max(
             max(up) / fastest,

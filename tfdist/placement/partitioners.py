@@ -52,8 +52,7 @@ class FixedShardsPartitioner:
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""
-        dimensions = _dimensions(shape, axis)
-        return _along(axis, dimensions, self.num_shards)
+        return _along(axis, _dimensions(shape, axis), self.num_shards)
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ class MinSizePartitioner:
     bytes_per_string: int = BYTES_PER_STRING
 
     def __post_init__(self) -> None:
+        text = self.bytes_per_string
         _check_positive(min_shard_bytes=self.min_shard_bytes)
-        _check_whole(
-            1, max_shards=self.max_shards, bytes_per_string=self.bytes_per_string
-        )
+        _check_whole(1, max_shards=self.max_shards, bytes_per_string=text)
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""
@@ -111,11 +109,8 @@ class MaxSizePartitioner:
 
     def __post_init__(self) -> None:
         _check_positive(max_shard_bytes=self.max_shard_bytes)
-        _check_whole(
-            1,
-            max_shards=1 if self.max_shards is None else self.max_shards,
-            bytes_per_string=self.bytes_per_string,
-        )
+        most = 1 if self.max_shards is None else self.max_shards
+        _check_whole(1, max_shards=most, bytes_per_string=self.bytes_per_string)
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""

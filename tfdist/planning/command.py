@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,25 +110,19 @@ def _check_directory(path: str) -> None:
 def _flags() -> flags.FlagValues:
     # Not absl's global FLAGS: the script may define flags with the same names.
     values = flags.FlagValues()
+    text = partial(flags.DEFINE_string, flag_values=values)
     flags.DEFINE_integer("num_ps", None, "The number of ps.", flag_values=values)
-    flags.DEFINE_string(
-        "json", None, "Write the plan to this file.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "plot", None, "Draw one bar per ps to this PNG file.", flag_values=values
-    )
+    text("json", None, "Write the plan to this file.")
+    text("plot", None, "Draw one bar per ps to this PNG file.")
     flags.DEFINE_bool("variables", False, "List every variable.", flag_values=values)
-    flags.DEFINE_enum(
-        "balance", "memory", BALANCES, "What to balance.", flag_values=values
-    )
+    what = "What to balance."
+    flags.DEFINE_enum("balance", "memory", BALANCES, what, flag_values=values)
     flags.DEFINE_float("target", TARGET, "The imbalance to reach.", flag_values=values)
-    flags.DEFINE_multi_string(
-        "lookups",
-        [],
+    lookups = (
         "The number of rows of an embedding that a step looks up, as PATTERN=ROWS, for "
-        "example '*/embeddings=256'. Can be repeated.",
-        flag_values=values,
+        "example '*/embeddings=256'. Can be repeated."
     )
+    flags.DEFINE_multi_string("lookups", [], lookups, flag_values=values)
     flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     return values
 

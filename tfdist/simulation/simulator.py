@@ -95,20 +95,3 @@ class Event:
         waiting, self._waiting = self._waiting, []
         for action in waiting:
             action(value)
-
-
-def all_of(events: list[Event]) -> Event:
-    """Returns the event that happens with the last of several."""
-    whole, missing = Event(), len(events)
-
-    def one_less(_: Any) -> None:
-        nonlocal missing
-        missing -= 1
-        if missing == 0:
-            whole.happen()
-
-    if not events:
-        whole.happen()
-    for event in events:
-        event.then(one_less)
-    return whole
