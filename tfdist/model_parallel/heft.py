@@ -40,6 +40,7 @@ class _Placing:
     def run(self) -> Assignment:
         n = self._work.num_nodes
         up, down = self._work.ranks
+        # Among equal ranks, of nodes that take no time, what is needed comes first.
         keys = [(-up[v], v) for v in range(n)]
         keys += [(-down[v], 2 * n - v) for v in range(n)]
         for task in sorted(range(2 * n), key=keys.__getitem__):
@@ -49,6 +50,7 @@ class _Placing:
     def _place(self, task: int) -> None:
         back, v = divmod(task, self._work.num_nodes)
         unit = self._work.unit_of[v]
+        # Its forward task, or another call of the layer, has decided.
         if self._home[unit] != _NONE:
             devices = [self._home[unit]]
         else:

@@ -94,6 +94,7 @@ def slots_of(model: keras.Model) -> int:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return 0
+    # A shape that only slots have: an optimizer's counters are scalars.
     shape = (2, 3)
     copy = type(optimizer).from_config(optimizer.get_config())
     copy.build([keras.Variable(keras.ops.zeros(shape))])
@@ -115,6 +116,7 @@ def bytes_of(values: Any) -> int:
 def _bytes_of_dtype(dtype: str) -> int:
     if dtype in ("bool", "string"):
         return 1
+    # The first digits of the name: of "bfloat16", and of "float8_e4m3fn".
     return int("".join(c for c in dtype.split("_")[0] if c.isdigit()) or 32) // 8 or 1
 
 

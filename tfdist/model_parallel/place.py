@@ -108,6 +108,7 @@ def place_layers(
 
     if split == 1:
         return place(model, {})
+    # A device without a limit has room for every layer in one piece.
     most = max(math.inf if each.memory is None else each.memory for each in devices)
     return split_and_place(model, split, most, place)
 

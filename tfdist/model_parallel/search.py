@@ -129,6 +129,7 @@ class _Search:
             for each in self._work.chains[unit] if whole else [unit]:
                 kicked[each] = device
         found = tuple(kicked)
+        # Then only what is left untried near the best is tried.
         if not self._work.fits(found):
             found = best
         return self._descend(simulate(self._work, found), found, self._left)
@@ -157,6 +158,7 @@ class _Search:
             if candidate in self._tried or not self._work.fits(candidate):
                 continue
             self._tried.add(candidate)
+            # Most candidates are slower, and given up before their step has ended.
             tried = simulate(self._work, candidate, limit=_LESS * run.seconds)
             self._left -= tried.ended + self._work.num_nodes
             if tried.seconds < run.seconds:

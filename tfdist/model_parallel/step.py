@@ -106,6 +106,7 @@ class _Step:
     def _group_targets(self) -> None:
         """Sorts the uses of each tensor by device, and counts what each task needs."""
         n, device = self._n, self._device
+        # A backward task needs its forward task, and one sum of gradients per device.
         missing = [len(each) for each in self._inputs] + [1] * n
         self._uses: list[dict[int, list[int]]] = []
         summed = []
@@ -124,6 +125,7 @@ class _Step:
         for task, missing in enumerate(self._missing):
             if not missing:
                 heapq.heappush(self._queue_of(task), (self._place[task], task))
+        # Only when all are in the queues does a device know what it prefers.
         for device in range(len(self._ready)):
             self._next(device, _NOTHING)
         self._simulator.run(until=limit)
@@ -179,6 +181,7 @@ class _Step:
             return
         per_byte, latency = self._rates[source][target]
         now, free = self._simulator.now, self._link_free[source][target]
+        # The link is taken at once: tensors leave in the order in which they were computed.
         start = max(now, free)
         over = start + per_byte * self._tensors[tensor].size
         self._link_free[source][target] = over

@@ -142,6 +142,7 @@ class Work:
                 before[target].add(source)
         chains: list[list[int]] = [[unit] for unit in range(len(after))]
         for unit in range(len(after)):
+            # Chains are joined where one unit alone follows, and follows nothing else.
             following = next(iter(after[unit])) if len(after[unit]) == 1 else unit
             if len(before[following]) == 1 and chains[following] is not chains[unit]:
                 chains[unit].extend(chains[following])

@@ -131,6 +131,8 @@ def _fitted(
         )
         return 1 / outcome.steps_per_second
 
+    # The chief works beside the worker, and may hide some of what is added here: one
+    # correction is not exact.
     for _ in range(_ROUNDS):
         missing = seconds - simulated(cost)
         if abs(missing) <= _CLOSE * seconds:

@@ -99,6 +99,7 @@ def simulate(
         return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
 
     found = outcome(hosts)
+    # What other programs take counts only where the tasks need all cores.
     if hosts.share_one and found.busy[CORES] > hosts.share:
         found = outcome(replace(hosts, cores=hosts.share * hosts.cores, share=1.0))
     return found
@@ -182,6 +183,7 @@ class _Training:
             if not self._left:
                 yield self._epoch_over
                 self._epoch_over, self._left = Event(), self._epoch_steps
+            # As many messages are under way as the driver of `fit` keeps in flight.
             yield self._room.take()
             steps = int(min(self._cost.steps_per_message, self._left))
             self._left -= steps

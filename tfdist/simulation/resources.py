@@ -129,6 +129,7 @@ class Resources:
     def _add(self, key: _Key, group: _Group) -> "_Pool":
         """Adds a group to those with which it shares a resource, directly or by others."""
         pool = _Pool(self._simulator)
+        # Pools join and never part: their groups stay, for the next activities alike.
         for other in self._apart():
             if any(
                 group.uses.keys() & each.uses.keys() for each in other.groups.values()
@@ -198,6 +199,7 @@ class _Pool:
         seconds = min((group.seconds_left for group in self.busy()), default=math.inf)
         if math.isfinite(seconds):
             self._timer = self._simulator.after(seconds, self._arrive)
+        # In the order of their starts, so that equal inputs give equal runs.
         for _, end in sorted(ended, key=lambda pair: pair[0]):
             end.happen()
 
