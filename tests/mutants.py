@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "placement-on-fullest-ps",
         "tfdist/placement/greedy.py",
-        ("self._loads.__getitem__)", "self._loads.__getitem__, reverse=True)"),
+        ("range(num_ps), key=self", "range(num_ps), reverse=True, key=self"),
         "tests/test_placement.py",
     ),
     Mutant(
