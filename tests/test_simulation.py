@@ -141,7 +141,7 @@ def test_no_resource_is_exceeded_and_nobody_could_go_faster(demands, capacities)
 
 def test_an_activity_needs_something_that_limits_it():
     with pytest.raises(ValueError, match="needs a limit or a resource"):
-        max_min_rates([Demand(1, {})], [])
+        Demand(1, {})
 
 
 @settings(deadline=None)
@@ -165,7 +165,7 @@ def test_work_is_conserved(given_activities, capacities):
             lambda amount=amount, uses=uses, limit=limit: start(amount, uses, limit),
         )
     simulator.run()
-    resources.settle()
+    resources.advance()
     assert len(ends) == len(given_activities)
     assert resources.active == 0
     for at, resource in enumerate(shared):
@@ -244,7 +244,7 @@ def test_what_shares_by_way_of_another_slows_down():
     simulator.after(1.0, lambda: start(1.0, left, right))
     simulator.run()
     assert sorted(ends) == [(1, 3.0), (1, 4.0), (2, 3.0)]
-    resources.settle()
+    resources.advance()
     assert (left.used, right.used) == (3.0, 4.0)
 
 

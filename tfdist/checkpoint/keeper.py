@@ -77,7 +77,7 @@ class Keeper:
                 self._fit = None
                 # Otherwise the next `fit` of this model would begin at this epoch too.
                 model._initial_epoch = None
-                fit.settle()
+                fit.drain()
 
     @property
     def is_keeping(self) -> bool:

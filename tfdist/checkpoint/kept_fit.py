@@ -297,7 +297,7 @@ class KeptFit(keras.callbacks.Callback):
 
         self._writer.start(write, f"a checkpoint in {store.directory}")
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits a limited time for the checkpoint that is being written."""
         if not self._writer.wait(_SETTLE_SECONDS):
             _log.warning("abandoned a checkpoint that was still being written")

@@ -76,7 +76,7 @@ def place_layers(
             are, if the simulated step is faster so, or if the model fits only so; the
             plan's `split` says which, and `tfdist.split_layers(model, plan)` does it.
         effort: How many tasks the search simulates, at most about.
-        seed: Of the search.
+        seed: The search's seed.
 
     Raises:
         DoesNotFitError: If the devices do not have the memory; it says how much is

@@ -20,7 +20,7 @@ class LayerTask:
         device: The name of the device.
         node: The node, a call of a layer.
         is_backward: Whether it is the backward computation.
-        microbatch: Of which microbatch, counted from 0.
+        microbatch: The microbatch, counted from 0.
         start: When it begins, in seconds.
         end: When it ends.
         is_critical: Whether it is on the critical path.
@@ -44,7 +44,7 @@ class LayerMessage:
         target: The device that receives it.
         node: The node that computed it, or whose output's gradient it is.
         is_backward: Whether it is the gradient.
-        microbatch: Of which microbatch, counted from 0.
+        microbatch: The microbatch, counted from 0.
         size: Bytes.
         start: When its first byte leaves, in seconds.
         arrival: When it is there.

@@ -299,7 +299,7 @@ class _Training:
             self._simulator.stop()
 
     def _counted(self) -> _Counts:
-        self._resources.settle()
+        self._resources.advance()
         used = {each: each.used for each in self._parts.resources}
         now = self._now
         return _Counts(self._simulator.now, now.steps, now.dropped, {**now.lost}, used)

@@ -118,7 +118,7 @@ class Resources:
                     taken[resource] = taken.get(resource, 0.0) + rate
         return taken
 
-    def settle(self) -> None:
+    def advance(self) -> None:
         """Brings `Resource.used` up to the present time."""
         for pool in self._apart():
             pool.advance()
@@ -251,6 +251,12 @@ class Demand:
     uses: Mapping[int, float]
     limit: float = math.inf
 
+    def __post_init__(self) -> None:
+        if not any(self.uses.values()) and math.isinf(self.limit):
+            raise ValueError(
+                f"an activity needs a limit or a resource that it uses; received {self}"
+            )
+
 
 def max_min_rates(
     demands: Sequence[Demand], capacities: Sequence[float]
@@ -268,11 +274,6 @@ def max_min_rates(
     >>> max_min_rates(one_link, [10.0])
     [4.0, 2.0]
     """
-    for demand in demands:
-        if not any(demand.uses.values()) and math.isinf(demand.limit):
-            raise ValueError(
-                f"an activity needs a limit or a resource that it uses; received {demand}"
-            )
     rates = [0.0] * len(demands)
     free = list(capacities)
     growing = {at for at, demand in enumerate(demands) if demand.count}
