@@ -16,15 +16,12 @@ from tfdist.variables.partitioned import PartitionedVariable
 
 def sums_on_shards(
     params: Sequence[tf.Variable | tf.Tensor] | PartitionedVariable,
-    messages: Sequence[tf.Tensor],
-    weights: Sequence[tf.Tensor] | None,
+    routes: Sequence[routing.Route],
     max_norm: float | None,
 ) -> list[tf.Tensor]:
     """Sums rows of each shard by segment, on the shard's device: `[segments, dim]`.
 
-    `messages` has the rows and segments of each shard (see `routing.pack`), `weights`
-    the weights of these rows: empty for ones, None for ones everywhere. Rows with a
-    larger norm than `max_norm` are first scaled down to it.
+    Rows with a larger norm than `max_norm` are first scaled down to it.
 
     Cost: each shard receives its message and weights, sends its block, and later
     receives the block's gradient. The gradient with respect to the shard is computed
@@ -33,17 +30,14 @@ def sums_on_shards(
     if isinstance(params, PartitionedVariable):
         params = params.shards
     return [
-        _sum_on_shard(shard, message, each, max_norm)
-        for shard, message, each in zip(
-            params, messages, _of_each_shard(weights, len(messages)), strict=True
+        _sum_on_shard(
+            shard,
+            route.message,
+            [] if route.ps_weights is None else [route.ps_weights],
+            max_norm,
         )
+        for shard, route in zip(params, routes, strict=True)
     ]
-
-
-def _of_each_shard(
-    weights: Sequence[tf.Tensor] | None, count: int
-) -> list[Sequence[tf.Tensor]]:
-    return [[each] for each in weights] if weights else [[] for _ in range(count)]
 
 
 def _sum_on_shard(
@@ -123,22 +117,16 @@ def _block_and_gradient(
 
 
 def sum_of_block(
-    block: tf.Tensor,
-    num_slots: tf.Tensor,
-    slots: tf.Tensor,
-    segments: tf.Tensor,
-    weights: tf.Tensor | None,
-    num_segments: tf.Tensor,
+    block: tf.Tensor, route: routing.Route, num_segments: tf.Tensor
 ) -> tf.Tensor:
     """Sums rows of a block `[n, dim]` by segment, on the current device.
 
-    `slots` are rows of the block, in the order of their ascending segments. `num_slots`
-    is n: TensorFlow would compute the block's shape on the ps, and send it in an
-    additional message. The result has at least the precision of float32.
-
-    The gradient with respect to the block is dense and as large as the block: it is
-    sent back to the ps.
+    The result has at least the precision of float32. The gradient with respect to the
+    block is dense and as large as the block: it is sent back to the ps.
     """
+    slots, segments = route.slots, route.segments
+    # TensorFlow would compute the block's shape on the ps, and send it in a message.
+    num_slots = route.num_slots
 
     @tf.custom_gradient
     def sum_of(block: tf.Tensor, *weights: tf.Tensor) -> Any:
@@ -157,7 +145,7 @@ def sum_of_block(
             gradient,
         )
 
-    return sum_of(block, *[] if weights is None else [weights])
+    return sum_of(block, *[] if route.weights is None else [route.weights])
 
 
 def computing_dtype(dtype: tf.DType) -> tf.DType:

@@ -28,7 +28,7 @@ def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
 
 
 class Entries(NamedTuple):
-    """The ids of one shard, as rows of it in the order of the batch.
+    """The ids of one shard, as rows of it, in the order of the batch; or of a table.
 
     `segments` has the row of the batch that each id belongs to, ascending, int64; the
     weights are None for ones.
@@ -57,13 +57,10 @@ class Route(NamedTuple):
 
 
 def split(
-    ids: tf.Tensor,
-    segments: tf.Tensor,
-    weights: tf.Tensor | None,
-    sizes: Sequence[int],
-    partition_strategy: str,
+    entries: Entries, sizes: Sequence[int], partition_strategy: str
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
+    ids, segments, weights = entries
     shards, rows = locate(ids, sizes, partition_strategy)
     # Where they fit, int32 rows take half the bytes of int64 ids.
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
