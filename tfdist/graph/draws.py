@@ -2,27 +2,16 @@
 
 from typing import Any
 
-RANDOM = frozenset(
-    {
-        "AllCandidateSampler",
-        "FixedUnigramCandidateSampler",
-        "LogUniformCandidateSampler",
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomCrop",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "SampleDistortedBoundingBox",
-        "SampleDistortedBoundingBoxV2",
-        "TruncatedNormal",
-        "UniformCandidateSampler",
-    }
-)
+# fmt: off
+RANDOM = frozenset((
+    "AllCandidateSampler", "FixedUnigramCandidateSampler",
+    "LogUniformCandidateSampler", "Multinomial", "ParameterizedTruncatedNormal",
+    "RandomCrop", "RandomGamma", "RandomPoisson", "RandomPoissonV2",
+    "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt",
+    "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", "TruncatedNormal",
+    "UniformCandidateSampler",
+))
+# fmt: on
 """The operations whose only state is their place in a stream of random numbers."""
 
 

@@ -116,36 +116,20 @@ def predict(
     """
     cost = changes.cost(cost_of(measured, policy))
     everything = [run for run in measured.runs if run.epochs]
-    length = changes.steps_per_epoch
-    if length is None:
-        length = epoch_steps(everything)
+    epoch = changes.steps_per_epoch
+    if epoch is None:
+        epoch = epoch_steps(everything)
     points = []
     for workers in sizes_of(measured.sizes, up_to):
         runs = measured.of(policy, workers)
         hosts = changes.hosts(hosts_of(measured, runs or everything))
-        outcome = simulate(
-            cost,
-            hosts,
-            workers,
-            policy_of(policy),
-            steps=steps,
-            epoch_steps=length,
-            seed=seed,
-        )
-        is_comparable = runs and changes == AS_MEASURED
-        points.append(
-            Point(
-                workers=workers,
-                predicted=outcome.steps_per_second,
-                bound=outcome.bound,
-                measured=(
-                    median(runs, lambda run: run.steps_per_second)
-                    if is_comparable
-                    else None
-                ),
-                cores=hosts.cores * hosts.share,
-            )
-        )
+        length = {"steps": steps, "epoch_steps": epoch, "seed": seed}
+        found = simulate(cost, hosts, workers, policy_of(policy), **length)
+        known = None
+        if runs and changes == AS_MEASURED:
+            known = median(runs, lambda run: run.steps_per_second)
+        cores = hosts.cores * hosts.share
+        points.append(Point(workers, found.steps_per_second, found.bound, known, cores))
     return Curve(policy, changes.num_ps or measured.num_ps, cost, tuple(points))
 
 

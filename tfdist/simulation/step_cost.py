@@ -79,17 +79,13 @@ class StepCost:
             return max(hosts.seconds_to_move(amount), of_ps)
 
         apart = seconds(self.pulled) + seconds(self.pushed)
-        pull, push = (
-            seconds(self.pulled / self.segments),
-            seconds(self.pushed / self.segments),
-        )
-        together = pull + (self.segments - 1) * max(pull, push) + push
+        parts = self.segments
+        pull, push = seconds(self.pulled / parts), seconds(self.pushed / parts)
+        together = pull + (parts - 1) * max(pull, push) + push
+        # Only between two steps of a message do bytes move both ways.
         last = apart / self.steps_per_message
-        return (
-            hosts.seconds_to_move(self.fed)
-            + last
-            + together * (1 - 1 / self.steps_per_message)
-        )
+        others = together * (1 - 1 / self.steps_per_message)
+        return hosts.seconds_to_move(self.fed) + last + others
 
 
 @dataclass(frozen=True)
