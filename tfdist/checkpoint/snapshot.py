@@ -33,11 +33,11 @@ class Snapshot:
 
     `data` is the position of the dataset's iterator, of variants; None if the dataset
     cannot save one. `put_back` has the batches that were read, but whose steps have not
-    run: a matrix of `bytes`, whose rows are made by
-    `parameter_server.fit.message.to_row`, or leases. `data_size` is negative if it is
-    not known; `data_files` is what tells whether the data's files have changed; `seed`
-    that of the order of the data, where the strategy has chosen it; `iterations` how
-    many over the data came before this one.
+    run: a matrix of `bytes`, whose rows are leases or made by
+    `parameter_server.fit.message.to_row`. `data_size` counts the dataset's batches,
+    negative if that is not known; `data_files` tells whether its files have changed.
+    `seed` is that of the data's order, where the strategy has chosen it; `iterations`
+    counts those over the data before this one.
     """
 
     position: Position

@@ -12,7 +12,7 @@ ROUNDING = 1e-12
 
 
 def place_in_stages(work: Work) -> Assignment | None:
-    """Cuts the order into a stage per device, the slowest as fast as possible.
+    """Cuts the layers' order into a stage per device, the slowest one fast.
 
     The devices in their order; a stage's seconds are those of its nodes at the speed of
     its device. Links do not count. Returns None if the layers do not fit in this order.

@@ -40,7 +40,7 @@ class Outcome:
     capacity in which each resource was used, by its name. `lost` is the share of the
     workers' time that a step takes longer than it would alone, by the name of the
     resource that it shares, `POLICY` or `EPOCH`. Staleness is the number of writes by
-    others during a step: its mean, and the highest, warm-up included. `moving` is the
+    others during a step: the mean, and the most, warm-up included. `moving` is the
     share of its time in which a step moves bytes, if nothing else runs.
     """
 
