@@ -20,11 +20,11 @@ import turns
 from absl import app, flags
 
 from tfdist.placement.greedy import GreedyLoadBalancing
-from tfdist.placement.placement import Placement
-from tfdist.placement.round_robin import RoundRobin
+from tfdist.placement.placement import Placement, RoundRobin
 from tfdist.placement.variable_spec import VariableSpec
-from tfdist.planning.plan import BALANCES, Weight
+from tfdist.planning.arguments import BALANCES
 from tfdist.planning.planner import TARGET, plan_variables
+from tfdist.planning.weight import Weight
 
 NUM_PS = (2, 4, 8, 16)
 MILLION = 1_000_000

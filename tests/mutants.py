@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "placement-on-fullest-ps",
         "tfdist/placement/greedy.py",
-        ("self._loads.__getitem__)", "self._loads.__getitem__, reverse=True)"),
+        ("range(num_ps), key=self", "range(num_ps), reverse=True, key=self"),
         "tests/test_placement.py",
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-not-weighted",
-        "tfdist/embedding/partial_sum.py",
+        "tfdist/embedding/differentiable.py",
         ("tf.gather(rows, index) * weights[:, tf.newaxis]", "tf.gather(rows, index)"),
         "tests/test_embedding_lookup.py::test_eager_lookup_is_tensorflows",
     ),

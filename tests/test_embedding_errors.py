@@ -22,19 +22,10 @@ def shards(*sizes, dim=2, name="words"):
     [
         ([], r"params must be the shards of a table.*received \[\]"),
         (None, "or one sharded variable; received None"),
-        (
-            lambda: shards(1, 3),
-            r"'mod' gives the 2 shards of words \[2, 2\] of its 4 rows",
-        ),
-        (
-            lambda: shards(2, 3),
-            r"\[3, 2\] of its 5 rows; received shards of \[2, 3\] rows",
-        ),
+        (lambda: shards(1, 3), r"'mod' gives .* words \[2, 2\] of its 4 rows"),
+        (lambda: shards(2, 3), r"\[3, 2\] of its 5 rows; received .* \[2, 3\] rows"),
         (lambda: [*shards(2), *shards(2, dim=3)], r"only in their number of rows"),
-        (
-            lambda: tf.Variable([1.0]),
-            r"static shape \[rows, dim\]; received \[\(1,\)\]",
-        ),
+        (lambda: tf.Variable([1.0]), r"shape \[rows, dim\]; received \[\(1,\)\]"),
         (lambda: tf.Variable([[1]]), "must have a float dtype, not int32"),
     ],
 )
@@ -57,13 +48,10 @@ def test_a_sharded_variable_is_split_by_div():
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (
-            {"combiner": "max"},
-            "combiner must be one of mean, sqrtn, sum; received 'max'",
-        ),
+        ({"combiner": "max"}, "combiner .* one of mean, sqrtn, sum; received 'max'"),
         (
             {"partition_strategy": "round"},
-            "partition_strategy must be one of mod, div; received 'round'",
+            "strategy .* one of mod, div; received 'round'",
         ),
         ({"max_norm": 0.0}, "max_norm must be None or a positive number; received 0.0"),
         ({"max_norm": float("nan")}, "positive number; received nan"),
@@ -132,9 +120,8 @@ PLACES = [[0, 0], [1, 0]]
     ("ids", "bad"), [([0, 4], 4), ([-1, 3], -1), ([3, 2**40], 2**40)]
 )
 def test_ids_out_of_range(call, ids, bad):
-    with pytest.raises(
-        InvalidArgument, match="table words must be from 0 to 3"
-    ) as raised:
+    words = "table words must be from 0 to 3"
+    with pytest.raises(InvalidArgument, match=words) as raised:
         call(sparse(PLACES, ids, tf.int64), sparse(PLACES, [1, 1], tf.float32))
     assert str(bad) in str(raised.value)
 
@@ -178,9 +165,7 @@ LAYERS = [tfdist.Embedding, tfdist.EmbeddingBag]
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_ids_of_a_layer_are_numbers(layer):
-    words = (
-        "ids of the table .*embedding.* must be integers; received string.*StringLookup"
-    )
+    words = "table .*embedding.* must be integers; received string.*StringLookup"
     with pytest.raises(TypeError, match=words):
         layer(4, 2)(tf.constant([["a"]]))
 
@@ -198,9 +183,8 @@ def test_ids_of_a_layer_are_whole(layer):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_partitioner_of_another_type(layer):
-    with pytest.raises(
-        TypeError, match="partitioner must be None or a function.*received 3"
-    ):
+    words = "partitioner must be None or a function.*received 3"
+    with pytest.raises(TypeError, match=words):
         layer(4, 2, partitioner=3)
 
 
@@ -209,7 +193,7 @@ def test_a_partitioner_of_another_type(layer):
     [
         (
             {"padding": None},
-            "padding must be .* a whole number such as -1; received None",
+            "padding must be .* whole number such as -1; received None",
         ),
         ({"padding": 0.5}, "received 0.5"),
         ({"max_norm": "x"}, "max_norm must be None or a positive number; received 'x'"),

@@ -14,7 +14,7 @@ from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
     embedding_lookup_sparse_with_distributed_aggregation,
 )
-from tfdist.embedding.partial_sum import clip_gradient, clip_rows
+from tfdist.embedding.differentiable import clip_gradient, clip_rows
 
 lookup = embedding_lookup_sparse_with_distributed_aggregation
 stock = tf.compat.v1.nn.embedding_lookup_sparse

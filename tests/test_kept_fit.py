@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.checkpoint.fit_state import CheckpointMismatchError
-from tfdist.checkpoint.group import OneProcess
 from tfdist.checkpoint.keeper import Keeper
+from tfdist.checkpoint.kept_fit import OneProcess
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.store import CorruptCheckpointError
 

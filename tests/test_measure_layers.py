@@ -115,14 +115,8 @@ def test_layers_alike_are_measured_once(monkeypatch):
 
 
 def test_measuring_changes_no_weight_and_no_state():
-    model = keras.Sequential(
-        [
-            keras.Input((4,)),
-            keras.layers.Dense(4),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dropout(0.5),
-        ]
-    )
+    kinds = keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), *kinds])
     variables = [v for layer in model.layers for v in layer.variables]
     before = [np.array(v) for v in variables]
     measure_layers(model, repeats=1)
@@ -186,6 +180,10 @@ class Subclassed(keras.Model):
         return self.dense(inputs)
 
 
+def sequential(*first):
+    return keras.Sequential([*first, keras.layers.Dense(1)])
+
+
 def called():
     model = Subclassed()
     model(np.ones((1, 2), "float32"))
@@ -197,14 +195,8 @@ def called():
     [
         (Subclassed, "every subclass of keras.Model. Build it from"),
         (called, "or state its layers and costs in a tfdist.LayerGraph"),
-        (
-            lambda: keras.Sequential([keras.layers.Dense(1)]),
-            "begin it with keras.Input",
-        ),
-        (
-            lambda: keras.Sequential([keras.Input((None, 2)), keras.layers.Dense(1)]),
-            "give it one that is known but for the batch",
-        ),
+        (lambda: sequential(), "begin it with keras.Input"),
+        (lambda: sequential(keras.Input((None, 2))), "known but for the batch"),
     ],
 )
 def test_a_model_whose_graph_is_not_known_is_refused(make, message):

@@ -5,6 +5,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tfdist
 from tfdist import GreedyLoadBalancing, VariableSpec
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import (
@@ -36,22 +37,15 @@ def test_fixed_shards_are_tensorflows(shape, dtype, shards, data):
     assert fixed_size_partitioner(shards, axis)(shape, dtype=dtype) == old == wanted
 
 
-@given(shapes, dtypes, st.integers(1, 1 << 20), few, few, st.data())
-def test_min_size_is_tensorflows(shape, dtype, size, shards, text, data):
-    axis = data.draw(st.integers(0, len(shape) - 1))
-    shape = tf.TensorShape(shape)
-    arguments = (size, shards, text)
-    wanted = theirs.MinSizePartitioner(*arguments)(shape, dtype, axis)
-    assert MinSizePartitioner(*arguments)(shape, dtype, axis) == wanted
-
-
+@pytest.mark.parametrize("name", ["MinSizePartitioner", "MaxSizePartitioner"])
 @given(shapes, dtypes, st.integers(1, 1 << 20), few | st.none(), few, st.data())
-def test_max_size_is_tensorflows(shape, dtype, size, shards, text, data):
+def test_shards_by_size_are_tensorflows(name, shape, dtype, size, shards, text, data):
+    if name == "MinSizePartitioner":
+        shards = shards or 1
     axis = data.draw(st.integers(0, len(shape) - 1))
     shape = tf.TensorShape(shape)
-    arguments = (size, shards, text)
-    wanted = theirs.MaxSizePartitioner(*arguments)(shape, dtype, axis)
-    assert MaxSizePartitioner(*arguments)(shape, dtype, axis) == wanted
+    wanted = getattr(theirs, name)(size, shards, text)(shape, dtype, axis)
+    assert getattr(tfdist, name)(size, shards, text)(shape, dtype, axis) == wanted
 
 
 @given(
@@ -191,9 +185,8 @@ def test_less_than_one_and_what_is_no_number_is_refused(make):
 
 def test_an_axis_is_a_whole_number_from_0():
     for axis in (-1, 0.5):
-        with pytest.raises(
-            ValueError, match=rf"axis is .* at least 0; received {axis}"
-        ):
+        words = rf"axis is .* at least 0; received {axis}"
+        with pytest.raises(ValueError, match=words):
             fixed_size_partitioner(2, axis=axis)
 
 

@@ -279,6 +279,12 @@ def test_a_plan_survives_its_file(work, data):
     assert again.seconds == plan.seconds
 
 
+def apart(*weights):
+    """Layers of a second that need nothing of each other."""
+    nodes = (LayerNode(f"n{at}", 1.0, weights=w) for at, w in enumerate(weights))
+    return LayerGraph(tuple(nodes))
+
+
 def chain(length, seconds=1.0, size=0):
     names = [f"n{at}" for at in range(length)]
     return LayerGraph(
@@ -384,44 +390,30 @@ def node(name="a", **values):
     return LayerNode(name, **{"forward": 1.0, **values})
 
 
+def graph(*nodes, edges=()):
+    return LayerGraph(nodes, tuple(LayerEdge(*each) for each in edges))
+
+
+A, B, C = map(node, "abc")
+FINITE = "must be a finite number >= 0"
+SAME_WEIGHTS = "calls of layer 'x' must state the same weights; received 1 and 2"
+TWO_SIZES = [("a", "b", 1), ("a", "c", 2)]
+UNEQUAL = [node(layer="x", weights=1), node("b", layer="x", weights=2)]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LayerGraph(()), "at least one node"),
-        (
-            lambda: node(forward=-1.0),
-            "forward of node 'a' must be a finite number >= 0",
-        ),
+        (graph, "at least one node"),
+        (lambda: node(forward=-1.0), f"forward of node 'a' {FINITE}"),
         (lambda: node(weights=math.nan), "weights of node 'a'"),
         (lambda: LayerEdge("a", "b", -1), "size of the edge from 'a' to 'b'"),
-        (lambda: LayerGraph((node(), node())), "2 nodes have the name 'a'"),
-        (
-            lambda: LayerGraph((node(),), (LayerEdge("a", "b"),)),
-            "has no node 'b': add the node",
-        ),
-        (
-            lambda: LayerGraph(
-                (node("a"), node("b")), (LayerEdge("a", "b"), LayerEdge("b", "a"))
-            ),
-            "needs, through others, what it computes itself",
-        ),
-        (
-            lambda: LayerGraph((node(), node("b")), (LayerEdge("a", "b"),) * 2),
-            "from 'a' to 'b' is there twice",
-        ),
-        (
-            lambda: LayerGraph(
-                (node(), node("b"), node("c")),
-                (LayerEdge("a", "b", 1), LayerEdge("a", "c", 2)),
-            ),
-            "output 0 of 'a' has 1 bytes",
-        ),
-        (
-            lambda: LayerGraph(
-                (node(layer="x", weights=1), node("b", layer="x", weights=2))
-            ),
-            "calls of layer 'x' must state the same weights; received 1 and 2",
-        ),
+        (lambda: graph(A, A), "2 nodes have the name 'a'"),
+        (lambda: graph(A, edges=["ab"]), "has no node 'b': add the node"),
+        (lambda: graph(A, B, edges=["ab", "ba"]), "what it computes itself"),
+        (lambda: graph(A, B, edges=["ab"] * 2), "from 'a' to 'b' is there twice"),
+        (lambda: graph(A, B, C, edges=TWO_SIZES), "output 0 of 'a' has 1 bytes"),
+        (lambda: graph(*UNEQUAL), SAME_WEIGHTS),
     ],
 )
 def test_a_graph_that_is_none_is_refused(make, message):
@@ -429,7 +421,11 @@ def test_a_graph_that_is_none_is_refused(make, message):
         make()
 
 
-ONE = (Device("a"),)
+ONE, TO_Z, M = (Device("a"),), {("a", "z"): (1.0, 0.0)}, {"*": "a", "m*": "a"}
+
+
+def placed(layers, *args, **kwargs):
+    return place_layers(chain(layers), ONE, *args, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -442,24 +438,13 @@ ONE = (Device("a"),)
         (lambda: place_layers(chain(1), []), "at least one device"),
         (lambda: place_layers(chain(1), ONE * 2), "a name of its own"),
         (
-            lambda: place_layers(
-                chain(1), ONE, Links(between={("a", "z"): (1.0, 0.0)})
-            ),
-            "link from 'a' to 'z', and the devices are",
+            lambda: placed(1, Links(between=TO_Z)),
+            "link from 'a' to 'z', and the devices",
         ),
-        (lambda: place_layers(chain(1), ONE, microbatches=0), "at least 1; received 0"),
-        (
-            lambda: place_layers(chain(1), ONE, by_hand={"n0": "z"}),
-            "by_hand names the device 'z'",
-        ),
-        (
-            lambda: place_layers(chain(2), ONE, by_hand={"n0": "a"}),
-            "by_hand has no device for layer 'n1'",
-        ),
-        (
-            lambda: place_layers(chain(1), ONE, by_hand={"*": "a", "m*": "a"}),
-            "by_hand has 'm\\*', which no layer matches",
-        ),
+        (lambda: placed(1, microbatches=0), "at least 1; received 0"),
+        (lambda: placed(1, by_hand={"n0": "z"}), "by_hand names the device 'z'"),
+        (lambda: placed(2, by_hand={"n0": "a"}), "has no device for layer 'n1'"),
+        (lambda: placed(1, by_hand=M), r"by_hand has 'm\*', which no layer matches"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(make, message):
@@ -480,23 +465,15 @@ def test_another_type_is_refused(make, message):
 
 
 def tight(sizes, rooms):
-    nodes = tuple(LayerNode(f"n{i}", 1.0, weights=size) for i, size in enumerate(sizes))
-    return place_layers(
-        LayerGraph(nodes),
-        [Device(f"d{i}", memory=room) for i, room in enumerate(rooms)],
-    )
+    devices = [Device(f"d{i}", memory=room) for i, room in enumerate(rooms)]
+    return place_layers(apart(*sizes), devices)
 
 
 @pytest.mark.parametrize(
     ("sizes", "rooms", "missing", "message"),
     [
         ([50, 900], [600, 800], 100, "layer 'n1' alone takes 900 bytes.* has 800"),
-        (
-            [600, 700, 800],
-            [900, 900],
-            300,
-            "take 2,100 bytes, and all devices .* 1,800",
-        ),
+        ([600, 700, 800], [900, 900], 300, "take 2,100 bytes, and all .* 1,800"),
         ([600, 600, 600], [900, 1000], 200, "with 200 bytes more on each device"),
     ],
 )
@@ -508,18 +485,14 @@ def test_what_does_not_fit_says_by_how_much(sizes, rooms, missing, message):
 
 def test_what_only_just_fits_is_found():
     # The largest first, each to the most room, leaves one of 2 without a place.
-    nodes = tuple(
-        LayerNode(f"n{i}", 1.0, weights=w) for i, w in enumerate([3, 2, 3, 2, 2])
-    )
     devices = (Device("a", memory=6), Device("b", memory=6))
-    work = Work(LayerGraph(nodes), devices, Links())
+    work = Work(apart(3, 2, 3, 2, 2), devices, Links())
     assert work.used(place_by_memory(work)) == [6, 6]
 
 
 def test_a_device_without_room_is_left_out_from_the_start():
-    nodes = tuple(LayerNode(f"n{at}", 1.0, weights=10) for at in range(4))
     devices = (Device("none", memory=9), Device("half", memory=20), Device("slow", 0.1))
-    work = Work(LayerGraph(nodes), devices, Links())
+    work = Work(apart(10, 10, 10, 10), devices, Links())
     assert work.used(place_by_finish_time(work)) == [0, 20, 20]
 
 
@@ -549,8 +522,10 @@ def a_plan(**values):
     )
 
 
-def test_a_plan_as_text():
+def test_a_plan_as_text_and_in_a_file(tmp_path):
     plan = a_plan()
+    plan.save(tmp_path / "plan.json")
+    assert LayerPlan.load(tmp_path / "plan.json") == plan
     text = str(plan)
     for words in ("placed", "all on a", "by hand", "lower bound", "stages of equal"):
         assert words in text
@@ -563,9 +538,8 @@ def test_a_plan_as_text():
 
 
 def test_what_does_not_fit_is_compared_as_such():
-    nodes = (LayerNode("a", 1.0, weights=600), LayerNode("b", 1.0, weights=600))
     devices = [Device("x", memory=900), Device("y", memory=900)]
-    plan = place_layers(LayerGraph(nodes), devices)
+    plan = place_layers(apart(600, 600), devices)
     assert plan.compared["all on x"] is None
     assert "does not fit" in str(plan)
 
@@ -578,16 +552,15 @@ def test_a_plan_as_a_picture(tmp_path):
         plan.plot(tmp_path / "plan.svg")
 
 
-def test_a_plan_in_a_file(tmp_path):
-    plan = a_plan()
-    plan.save(tmp_path / "plan.json")
-    assert LayerPlan.load(tmp_path / "plan.json") == plan
-
-
 def changed(change):
     data = json.loads(a_plan().to_json())
     change(data)
     return json.dumps(data)
+
+
+def one_layer_on_two_devices(data):
+    for each, device in zip(data["nodes"], "ab", strict=False):
+        each.update(layer="x", device=device)
 
 
 @pytest.mark.parametrize(
@@ -602,15 +575,7 @@ def changed(change):
         (changed(lambda d: d["edges"][0].update(source="z")), "no node 'z'"),
         (changed(lambda d: d.update(microbatches=0)), "at least 1"),
         (changed(lambda d: d["links"].update(between=[["a"]])), "a list of source"),
-        (
-            changed(
-                lambda d: [
-                    n.update(layer="x", device=where)
-                    for n, where in zip(d["nodes"], "ab", strict=False)
-                ]
-            ),
-            "a layer has one device",
-        ),
+        (changed(one_layer_on_two_devices), "a layer has one device"),
     ],
 )
 def test_another_file_is_refused(text, message, tmp_path):

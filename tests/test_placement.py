@@ -11,11 +11,7 @@ from tfdist import (
     VariableSpec,
     byte_size_load_fn,
 )
-from tfdist.placement.placement import (
-    check_placement,
-    ps_for,
-    ps_of_shards,
-)
+from tfdist.placement.placement import check_placement, ps_for, ps_of_shards
 
 
 def variable(size: int, name: str = "v") -> VariableSpec:
@@ -82,12 +78,6 @@ def test_on_two_ps_best_fit_is_greedy(sizes):
     assert loads(BestFit(), sizes, 2) == loads(GreedyLoadBalancing(), sizes, 2)
 
 
-def test_best_fit_spreads_shards():
-    placement = BestFit()
-    assert placement.place(variable(1_000), 3) == 0
-    assert placement.place_shards(shards(4, 4, 3), 3) == [1, 2, 0]
-
-
 def test_greedy_evens_out_what_round_robin_does_not():
     kernels_and_biases = [4_000, 4] * 8
     assert loads(RoundRobin(), kernels_and_biases, 2) == [32_000, 32]
@@ -133,12 +123,9 @@ def test_an_answer_that_names_no_ps_is_refused(answer):
         ps_for(Fixed(answer), variable(1), 2)
 
 
-def test_a_class_in_place_of_an_object_is_refused():
+def test_a_class_and_an_object_without_place_are_refused():
     with pytest.raises(TypeError, match=r"write RoundRobin\(\) for RoundRobin"):
         check_placement(RoundRobin)
-
-
-def test_an_object_without_place_is_refused():
     with pytest.raises(TypeError, match=r"a method place\(variable, num_ps\)"):
         check_placement("round_robin")
 
@@ -147,8 +134,9 @@ def shards(*sizes: int) -> list[VariableSpec]:
     return [variable(size, f"v/part_{i}") for i, size in enumerate(sizes)]
 
 
-def test_shards_of_a_small_table_are_spread_after_a_large_variable():
-    greedy = GreedyLoadBalancing()
+@pytest.mark.parametrize("kind", [GreedyLoadBalancing, BestFit])
+def test_shards_of_a_small_table_are_spread_after_a_large_variable(kind):
+    greedy = kind()
     assert greedy.place(variable(1_000), 3) == 0
     assert greedy.place_shards(shards(4, 4, 3), 3) == [1, 2, 0]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tfdist import VariableSpec
-from tfdist.planning.plan import Weight
+from tfdist.planning.weight import Weight
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,10 +23,8 @@ def measured(benchmark):
 
 
 def test_the_page_shows_what_was_measured(benchmark, measured):
-    page = benchmark.pages.DOCS / "placement.md"
-    assert (
-        benchmark.pages.publish(page, benchmark.sections(measured), is_check=True) == 0
-    )
+    pages, sections = benchmark.pages, benchmark.sections(measured)
+    assert pages.publish(pages.DOCS / "placement.md", sections, is_check=True) == 0
 
 
 def test_every_model_reaches_the_target_on_every_number_of_ps(benchmark, measured):
@@ -34,13 +32,8 @@ def test_every_model_reaches_the_target_on_every_number_of_ps(benchmark, measure
     assert {(row.model, row.num_ps) for row in rows} == {
         (model, num_ps)
         for model in (
-            "VGG16",
-            "ResNet50",
-            "EfficientNetB0",
-            "MobileNetV2",
-            "DenseNet121",
-            "BERT-base",
-            "DLRM",
+            *("VGG16", "ResNet50", "EfficientNetB0", "MobileNetV2", "DenseNet121"),
+            *("BERT-base", "DLRM"),
         )
         for num_ps in (2, 4, 8, 16)
     }

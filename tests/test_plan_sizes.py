@@ -19,6 +19,11 @@ from tfdist.planning.sizes import weights_of
 layers = keras.layers
 
 
+def compiled(model, *arguments, **kwargs):
+    model.compile(*arguments, **kwargs)
+    return model
+
+
 def cnn(optimizer="adam", **compile_args):
     model = keras.Sequential(
         [
@@ -35,8 +40,7 @@ def cnn(optimizer="adam", **compile_args):
     if "metrics" not in compile_args:
         top = keras.metrics.SparseTopKCategoricalAccuracy(3)
         compile_args["metrics"] = ["accuracy", top]
-    model.compile(optimizer, **compile_args)
-    return model
+    return compiled(model, optimizer, **compile_args)
 
 
 def unnumbered(name: str) -> str:
@@ -101,24 +105,14 @@ def test_what_fit_creates_on_the_ps_is_what_is_predicted(strategy, optimizer):
 def test_variables_come_in_the_order_of_creation():
     weights = weights_of(lambda: cnn(metrics=["accuracy"]))
     names = [unnumbered(each.spec.name) for each in weights]
+    normalized = ("gamma", "beta", "moving_mean", "moving_variance")
     assert names == [
         "seed_generator/seed_generator_state",
-        "sequential/conv2d/kernel",
-        "sequential/conv2d/bias",
-        "sequential/batch_normalization/gamma",
-        "sequential/batch_normalization/beta",
-        "sequential/batch_normalization/moving_mean",
-        "sequential/batch_normalization/moving_variance",
-        "sequential/dense/kernel",
-        "sequential/dense/bias",
-        "sequential/dense/kernel",
-        "sequential/dense/bias",
-        "adam/iteration",
-        "adam/learning_rate",
-        "loss/total",
-        "loss/count",
-        "accuracy/total",
-        "accuracy/count",
+        *("sequential/conv2d/kernel", "sequential/conv2d/bias"),
+        *(f"sequential/batch_normalization/{each}" for each in normalized),
+        *("sequential/dense/kernel", "sequential/dense/bias") * 2,
+        *("adam/iteration", "adam/learning_rate"),
+        *("loss/total", "loss/count", "accuracy/total", "accuracy/count"),
     ]
 
 
@@ -178,9 +172,7 @@ def test_variables_of_tensorflow_are_found_and_stay_whole():
             return x * tf.reduce_sum(self.scale)
 
     def build():
-        model = keras.Sequential([keras.Input((2,)), Scaled()])
-        model.compile("sgd", "mse")
-        return model
+        return compiled(keras.Sequential([keras.Input((2,)), Scaled()]), "sgd", "mse")
 
     scale = next(each for each in weights_of(build) if "scale" in each.spec.name)
     assert scale.spec == VariableSpec("scale", (1000, 7), "float32", 4)
@@ -214,9 +206,7 @@ class Unbuilt(keras.Model):
 
 
 def unbuilt():
-    model = Unbuilt()
-    model.compile("adam", "mse", metrics=["mae"])
-    return model
+    return compiled(Unbuilt(), "adam", "mse", metrics=["mae"])
 
 
 @pytest.mark.parametrize(
@@ -260,10 +250,9 @@ def two_outputs():
         "label": layers.Dense(7, activation="softmax", name="label")(inputs),
         "value": layers.Dense(1, name="value")(inputs),
     }
-    model = keras.Model(inputs, outputs)
     loss = {"label": "sparse_categorical_crossentropy", "value": "mse"}
-    model.compile("adam", loss, metrics={"label": ["accuracy"], "value": ["mae"]})
-    return model
+    metrics = {"label": ["accuracy"], "value": ["mae"]}
+    return compiled(keras.Model(inputs, outputs), "adam", loss, metrics=metrics)
 
 
 def test_targets_of_several_outputs_follow_from_their_losses():
@@ -274,15 +263,9 @@ def test_targets_of_several_outputs_follow_from_their_losses():
 
 def test_lookups_are_of_the_variables_that_match():
     def build():
-        model = keras.Sequential(
-            [
-                keras.Input((3,)),
-                layers.Embedding(1000, 8, name="words"),
-                layers.Dense(5),
-            ]
-        )
-        model.compile("sgd", "mse")
-        return model
+        words = layers.Embedding(1000, 8, name="words")
+        model = keras.Sequential([keras.Input((3,)), words, layers.Dense(5)])
+        return compiled(model, "sgd", "mse")
 
     weights = weights_of(build, lookups={"*/words/embeddings": 30})
     assert {each.lookups for each in weights} == {None, 30}
@@ -299,9 +282,7 @@ def table_of(layer):
     def build():
         inputs = keras.Input((3,), dtype="int32")
         outputs = layers.Flatten()(layer()(inputs))
-        model = keras.Model(inputs, layers.Dense(1)(outputs))
-        model.compile("adam", "mse")
-        return model
+        return compiled(keras.Model(inputs, layers.Dense(1)(outputs)), "adam", "mse")
 
     return weights_of(build)[0]
 
@@ -321,8 +302,7 @@ def test_what_is_built_to_be_thrown_away_is_not_planned(tmp_path):
         inputs = keras.Input((3, 2))
         cell = layers.Bidirectional(layers.LSTM(4))
         model = keras.Model(inputs, layers.Dense(1)(cell(inputs)))
-        model.compile("adam", "mse")
-        return model
+        return compiled(model, "adam", "mse")
 
     model = build()
     model.save(tmp_path / "model.keras")
@@ -392,8 +372,7 @@ def test_what_cannot_be_measured_is_refused(build, kwargs, error, message):
 def test_sizes_of_a_model_of_keras_applications():
     def build():
         model = keras.applications.MobileNetV2(weights=None)
-        model.compile("sgd", "categorical_crossentropy")
-        return model
+        return compiled(model, "sgd", "categorical_crossentropy")
 
     weights = [each for each in weights_of(build) if each.divisible]
     assert sum(math.prod(each.spec.shape) for each in weights) == 3_538_984
@@ -406,8 +385,7 @@ def test_a_layer_without_a_seed_works_after_a_plan():
 
     def build_model():
         model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
+        return compiled(model, "sgd", "mse")
 
     weights_of(build_model)
     # Not `fit`, which needs the devices that the process had before it joined a cluster.

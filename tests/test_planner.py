@@ -9,9 +9,10 @@ from tfdist import PlacedVariable, PlacementReport, VariableSpec
 from tfdist.placement.greedy import GreedyLoadBalancing
 from tfdist.placement.partition import Partition
 from tfdist.planning.file import PlanFileError
-from tfdist.planning.plan import Plan, Weight
+from tfdist.planning.plan import Plan
 from tfdist.planning.planned import PlanMismatchError, Planned
 from tfdist.planning.planner import plan_variables
+from tfdist.planning.weight import Weight
 
 
 def weight(*shape: int, name: str = "v", slots: int = 0, **kwargs) -> Weight:
@@ -93,29 +94,22 @@ def test_the_bound_without_splits(rows, num_ps, unsplit):
     assert plan.bound == 1.0
 
 
-def test_what_is_even_without_a_cut_is_not_cut():
-    plan = plan_variables(of_sizes([500, 300, 200, 500, 500]), 2)
-    assert plan.cuts == 0
-    assert plan.imbalance == 1.0
-
-
-def test_what_is_within_the_target_is_not_cut_to_be_more_even():
-    plan = plan_variables(of_sizes([1015, 985]), 2)
-    assert plan.cuts == 0
-    assert plan.imbalance == pytest.approx(1.015)
-
-
-def test_what_remains_of_a_cut_takes_its_turn_by_size():
-    # After the small ones, the remainder of 20,000 would have to be cut again.
-    plan = plan_variables(of_sizes([12_000, 20_000, 2_000, 2_000, 12_000]), 3)
-    assert plan.cuts == 1
-    assert plan.imbalance <= 1.001
-
-
-def test_a_cut_no_more_than_needed_is_as_even_as_it_can_be():
-    plan = plan_variables(of_sizes([1_000_000, 10, 10]), 4)
-    assert plan.cuts == 3
-    assert plan.imbalance < 1.001
+@pytest.mark.parametrize(
+    ("rows", "num_ps", "cuts", "imbalance"),
+    [
+        # Even without a cut.
+        ([500, 300, 200, 500, 500], 2, 0, 1.0),
+        # Within the target, so that nothing is cut to be more even.
+        ([1015, 985], 2, 0, 1.015),
+        # After the small ones, the remainder of 20,000 would have to be cut again.
+        ([12_000, 20_000, 2_000, 2_000, 12_000], 3, 1, 1.0),
+        ([1_000_000, 10, 10], 4, 3, 1.0),
+    ],
+)
+def test_cuts_are_as_few_and_as_even_as_can_be(rows, num_ps, cuts, imbalance):
+    plan = plan_variables(of_sizes(rows), num_ps)
+    assert plan.cuts == cuts
+    assert plan.imbalance == pytest.approx(imbalance, abs=0.001 if cuts else 1e-9)
 
 
 def test_slots_follow_their_weight():
@@ -412,20 +406,32 @@ def test_planned_puts_variables_where_the_plan_says():
     assert follow(placement, specs, 2) == [v.home for v in plan.variables]
 
 
-def test_names_that_keras_numbers_are_the_same():
-    names = ["dense/kernel", "dense_1/kernel", "conv1/kernel", "seed"]
-    plan = plan_variables([weight(10 + i, name=n) for i, n in enumerate(names)], 4)
-    again = ["dense_7/kernel", "dense_8/kernel", "conv1/kernel", "seed_3"]
-    specs = [weight(10 + i, name=n).spec for i, n in enumerate(again)]
-    placed = follow(Planned(plan), specs, 4)
-    assert placed == [v.home for v in plan.variables]
-    assert len(set(placed)) == 4
+def homes_of(plan: Plan, names) -> list:
+    shapes = [v.spec.shape for v in plan.variables]
+    specs = [weight(*s, name=n).spec for s, n in zip(shapes, names, strict=True)]
+    return follow(Planned(plan), specs, plan.num_ps)
 
 
-def test_a_path_that_occurs_twice_is_placed_in_order():
-    plan = plan_variables([weight(100, name="m/v"), weight(50, name="m/v")], 2)
-    placed = follow(Planned(plan), [v.spec for v in plan.variables], 2)
+@pytest.mark.parametrize(
+    ("planned", "asked"),
+    [
+        # Numbers of Keras do not count.
+        (
+            ["dense/kernel", "dense_1/kernel", "conv1/kernel", "seed"],
+            ["dense_7/kernel", "dense_8/kernel", "conv1/kernel", "seed_3"],
+        ),
+        # One path twice: in its order.
+        (["m/v", "m/v"], ["m/v", "m/v"]),
+    ],
+)
+def test_names_are_matched_in_their_order(planned, asked):
+    count = len(planned)
+    plan = plan_variables(
+        [weight(10 + i, name=n) for i, n in enumerate(planned)], count
+    )
+    placed = homes_of(plan, asked)
     assert placed == [v.home for v in plan.variables]
+    assert len(set(placed)) == count
 
 
 def planned() -> Planned:
@@ -481,12 +487,6 @@ def test_what_is_not_used_any_more_does_not_begin_a_model():
     follow(placement, [v.spec for v in placement.plan.variables], 2)
     create(placement, weight(9, name="a/kernel").spec)
     placement.check_complete()
-
-
-def homes_of(plan: Plan, names) -> list:
-    shapes = [v.spec.shape for v in plan.variables]
-    specs = [weight(*s, name=n).spec for s, n in zip(shapes, names, strict=True)]
-    return follow(Planned(plan), specs, plan.num_ps)
 
 
 NAMES = ["model/inner/dense/kernel", "model/inner/dense/bias", "model/dense_1/kernel"]

@@ -31,71 +31,35 @@ def made(cost, hosts, sizes=(1, 2, 4, 8), other=0.0, seed=7):
     runs = []
     for workers in sizes:
         left = replace(hosts, share=1 - other / hosts.cores)
-        outcome = simulate(
-            cost,
-            left,
-            workers,
-            Asynchronous(),
-            steps=1200,
-            epoch_steps=STEPS,
-            seed=seed,
-        )
+        length = {"steps": 1200, "epoch_steps": STEPS, "seed": seed}
+        outcome = simulate(cost, left, workers, Asynchronous(), **length)
         seconds = STEPS / outcome.steps_per_second
-        sent = {
-            "ps:0": cost.pulled * cost.fullest_ps * STEPS,
-            "ps:1": cost.pulled * (1 - cost.fullest_ps) * STEPS,
-            "chief": cost.fed * STEPS,
-        }
-        pushed = cost.pushed * STEPS
-        received = {
-            "ps:0": pushed * cost.fullest_ps,
-            "ps:1": pushed * (1 - cost.fullest_ps),
-        }
+        shares = {"ps:0": cost.fullest_ps, "ps:1": 1 - cost.fullest_ps}
+        sent = {ps: cost.pulled * share * STEPS for ps, share in shares.items()}
+        received = {ps: cost.pushed * share * STEPS for ps, share in shares.items()}
+        sent["chief"] = cost.fed * STEPS
         cpu = {"chief": cost.chief_cpu * STEPS, "ps:0": cost.ps_cpu * STEPS}
-        cpu |= {
-            f"worker:{at}": cost.worker_cpu * STEPS / workers for at in range(workers)
-        }
-        each = Epoch(
-            seconds,
-            STEPS,
-            STEPS // cost.steps_per_message,
-            cpu=cpu,
-            sent=sent,
-            received=received,
-            other_cpu=other * seconds,
-        )
-        runs.append(
-            Run(workers, "asynchronous", 0, 0, 1.0, "asynchronous", (each,) * 3)
-        )
+        each_worker = cost.worker_cpu * STEPS / workers
+        cpu |= {f"worker:{at}": each_worker for at in range(workers)}
+        used = {"cpu": cpu, "sent": sent, "received": received}
+        messages = STEPS // cost.steps_per_message
+        epoch = Epoch(seconds, STEPS, messages, other_cpu=other * seconds, **used)
+        epochs = (epoch,) * 3
+        runs.append(Run(workers, "asynchronous", 0, 0, 1.0, "asynchronous", epochs))
     rate = None if math.isinf(hosts.rate) else hosts.rate / LINK_EFFICIENCY
     cores = int(hosts.cores)
     return Speedup(("train.py",), 2, cores, rate, int(hosts.burst), None, tuple(runs))
 
 
+# Seconds of the worker, the ps and the chief, then bytes: pulled, pushed and fed.
+MOVING = (0.01, 0.006, 0.005, 1e6, 1e6, 1e5)
+COMPUTING = (0.03, 0.002, 0.001)
 ON_LINKS = (
-    StepCost(
-        worker_cpu=0.01,
-        ps_cpu=0.006,
-        chief_cpu=0.005,
-        pulled=1e6,
-        pushed=1e6,
-        fed=1e5,
-        idle=0.004,
-        fullest_ps=0.75,
-        spread=SPREAD,
-    ),
+    StepCost(*MOVING, idle=0.004, fullest_ps=0.75, spread=SPREAD),
     Hosts(4.0, True, 25e6, 70_000.0),
 )
 ON_CORES = (
-    StepCost(
-        worker_cpu=0.03,
-        ps_cpu=0.002,
-        chief_cpu=0.001,
-        idle=0.01,
-        steps_per_message=5,
-        fullest_ps=0.5,
-        spread=SPREAD,
-    ),
+    StepCost(*COMPUTING, idle=0.01, steps_per_message=5, fullest_ps=0.5, spread=SPREAD),
     Hosts(4.0, True),
 )
 SEVERAL_CORES = (replace(ON_CORES[0], parallelism=1.7, idle=0.0), ON_CORES[1])
@@ -173,13 +137,8 @@ def test_the_costs_of_a_step_are_found_again():
 
 def test_the_curve_beyond_what_was_measured():
     cost, hosts = ON_LINKS
-    curve = predict(
-        made(cost, hosts, (1, 2)),
-        "asynchronous",
-        Changes(steps_per_epoch=0),
-        up_to=100,
-        steps=800,
-    )
+    measured, endless = made(cost, hosts, (1, 2)), Changes(steps_per_epoch=0)
+    curve = predict(measured, "asynchronous", endless, up_to=100, steps=800)
     sizes = [point.workers for point in curve.points]
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 100]
     # Measured epochs did end.
@@ -193,14 +152,8 @@ def test_workers_without_steps_left_do_not_help():
     cost, hosts = replace(ON_CORES[0], chief_cpu=0.0), ON_CORES[1]
     measured = made(cost, hosts, (1, 2))
     few, many = (
-        predict(
-            measured,
-            "asynchronous",
-            Changes(own_hosts=True, steps_per_epoch=steps),
-            up_to=64,
-            steps=256,
-        ).points[-1]
-        for steps in (64, 0)
+        predict(measured, "asynchronous", changes, up_to=64, steps=256).points[-1]
+        for changes in (Changes(own_hosts=True, steps_per_epoch=s) for s in (64, 0))
     )
     assert few.bound == "the end of the epoch"
     assert few.predicted < 0.6 * many.predicted
@@ -210,14 +163,10 @@ def test_on_hosts_of_their_own_the_cores_are_no_bound():
     cost, hosts = ON_CORES
     measured = made(cost, hosts, (1,))
     shared, own = (
-        predict(
-            measured,
-            "asynchronous",
-            Changes(own_hosts=each, steps_per_epoch=0),
-            up_to=32,
-            steps=400,
+        predict(measured, "asynchronous", changes, up_to=32, steps=400)
+        for changes in (
+            Changes(own_hosts=own, steps_per_epoch=0) for own in (False, True)
         )
-        for each in (False, True)
     )
     assert shared.points[-1].bound == "the cores"
     assert own.points[-1].predicted > 4 * shared.points[-1].predicted
@@ -244,8 +193,7 @@ def test_a_file_that_does_not_tell_the_costs():
 
 
 def test_without_byte_counts_the_ps_are_equal():
-    cost, hosts = ON_CORES
-    assert cost_of(made(cost, hosts), "asynchronous").fullest_ps == 0.5
+    assert cost_of(made(*ON_CORES), "asynchronous").fullest_ps == 0.5
 
 
 def test_some_of_the_machine_is_always_left():

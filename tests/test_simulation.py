@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.simulation.event import Event, all_of
-from tfdist.simulation.fair_share import Demand, max_min_rates
 from tfdist.simulation.process import Process, Store, sleep
-from tfdist.simulation.resources import Resource, Resources
-from tfdist.simulation.simulator import Simulator
+from tfdist.simulation.resources import Demand, Resource, Resources, max_min_rates
+from tfdist.simulation.simulator import Event, Simulator
 
 amounts = st.floats(0.01, 100.0)
 activities = st.lists(
@@ -74,13 +72,12 @@ def test_a_process_returns_what_its_generator_returns():
 
     def outer():
         values = [Process(simulator, inner(seconds)) for seconds in (1.0, 3.0)]
-        yield all_of(values)
-        yield all_of([])
-        return simulator.now, (yield values[1])
+        # The second has ended, and the first long before it.
+        return (yield values[1]), (yield values[0]), simulator.now
 
     process = Process(simulator, outer())
     simulator.run()
-    assert process.value == (3.0, 3.0)
+    assert process.value == (3.0, 1.0, 3.0)
 
 
 def test_a_store_serves_in_order():
@@ -144,7 +141,7 @@ def test_no_resource_is_exceeded_and_nobody_could_go_faster(demands, capacities)
 
 def test_an_activity_needs_something_that_limits_it():
     with pytest.raises(ValueError, match="needs a limit or a resource"):
-        max_min_rates([Demand(1, {})], [])
+        Demand(1, {})
 
 
 @settings(deadline=None)
@@ -192,9 +189,7 @@ def test_amdahls_law(parts, workers, serial):
         yield resources.run(serial, {cores: 1.0}, limit=1.0)
         share = (1.0 - serial) / (workers * parts)
         for _ in range(parts):
-            yield all_of(
-                [resources.run(share, {cores: 1.0}, limit=1.0) for _ in range(workers)]
-            )
+            yield from [resources.run(share, {cores: 1.0}, 1.0) for _ in range(workers)]
 
     Process(simulator, job())
     simulator.run()

@@ -39,12 +39,12 @@ from tfdist.low_level.sync_replicas import (
 from tfdist.model_parallel.devices import Device as Device
 from tfdist.model_parallel.devices import Link as Link
 from tfdist.model_parallel.devices import Links as Links
-from tfdist.model_parallel.errors import DoesNotFitError as DoesNotFitError
-from tfdist.model_parallel.errors import LayerGraphError as LayerGraphError
-from tfdist.model_parallel.errors import UnknownGraphError as UnknownGraphError
+from tfdist.model_parallel.fit import DoesNotFitError as DoesNotFitError
 from tfdist.model_parallel.graph import LayerEdge as LayerEdge
 from tfdist.model_parallel.graph import LayerGraph as LayerGraph
+from tfdist.model_parallel.graph import LayerGraphError as LayerGraphError
 from tfdist.model_parallel.graph import LayerNode as LayerNode
+from tfdist.model_parallel.graph import UnknownGraphError as UnknownGraphError
 from tfdist.model_parallel.measured import measure_layers as measure_layers
 from tfdist.model_parallel.place import place_layers as place_layers
 from tfdist.model_parallel.plan import LayerPlan as LayerPlan
@@ -75,7 +75,7 @@ from tfdist.parameter_server.strategy import (
 )
 from tfdist.pipeline.errors import PipelineError as PipelineError
 from tfdist.pipeline.strategy import PipelineStrategy as PipelineStrategy
-from tfdist.placement.best_fit import BestFit as BestFit
+from tfdist.placement.greedy import BestFit as BestFit
 from tfdist.placement.greedy import GreedyLoadBalancing as GreedyLoadBalancing
 from tfdist.placement.greedy import byte_size_load_fn as byte_size_load_fn
 from tfdist.placement.partition import Partition as Partition
@@ -91,21 +91,21 @@ from tfdist.placement.partitioners import (
     fixed_size_partitioner as fixed_size_partitioner,
 )
 from tfdist.placement.placement import Placement as Placement
+from tfdist.placement.placement import RoundRobin as RoundRobin
 from tfdist.placement.report import PlacedVariable as PlacedVariable
 from tfdist.placement.report import PlacementReport as PlacementReport
 from tfdist.placement.report import WorkerReport as WorkerReport
-from tfdist.placement.round_robin import RoundRobin as RoundRobin
 from tfdist.placement.variable_spec import VariableSpec as VariableSpec
 from tfdist.planning.arguments import UnknownSizesError as UnknownSizesError
 from tfdist.planning.file import PlanFileError as PlanFileError
 from tfdist.planning.model import plan as plan
 from tfdist.planning.plan import Plan as Plan
-from tfdist.planning.plan import PlannedVariable as PlannedVariable
-from tfdist.planning.plan import Weight as Weight
+from tfdist.planning.plan import Receipt as Receipt
 from tfdist.planning.planned import PlanMismatchError as PlanMismatchError
 from tfdist.planning.planned import Planned as Planned
 from tfdist.planning.planner import plan_variables as plan_variables
-from tfdist.planning.receipt import Receipt as Receipt
+from tfdist.planning.weight import PlannedVariable as PlannedVariable
+from tfdist.planning.weight import Weight as Weight
 from tfdist.splitting.model import split_layers as split_layers
 from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from absl import flags
@@ -26,11 +27,7 @@ _GIGABIT = 125e6  # bytes
 
 
 def main(argv: Sequence[str]) -> int:
-    """Predicts, prints the tables, and returns the exit status.
-
-    Args:
-        argv: The command's name and its arguments.
-    """
+    """Predicts, prints the tables, and returns the exit status."""
     options = _flags()
     try:
         names = options(list(argv))[1:]
@@ -89,80 +86,38 @@ def _changes(options: flags.FlagValues) -> list[Changes]:
 
 def _flags() -> flags.FlagValues:
     values = flags.FlagValues()
-    flags.DEFINE_integer(
-        "up_to",
-        0,
-        "The largest number of workers.",
-        lower_bound=0,
-        upper_bound=MOST_WORKERS,
-        flag_values=values,
-    )
-    flags.DEFINE_list(
-        "num_ps",
-        [],
+    whole = partial(flags.DEFINE_integer, lower_bound=0, flag_values=values)
+    number = partial(flags.DEFINE_float, flag_values=values)
+    several = partial(flags.DEFINE_list, flag_values=values)
+    whole("up_to", 0, "The largest number of workers.", upper_bound=MOST_WORKERS)
+    ps = (
         "The numbers of ps, a curve for each, with the bytes evenly on them, as a plan "
-        "places them. By default as measured.",
-        flag_values=values,
+        "places them. By default as measured."
     )
-    flags.DEFINE_list(
-        "consistency",
-        [],
-        "The policies; by default those that were measured.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "own_hosts",
-        False,
-        "Give each task a host of its own, in place of one for all.",
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "cores",
-        None,
-        "The cores of each host, without other programs. By default as measured.",
-        lower_bound=0.01,
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "gbits",
-        None,
-        "The rate of each task's link, in Gbit/s. By default as measured.",
-        lower_bound=1e-6,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "steps_per_epoch",
-        None,
+    several("num_ps", [], ps)
+    several("consistency", [], "The policies; by default those that were measured.")
+    hosts = "Give each task a host of its own, in place of one for all."
+    flags.DEFINE_bool("own_hosts", False, hosts, flag_values=values)
+    cores = "The cores of each host, without other programs. By default as measured."
+    number("cores", None, cores, lower_bound=0.01)
+    rate = "The rate of each task's link, in Gbit/s. By default as measured."
+    number("gbits", None, rate, lower_bound=1e-6)
+    epoch = (
         "The steps of an epoch, at whose end workers wait for each other; 0 for an "
-        "endless one. By default as measured.",
-        lower_bound=0,
-        flag_values=values,
+        "endless one. By default as measured."
     )
-    flags.DEFINE_integer(
-        "segments",
-        1,
+    whole("steps_per_epoch", None, epoch)
+    segments = (
         "In how many parts a worker's gradients go out one after the other: as many as ps, "
-        "if steps were measured before large weights were split over these.",
-        lower_bound=1,
-        flag_values=values,
+        "if steps were measured before large weights were split over these."
     )
-    flags.DEFINE_enum(
-        "wire_dtype",
-        None,
-        ["bfloat16"],
-        "Have weights and gradients travel in half of the bits that were measured.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "steps",
-        0,
-        "How many steps to simulate at each size; 0 for 8 per worker, and 2,000 or more.",
-        lower_bound=0,
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "plot", None, "Draw the curves to this PNG file.", flag_values=values
-    )
+    whole("segments", 1, segments, lower_bound=1)
+    bits = "Have weights and gradients travel in half of the bits that were measured."
+    flags.DEFINE_enum("wire_dtype", None, ["bfloat16"], bits, flag_values=values)
+    steps = "How many steps to simulate at each size; 0 for 8 per worker, and 2,000 or more."
+    whole("steps", 0, steps)
+    plot = "Draw the curves to this PNG file."
+    flags.DEFINE_string("plot", None, plot, flag_values=values)
     flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     return values
 

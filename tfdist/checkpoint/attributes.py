@@ -13,14 +13,10 @@ from tfdist.checkpoint.plain import NotPlainError, to_json
 
 
 class Changes:
-    """Watches the plain attributes of objects.
+    """The plain attributes of objects that change from their initial state.
 
     An array counts as changed when another array replaces it; its contents are not
     compared.
-
-    Args:
-        objects: The objects in their initial state.
-        ignored: Names of attributes not to restore.
     """
 
     def __init__(self, objects: Iterable[Any], ignored: Iterable[str] = ()) -> None:
@@ -29,10 +25,9 @@ class Changes:
         self._first = [self._read(each) for each in self._objects]
 
     def state(self, arrays: dict[str, Any]) -> list[Any]:
-        """Returns the class and the changed attributes of each object.
+        """Returns the class and the changed attributes of each object, for JSON.
 
-        Args:
-            arrays: Receives the arrays; all else in the result can be written as JSON.
+        `arrays` receives what JSON cannot hold.
         """
         states = []
         for each, first in zip(self._objects, self._first, strict=True):

@@ -21,12 +21,7 @@ class BackgroundWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, write: Callable[[], None], what: str) -> None:
-        """Starts a write; `busy` must be False.
-
-        Args:
-            write: Writes. An exception that it raises is logged as a warning.
-            what: Names what is written, for the warning.
-        """
+        """Starts a write, unless `busy`; logs an exception that it raises as a warning."""
         assert not self.busy
 
         def run() -> None:
@@ -46,11 +41,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits at most `timeout` seconds for the function to return.
-
-        Returns:
-            Whether it has returned.
-        """
+        """Waits at most `timeout` seconds; returns whether the function has returned."""
         if self._thread is not None:
             self._thread.join(timeout)
         return not self.busy

@@ -43,11 +43,7 @@ def described(model: Any) -> list[Any]:
 
 
 def check_model(where: str | Path, snapshot: Snapshot, model: Any) -> None:
-    """Checks that a checkpoint is one of this model.
-
-    Raises:
-        CheckpointMismatchError: If it is not.
-    """
+    """Checks that a checkpoint is one of this model."""
     differs = variables.difference(snapshot.variables, described(model))
     if differs:
         raise CheckpointMismatchError(
@@ -76,7 +72,7 @@ def append_to_logs(callbacks: Iterable[Any]) -> None:
 
 
 def restore_callbacks(callbacks: Iterable[Any], snapshot: Snapshot) -> None:
-    """Gives callbacks the state that they had."""
+    """Restores the state of callbacks."""
     states = [
         (name, from_json(state, snapshot.arrays)) for name, state in snapshot.callbacks
     ]
@@ -89,13 +85,7 @@ def restore_callbacks(callbacks: Iterable[Any], snapshot: Snapshot) -> None:
 
 
 def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
-    """Returns the epoch in which a `fit` goes on, and says so.
-
-    Args:
-        where: The checkpoint.
-        snapshot: Its contents.
-        epochs: The number of epochs requested.
-    """
+    """Returns the epoch in which a `fit` goes on, and logs it."""
     position = snapshot.position
     # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If
     # the user asks for more epochs now, it continues.

@@ -1,25 +1,27 @@
-"""The checkpoints of every `fit` of a program in which all replicas step together."""
+"""The checkpoints of every `fit` of a program in which all replicas step together.
+
+Where one process reads the data, its batches go on from where a checkpoint left off.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from tf_config.contract import CHECKPOINT_DIR
-from tfdist.checkpoint.group import Group
-from tfdist.checkpoint.kept_fit import KeptFit
+from tfdist import _tf
+from tfdist.checkpoint.kept_fit import Group, KeptFit
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore
 
 
 class Keeper:
-    """Keeps the checkpoints of every `fit` of a program, each in a directory of its own.
+    """Keeps the checkpoints of every `fit`, each in a directory of its own.
 
-    Args:
-        options: Where and how often.
-        group: The processes that run the script.
-        join: Waits for the steps that are under way.
+    `join` waits for the steps that are under way.
     """
 
     def __init__(
@@ -40,13 +42,8 @@ class Keeper:
     ) -> Iterator[KeptFit | None]:
         """Surrounds a `fit`; yields the callback to add after the others, or None.
 
-        Args:
-            model: The Keras model.
-            callbacks: The callbacks, with one for the history.
-            epochs: The number of epochs requested.
-
-        Raises:
-            ValueError: If only some processes have a directory.
+        The callbacks include one for the history. Raises ValueError if only some
+        processes have a directory.
         """
         # A callback may itself call `fit`. That inner call writes no checkpoints.
         if self._fit is not None:
@@ -94,3 +91,65 @@ class Keeper:
     def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Passes on the steps of an epoch, without those before the checkpoint."""
         return self._fit.follow(epoch_iterator, steps) if self._fit else steps
+
+
+class KeptIterator(Iterator[Any]):
+    """Reads a dataset, and counts its batches, with those before the checkpoint.
+
+    There is no seed: what is drawn is in `state()`.
+    """
+
+    seed = 0
+
+    def __init__(self, data: "KeptData") -> None:
+        self._data = data
+        self._batches: Any = None
+        self.taken = data.start.position.batches if data.start else 0
+        self.iterations = data.iterations
+
+    def __next__(self) -> Any:
+        batch = next(self._open())
+        self.taken += 1
+        return batch
+
+    # Keras creates two iterators per epoch and uses one.
+    def _open(self) -> Any:
+        if self._batches is None:
+            self._batches = self._data.open()
+        return self._batches
+
+    def state(self) -> tf.Tensor | None:
+        """Returns the state of the dataset's iterator, or None if it has none to save."""
+        try:
+            return _tf.iterator_state(self._open())
+        except tf.errors.OpError:
+            return None
+
+
+class KeptData:
+    """A dataset whose first iteration begins where a checkpoint left off."""
+
+    def __init__(self, dataset: Any, start: Snapshot | None) -> None:
+        self._dataset = dataset
+        self.start = start
+        self.element_spec = dataset.element_spec
+        self.iterations = start.iterations if start else 0
+
+    def __iter__(self) -> KeptIterator:
+        return KeptIterator(self)
+
+    def open(self) -> Any:
+        """Returns an iterator over the dataset."""
+        start, self.start = self.start, None
+        self.iterations += 1
+        if start is None:
+            return iter(self._dataset)
+        if start.data is not None:
+            iterator = iter(self._dataset)
+            with contextlib.suppress(tf.errors.OpError):  # Of another dataset.
+                _tf.restore_iterator(iterator, start.data)
+                return iterator
+        # Each iteration over a dataset that shuffles has an order of its own.
+        for _ in range(start.iterations):
+            iter(self._dataset)
+        return iter(self._dataset.skip(start.position.batches))

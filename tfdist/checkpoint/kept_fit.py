@@ -7,8 +7,8 @@ for. One process reads and writes the checkpoints, and tells the others.
 import logging
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -25,7 +25,6 @@ from tfdist.checkpoint.fit_state import (
     groups_of,
     restore_callbacks,
 )
-from tfdist.checkpoint.group import Group
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
@@ -47,18 +46,39 @@ _CORRUPTION_ERRORS = (
 )
 
 
+class Group(Protocol):
+    """The processes that run the script, each of which calls these at the same steps."""
+
+    is_chief: bool
+
+    def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
+        """Returns the integers of each process, a row for each."""
+        ...
+
+    def bytes_of_chief(self, data: bytes) -> bytes:
+        """Returns what the chief has passed."""
+        ...
+
+
+class OneProcess:
+    """The group of a script that one process runs."""
+
+    is_chief = True
+
+    def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
+        """Returns this process's integers."""
+        return np.array([numbers], np.int64)
+
+    def bytes_of_chief(self, data: bytes) -> bytes:
+        """Returns the data."""
+        return data
+
+
 class KeptFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
-    It comes after the callbacks whose state it keeps.
-
-    Args:
-        options: How often to write a checkpoint.
-        store: The directory of this `fit`; None in a process that does not write.
-        group: The processes that run the script.
-        callbacks: The other callbacks.
-        epochs: The number of epochs requested.
-        join: Waits for the steps that are under way.
+    It comes after the callbacks whose state it keeps. A process that does not write has
+    no store. `join` waits for the steps that are under way.
     """
 
     async_safe = True
@@ -168,9 +188,8 @@ class KeptFit(keras.callbacks.Callback):
     def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Yields the steps of an epoch, without those that ran before the checkpoint.
 
-        Args:
-            epoch_iterator: Keras's epoch iterator, of `fit` or of an evaluation in it.
-            steps: What it yields: the first and the last step, and the data.
+        A step is what Keras's epoch iterator yields: the first and the last step, and
+        the data.
         """
         # `on_epoch_begin` precedes the training steps of an epoch. The steps of an
         # evaluation follow without it.

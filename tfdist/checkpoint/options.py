@@ -8,15 +8,9 @@ from tf_config import contract
 
 @dataclass
 class CheckpointOptions:
-    """Options for the checkpoints of each `fit`.
+    """Where each `fit` writes checkpoints, how often, and how many it keeps.
 
-    Attributes:
-        directory: The directory of the checkpoints; None for no checkpoints.
-        interval: Seconds between checkpoints.
-        to_keep: How many checkpoints to keep per `fit`: the newest.
-
-    Raises:
-        ValueError: If `interval` or `to_keep` is not positive.
+    None is nowhere. The interval is in seconds; the newest `to_keep` remain.
     """
 
     directory: str | os.PathLike[str] | None

@@ -49,12 +49,7 @@ def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def from_json(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Inverts `to_json`; NumPy scalars come back as Python numbers.
-
-    Args:
-        value: The result of `to_json`.
-        arrays: The arrays that `to_json` stored.
-    """
+    """Inverts `to_json`; NumPy scalars come back as Python numbers."""
     if isinstance(value, list):
         return [from_json(each, arrays) for each in value]
     if not isinstance(value, dict):

@@ -16,11 +16,9 @@ _STATE, _ARRAYS, _DATA, _ROWS = "state.json", "arrays.npz", "data", "put_back.np
 class Position:
     """The position of a `fit`: all steps before it have finished.
 
-    Attributes:
-        epoch: The epoch, counted from 0.
-        step: The next step in it.
-        batches: How many batches were read since the iteration of the dataset began.
-        batches_before: How many of them belong to earlier epochs.
+    `step` is the next one in the epoch. `batches` is how many batches were read since
+    the iteration of the dataset began, of which `batches_before` belong to earlier
+    epochs.
     """
 
     epoch: int
@@ -31,24 +29,15 @@ class Position:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a `fit` in the chief's memory.
+    """The state of a `fit` in the chief's memory, as a checkpoint holds it.
 
-    Attributes:
-        position: The position of the `fit`.
-        epochs: The number of epochs to train.
-        finished: Whether the `fit` has ended, including by `stop_training`.
-        callbacks: The class and state of each callback.
-        variables: The variables, as described by `variables.describe`.
-        arrays: The arrays in the states of the callbacks.
-        data: The position of the dataset's iterator, of variants; None if the dataset
-            cannot save one.
-        put_back: Batches that were read, but whose steps have not run: a matrix of
-            `bytes`, whose rows are made by `parameter_server.fit.message.to_row`.
-        is_by_lease: Whether these rows are leases.
-        data_size: How many batches the dataset has; negative if that is not known.
-        data_files: What tells whether its files have changed; "" if nothing does.
-        seed: The seed of the order of the data, where the strategy has chosen it.
-        iterations: How many iterations over the data came before this one.
+    `data` is the position of the dataset's iterator, of variants; None if the dataset
+    cannot save one. `put_back` has the batches that were read, but whose steps have not
+    run: a matrix of `bytes`, whose rows are leases or made by
+    `parameter_server.fit.message.to_row`. `data_size` counts the dataset's batches,
+    negative if that is not known; `data_files` tells whether its files have changed.
+    `seed` is that of the data's order, where the strategy has chosen it; `iterations`
+    counts those over the data before this one.
     """
 
     position: Position
@@ -68,14 +57,7 @@ class Snapshot:
     def write(self, path: Path, write_data: "DataWriter") -> None:
         """Writes the snapshot to the directory of a checkpoint.
 
-        Args:
-            path: The directory.
-            write_data: Writes the dataset's state. It must have been created while
-                every task of the cluster responded.
-
-        Raises:
-            OSError: If the chief cannot write.
-            tf.errors.OpError: If the chief cannot write the dataset's state.
+        `write_data` must have been created while every task of the cluster responded.
         """
         # Binary data goes to files that need no encoding; `position` is converted below.
         beside = {"arrays", "data", "position", "put_back"}
@@ -92,10 +74,8 @@ class Snapshot:
     def read(cls, path: Path) -> "Snapshot":
         """Reads a snapshot that `write` has written.
 
-        Raises:
-            OSError: If a file cannot be read.
-            ValueError: If a file is corrupt.
-            tf.errors.OpError: If the dataset's state cannot be read or is corrupt.
+        Raises OSError, ValueError or tf.errors.OpError if a file cannot be read or is
+        corrupt.
         """
         found = cls.unpacked(cls.packed(path))
         state = vars(found).copy()
@@ -113,21 +93,13 @@ class Snapshot:
 
     @staticmethod
     def packed(path: Path) -> bytes:
-        """Returns what `write` has written, but for the dataset's state.
-
-        Raises:
-            OSError: If a file cannot be read.
-        """
+        """Returns what `write` has written, but for the dataset's state."""
         state, arrays = (path / each for each in (_STATE, _ARRAYS))
         return b"\n".join([state.read_bytes(), arrays.read_bytes()])
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "Snapshot":
-        """Returns the snapshot that `packed` has packed, without the dataset's state.
-
-        Raises:
-            ValueError: If it is corrupt.
-        """
+        """Returns the snapshot that `packed` has packed, without the dataset's state."""
         text, _, rest = packed.partition(b"\n")
         state = json.loads(text)
         state["position"] = Position(**state["position"])
@@ -156,11 +128,7 @@ class DataWriter:
         )
 
     def __call__(self, prefix: str, data: tf.Tensor) -> None:
-        """Writes to files whose names begin with `prefix`.
-
-        Raises:
-            tf.errors.OpError: If the chief cannot write.
-        """
+        """Writes to files whose names begin with `prefix`."""
         self._write(tf.constant(prefix), data)
 
 

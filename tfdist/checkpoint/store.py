@@ -65,11 +65,6 @@ def expired(numbers: Sequence[int], keep: int, corrupt: Iterable[int] = ()) -> s
 
     A corrupt checkpoint does not count towards the number to keep.
 
-    Args:
-        numbers: The numbers of all checkpoints.
-        keep: How many of the newest to keep, at least 1.
-        corrupt: The numbers of checkpoints that are known to be corrupt.
-
     >>> sorted(expired([5, 4, 3, 2], keep=2, corrupt=[4]))
     [2, 4]
     """
@@ -81,13 +76,8 @@ def expired(numbers: Sequence[int], keep: int, corrupt: Iterable[int] = ()) -> s
 class CheckpointStore:
     """The checkpoints of one directory, written by one process at a time.
 
-    Args:
-        directory: Created if it does not exist. The ps write to the same path.
-        keep: How many of the newest checkpoints to keep, at least 1.
-
-    Raises:
-        CheckpointDirError: If the directory cannot be written, or another process is
-            writing checkpoints to it.
+    The directory is created if it does not exist; the ps write to the same path. Raises
+    CheckpointDirError if it cannot be written, or another process writes to it.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
@@ -174,9 +164,7 @@ class CheckpointStore:
 def check(path: Path) -> None:
     """Checks that a checkpoint has all its files, and that they are unchanged.
 
-    Raises:
-        CorruptCheckpointError: If not; the message says what is wrong.
-        OSError: If a file cannot be read.
+    The CorruptCheckpointError says what is wrong.
     """
     try:
         files = json.loads((path / MANIFEST).read_text())["files"]

@@ -24,13 +24,9 @@ _MARGIN = 1 << 20  # bytes, for everything that is not a variable
 
 
 class VariableWriter:
-    """Writes groups of variables repeatedly, by a function traced once.
+    """Writes groups of Keras variables repeatedly, by a function traced once.
 
-    Args:
-        **groups: Lists of Keras variables.
-
-    Attributes:
-        has_read: Is set by a call once all variables are read.
+    A call sets the event `has_read` once all variables are read.
     """
 
     def __init__(self, **groups: Sequence[Any]) -> None:
@@ -58,9 +54,8 @@ class VariableWriter:
     def __call__(self, path: Path) -> None:
         """Writes the variables to a directory that every ps can write to.
 
-        Raises:
-            tf.errors.OpError: If a ps cannot write.
-            OSError: If the file system has too little free space.
+        Raises tf.errors.OpError if a ps cannot, and OSError if there is too little
+        space.
         """
         # Checked first, because a ps that fails to write makes TensorFlow cancel the
         # steps that are running.
@@ -81,11 +76,8 @@ def _reads(graph: tf.Graph) -> list[tf.Operation]:
 def read(path: Path, **groups: Sequence[Any]) -> None:
     """Reads groups of variables, in the number and order in which they were written.
 
-    The variables may live on other ps than when they were written, and have other
-    shards.
-
-    Raises:
-        tf.errors.OpError: If a ps cannot read, or the data is corrupt.
+    They may live on other ps than when they were written, and have other shards. Raises
+    tf.errors.OpError if a ps cannot read them, or the data is corrupt.
     """
     tf.train.Checkpoint(**_lists(groups)).read(str(path / _FILE)).expect_partial()
 

@@ -115,35 +115,18 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     # A message carries the name of its operation: a long name costs bytes per step.
     with tf.name_scope(name or "lookup_sparse"):
         bag = batch.bag(table, sp_ids, sp_weights)
+        entries = routing.Entries(bag.ids, bag.segments, bag.weights)
+        row_bytes = table.dim * table.dtype.size
         routed = [
-            routing.choose(entries, table.dim * table.dtype.size, aggregate)
-            for entries in routing.split(
-                bag.ids,
-                bag.segments,
-                bag.weights,
-                table.sizes,
-                table.partition_strategy,
-            )
+            routing.choose(each, row_bytes, aggregate)
+            for each in routing.split(entries, table.sizes, table.partition_strategy)
         ]
         if counter is not None:
             counter.add(tf.add_n([each.bytes for each in routed]))
         routes = [each.route for each in routed]
-        has_weights = bag.weights is not None
-        blocks = sums_on_shards(
-            table.params,
-            [route.message for route in routes],
-            [route.ps_weights for route in routes] if has_weights else None,
-            max_norm,
-        )
+        blocks = sums_on_shards(table.params, routes, max_norm)
         sums = [
-            sum_of_block(
-                block,
-                route.num_slots,
-                route.slots,
-                route.segments,
-                route.weights,
-                bag.num_segments,
-            )
+            sum_of_block(block, route, bag.num_segments)
             for block, route in zip(blocks, routes, strict=True)
         ]
         return tf.cast(_combined(tf.add_n(sums), bag, combiner), table.dtype)

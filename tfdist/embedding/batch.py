@@ -12,13 +12,9 @@ from tfdist.embedding.differentiable import computing_dtype
 
 
 class Bag(NamedTuple):
-    """The ids of a batch.
+    """The ids of a batch, `[n]`, with the row of each, ascending, as int64.
 
-    Attributes:
-        ids: The ids of all rows, in the order of rows, `[n]`.
-        segments: The row of each id, ascending, int64.
-        weights: The weight of each id, or None for ones.
-        num_segments: The number of rows of the batch, int64.
+    The weights are None for ones; `num_segments` is the number of rows.
     """
 
     ids: tf.Tensor
@@ -32,11 +28,6 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
 
     A step with ids out of range, or with weights that do not match the ids, raises
     `tf.errors.InvalidArgumentError`.
-
-    Raises:
-        TypeError: If `sp_ids` is neither a `SparseTensor` nor a `RaggedTensor`, or
-            `sp_weights` is of another type.
-        ValueError: If they are not matrices, or the weights are of another shape.
     """
     if not isinstance(sp_ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
@@ -82,9 +73,6 @@ def ids_in_range(ids: Any, num_rows: int, name: str) -> tf.Tensor:
 
     A step with an id that is not a row of the table raises
     `tf.errors.InvalidArgumentError`.
-
-    Raises:
-        TypeError: If the ids are not numbers.
     """
     ids = whole_numbers(ids, name)
     with tf.control_dependencies(_in_range(ids, num_rows, name)):
@@ -95,13 +83,6 @@ def whole_numbers(ids: Any, name: str) -> tf.Tensor:
     """Converts ids to int32 or int64, from other integers, bools or integral floats.
 
     A step with a fractional float raises `tf.errors.InvalidArgumentError`.
-
-    Args:
-        ids: A tensor, or what can be converted to one.
-        name: The table's name, for errors.
-
-    Raises:
-        TypeError: If the ids are not numbers, or sparse.
     """
     if isinstance(ids, tf.SparseTensor):
         raise TypeError(
@@ -130,18 +111,7 @@ def whole_numbers(ids: Any, name: str) -> tf.Tensor:
 
 
 def bags(inputs: Any, weights: Any, padding: int, name: str) -> tuple[Any, Any]:
-    """Converts ids and their weights, so that both are ragged or both sparse.
-
-    Args:
-        inputs: Ids: ragged, sparse, or a padded dense matrix.
-        weights: Of the same type and shape, or None.
-        padding: The value that pads a dense matrix.
-        name: The table's name, for errors.
-
-    Raises:
-        TypeError: If the ids are not numbers.
-        ValueError: If dense ids are not a matrix, or the weights have another shape.
-    """
+    """Converts ids (ragged, sparse or padded) and weights: both ragged or both sparse."""
     if isinstance(inputs, tf.RaggedTensor):
         ids = whole_numbers(inputs.flat_values, name)
         return inputs.with_flat_values(ids), weights

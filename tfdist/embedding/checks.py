@@ -17,15 +17,9 @@ COMBINERS = ("mean", "sqrtn", "sum")
 
 
 class Table(NamedTuple):
-    """An embedding table in shards.
+    """An embedding table in shards, each `[rows, dim]`, or one `PartitionedVariable`.
 
-    Attributes:
-        params: The shards, each `[rows, dim]`, or one `PartitionedVariable`.
-        sizes: The number of rows of each shard.
-        dim: The width of a row.
-        dtype: The dtype of the rows.
-        name: The name for errors.
-        partition_strategy: The row layout, `"div"` or `"mod"`.
+    `sizes` are the numbers of rows of the shards.
     """
 
     params: Any
@@ -44,14 +38,8 @@ class Table(NamedTuple):
 def table(params: Any, strategy: str | None = None) -> Table:
     """Returns the table of one or several shards.
 
-    Args:
-        params: The shards, or one variable.
-        strategy: The row layout. The default is that of a sharded variable, and `"mod"`
-            for anything else.
-
-    Raises:
-        ValueError: If there is no shard, the shards do not fit each other or the
-            layout, or there is no such layout.
+    The default layout is that of a sharded variable, and `"mod"` for anything else.
+    Raises ValueError if the shards do not fit each other or the layout.
     """
     if strategy is not None:
         partition_strategy(strategy)
@@ -77,6 +65,19 @@ def table(params: Any, strategy: str | None = None) -> Table:
     strategy = strategy or MOD
     shards = [_shard(each) for each in shards]
     name = _name(shards[0])
+    sizes, dim, dtype = _measured(shards, name)
+    # Both layouts give an extra row to the first shards, so one check serves both.
+    expected = routing.shard_sizes(sum(sizes), len(shards))
+    if sizes != expected:
+        raise ValueError(
+            f"partition_strategy={strategy!r} gives the {len(shards)} shards of {name} "
+            f"{expected} of its {sum(sizes)} rows; received shards of {sizes} rows"
+        )
+    return Table(shards, sizes, dim, dtype, name, strategy)
+
+
+def _measured(shards: Sequence[Any], name: str) -> tuple[list[int], int, tf.DType]:
+    """Returns the rows of each shard, and the width and the dtype of all of them."""
     shapes = [tuple(shard.shape) for shard in shards]
     if any(len(shape) != 2 or None in shape for shape in shapes):
         raise ValueError(
@@ -95,15 +96,7 @@ def table(params: Any, strategy: str | None = None) -> Table:
         raise ValueError(
             f"the rows of {name} must have a float dtype, not {dtype.name}"
         )
-    sizes = [shape[0] for shape in shapes]
-    # Both layouts give an extra row to the first shards, so one check serves both.
-    expected = routing.shard_sizes(sum(sizes), len(shards))
-    if sizes != expected:
-        raise ValueError(
-            f"partition_strategy={strategy!r} gives the {len(shards)} shards of {name} "
-            f"{expected} of its {sum(sizes)} rows; received shards of {sizes} rows"
-        )
-    return Table(shards, sizes, shapes[0][1], dtype, name, strategy)
+    return [shape[0] for shape in shapes], shapes[0][1], dtype
 
 
 def _rows_of(variable: Any) -> list[tf.Variable]:
@@ -134,29 +127,17 @@ def _partitioned(variable: PartitionedVariable, strategy: str | None) -> Table:
 
 
 def partition_strategy(name: str) -> str:
-    """Returns the row layout, `"div"` or `"mod"`.
-
-    Raises:
-        ValueError: If there is no such layout.
-    """
+    """Returns the row layout, `"div"` or `"mod"`, or raises ValueError."""
     return _one_of("partition_strategy", name, routing.STRATEGIES)
 
 
 def combiner(name: str | None) -> str:
-    """Returns the combiner; None is `"mean"`.
-
-    Raises:
-        ValueError: If there is no such combiner.
-    """
+    """Returns the combiner, by default `"mean"`, or raises ValueError."""
     return _one_of("combiner", "mean" if name is None else name, COMBINERS)
 
 
 def max_norm(value: float | None) -> float | None:
-    """Returns the maximum norm of a row, or None.
-
-    Raises:
-        ValueError: If it is not a positive number.
-    """
+    """Returns the maximum norm of a row, or None; raises ValueError unless positive."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if value is not None and not (is_number and value > 0):
         raise ValueError(
@@ -166,22 +147,14 @@ def max_norm(value: float | None) -> float | None:
 
 
 def aggregate(value: bool | None) -> bool | None:
-    """Returns whether the ps sum, or None to choose by the cost model.
-
-    Raises:
-        ValueError: If it is neither a bool nor None.
-    """
+    """Returns whether the ps sum, or None to choose by the cost model."""
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"aggregate must be True, False or None; received {value!r}")
     return value
 
 
 def padding(value: int) -> int:
-    """Returns the id that pads rows.
-
-    Raises:
-        ValueError: If it is not a whole number.
-    """
+    """Returns the id that pads rows, or raises ValueError if it is no whole number."""
     # A bool is an integer in Python: True would be taken for the id 1.
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(
@@ -192,11 +165,7 @@ def padding(value: int) -> int:
 
 
 def partitioner(value: Partitioner | None) -> Partitioner | None:
-    """Returns the partitioner.
-
-    Raises:
-        TypeError: If it is not a function.
-    """
+    """Returns the partitioner, or raises TypeError if it is not a function."""
     if value is not None and not callable(value):
         raise TypeError(
             "partitioner must be None or a function of a shape and a dtype, such as "
@@ -206,11 +175,7 @@ def partitioner(value: Partitioner | None) -> Partitioner | None:
 
 
 def positive(**values: int) -> None:
-    """Checks that arguments are positive whole numbers.
-
-    Raises:
-        ValueError: If one is not.
-    """
+    """Raises ValueError unless all arguments are positive whole numbers."""
     for argument, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(

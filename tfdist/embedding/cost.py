@@ -14,15 +14,9 @@ from typing import Any
 
 
 def plain_bytes(unique_ids: Any, *, row_bytes: int, id_bytes: int) -> Any:
-    """Returns what a lookup moves if each distinct row is sent to the worker once.
+    """Returns the bytes if each distinct row is sent to the worker once.
 
-    Args:
-        unique_ids: The number of distinct rows that are looked up in the shard.
-        row_bytes: The size of one row: its width times the size of its dtype.
-        id_bytes: The size of one id as it is sent.
-
-    Returns:
-        Bytes: an id to the ps, a row to the worker, and its gradient to the ps.
+    An id to the ps, a row to the worker, and its gradient to the ps.
     """
     return unique_ids * (id_bytes + 2 * row_bytes)
 
@@ -30,18 +24,11 @@ def plain_bytes(unique_ids: Any, *, row_bytes: int, id_bytes: int) -> Any:
 def aggregated_bytes(
     ids: Any, segments: Any, *, row_bytes: int, id_bytes: int, weight_bytes: int = 0
 ) -> Any:
-    """Returns what a lookup moves if rows are summed on the ps.
+    """Returns the bytes if rows are summed on the ps.
 
-    Args:
-        ids: The number of ids that are looked up in the shard, repeats included.
-        segments: The number of rows of the batch that have at least one of these ids.
-        row_bytes: The size of one row: its width times the size of its dtype.
-        id_bytes: The size of one id, or of the number of ids in a segment, as sent.
-        weight_bytes: The size of an id's weight; 0 without weights.
-
-    Returns:
-        Bytes: ids, weights and numbers of ids to the ps, a partial sum per segment to
-        the worker, and its gradient to the ps.
+    Ids, weights and numbers of ids to the ps, a partial sum per segment to the worker,
+    and its gradient to the ps. Repeated ids count; a segment is a row of the batch with
+    at least one of the ids.
     """
     return ids * (id_bytes + weight_bytes) + segments * (id_bytes + 2 * row_bytes)
 

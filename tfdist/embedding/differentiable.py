@@ -11,52 +11,33 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.embedding import routing
-from tfdist.embedding.partial_sum import (
-    clip_gradient,
-    clip_rows,
-    partial_sum,
-    rows_gradient,
-    weights_gradient,
-)
 from tfdist.variables.partitioned import PartitionedVariable
 
 
 def sums_on_shards(
     params: Sequence[tf.Variable | tf.Tensor] | PartitionedVariable,
-    messages: Sequence[tf.Tensor],
-    weights: Sequence[tf.Tensor] | None,
+    routes: Sequence[routing.Route],
     max_norm: float | None,
 ) -> list[tf.Tensor]:
-    """Sums rows of each shard by segment, on the shard's device.
+    """Sums rows of each shard by segment, on the shard's device: `[segments, dim]`.
+
+    Rows with a larger norm than `max_norm` are first scaled down to it.
 
     Cost: each shard receives its message and weights, sends its block, and later
     receives the block's gradient. The gradient with respect to the shard is computed
     there, with each row once.
-
-    Args:
-        params: The shards, each `[rows, dim]`.
-        messages: For each shard, its rows and segments; see `routing.pack`.
-        weights: For each shard, the weights of its message's rows, empty for ones; None
-            for ones everywhere.
-        max_norm: Rows with a larger norm are first scaled down to it.
-
-    Returns:
-        A block `[segments, dim]` per shard.
     """
     if isinstance(params, PartitionedVariable):
         params = params.shards
     return [
-        _sum_on_shard(shard, message, each, max_norm)
-        for shard, message, each in zip(
-            params, messages, _of_each_shard(weights, len(messages)), strict=True
+        _sum_on_shard(
+            shard,
+            route.message,
+            [] if route.ps_weights is None else [route.ps_weights],
+            max_norm,
         )
+        for shard, route in zip(params, routes, strict=True)
     ]
-
-
-def _of_each_shard(
-    weights: Sequence[tf.Tensor] | None, count: int
-) -> list[Sequence[tf.Tensor]]:
-    return [[each] for each in weights] if weights else [[] for _ in range(count)]
 
 
 def _sum_on_shard(
@@ -136,30 +117,16 @@ def _block_and_gradient(
 
 
 def sum_of_block(
-    block: tf.Tensor,
-    num_slots: tf.Tensor,
-    slots: tf.Tensor,
-    segments: tf.Tensor,
-    weights: tf.Tensor | None,
-    num_segments: tf.Tensor,
+    block: tf.Tensor, route: routing.Route, num_segments: tf.Tensor
 ) -> tf.Tensor:
-    """Sums rows of a block by segment, on the current device.
+    """Sums rows of a block `[n, dim]` by segment, on the current device.
 
-    The gradient with respect to the block is dense and as large as the block: it is sent
-    back to the ps.
-
-    Args:
-        block: `[n, dim]`, from `sums_on_shards`.
-        num_slots: The `n` of the block. TensorFlow would compute the block's shape on
-            the ps, and send it in an additional message.
-        slots: Rows of the block, in the order of their segments.
-        segments: The segment that each of these rows is added to, ascending.
-        weights: The weight of each of these rows; None for ones.
-        num_segments: The number of rows of the result.
-
-    Returns:
-        `[num_segments, dim]`, with at least the precision of float32.
+    The result has at least the precision of float32. The gradient with respect to the
+    block is dense and as large as the block: it is sent back to the ps.
     """
+    slots, segments = route.slots, route.segments
+    # TensorFlow would compute the block's shape on the ps, and send it in a message.
+    num_slots = route.num_slots
 
     @tf.custom_gradient
     def sum_of(block: tf.Tensor, *weights: tf.Tensor) -> Any:
@@ -178,7 +145,7 @@ def sum_of_block(
             gradient,
         )
 
-    return sum_of(block, *[] if weights is None else [weights])
+    return sum_of(block, *[] if route.weights is None else [route.weights])
 
 
 def computing_dtype(dtype: tf.DType) -> tf.DType:
@@ -206,3 +173,70 @@ def _computable(rows: tf.Tensor) -> tf.Tensor:
 def _filled_up(weights: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     missing = tf.ones([size - tf.size(weights)], weights.dtype)
     return tf.concat([weights, missing], axis=0)
+
+
+def partial_sum(
+    rows: tf.Tensor,
+    index: tf.Tensor,
+    segments: tf.Tensor,
+    weights: tf.Tensor | None,
+    num_segments: tf.Tensor | int,
+) -> tf.Tensor:
+    """Sums weighted rows `[num_rows, dim]` by segment: `[num_segments, dim]`.
+
+    `index` has the rows to sum, possibly repeated, and `segments` the ascending segment
+    of each; weights have the dtype of `rows`, None for ones. Empty segments are zeros.
+    """
+    if weights is None:
+        # Sums without storing the gathered rows, but takes no weights.
+        return tf.sparse.segment_sum(rows, index, segments, num_segments)
+    weighted = tf.gather(rows, index) * weights[:, tf.newaxis]
+    # `tf.math.segment_sum` has no `num_segments`, and would omit empty ones at the end.
+    return tf.math.unsorted_segment_sum(weighted, segments, num_segments)
+
+
+def rows_gradient(
+    d_sum: tf.Tensor,
+    index: tf.Tensor,
+    segments: tf.Tensor,
+    weights: tf.Tensor | None,
+    num_rows: tf.Tensor | int,
+) -> tf.Tensor:
+    """Returns the gradient of `partial_sum` with respect to its rows, repeats summed.
+
+    `d_sum` is the gradient with respect to the sum.
+    """
+    d_weighted = tf.gather(d_sum, segments)
+    if weights is not None:
+        d_weighted *= weights[:, tf.newaxis]
+    return tf.math.unsorted_segment_sum(d_weighted, index, num_rows)
+
+
+def weights_gradient(
+    d_sum: tf.Tensor, rows: tf.Tensor, index: tf.Tensor, segments: tf.Tensor
+) -> tf.Tensor:
+    """Returns the gradient of `partial_sum` with respect to its weights, `[n]`."""
+    return tf.reduce_sum(tf.gather(d_sum, segments) * tf.gather(rows, index), axis=1)
+
+
+def clip_rows(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+    """Scales rows whose L2 norm exceeds `max_norm` down to it."""
+    return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[1])
+
+
+def clip_gradient(
+    d_clipped: tf.Tensor, rows: tf.Tensor, max_norm: float | None
+) -> tf.Tensor:
+    """Returns the gradient of `clip_rows` with respect to its rows.
+
+    A row `r` that was scaled to `c r / |r|` can change only in direction: its gradient
+    is `c / |r|` times the component of `d_clipped` that is orthogonal to `r`.
+    """
+    if max_norm is None:
+        return d_clipped
+    square = tf.reduce_sum(rows * rows, axis=1, keepdims=True)
+    along = tf.reduce_sum(d_clipped * rows, axis=1, keepdims=True)
+    turned = d_clipped - rows * tf.math.divide_no_nan(along, square)
+    scale = tf.math.divide_no_nan(tf.constant(max_norm, rows.dtype), tf.sqrt(square))
+    is_clipped = square >= max_norm * max_norm
+    return tf.where(is_clipped, scale * turned, d_clipped)

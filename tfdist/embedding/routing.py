@@ -28,12 +28,10 @@ def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
 
 
 class Entries(NamedTuple):
-    """The ids of one shard.
+    """The ids of one shard, as rows of it, in the order of the batch; or of a table.
 
-    Attributes:
-        rows: The rows of these ids in the shard, in the order of the batch.
-        segments: The row of the batch that each id belongs to, ascending, int64.
-        weights: The weight of each id, or None for ones.
+    `segments` has the row of the batch that each id belongs to, ascending, int64; the
+    weights are None for ones.
     """
 
     rows: tf.Tensor
@@ -44,14 +42,10 @@ class Entries(NamedTuple):
 class Route(NamedTuple):
     """What the ps and the worker need for their steps of the sum.
 
-    Attributes:
-        message: For the ps; see `pack`.
-        ps_weights: For the ps: one weight per id of the message, or an empty tensor.
-            None if the lookup has no weights.
-        num_slots: For the worker: the number of rows of the block.
-        slots: Rows of the block.
-        segments: The row of the batch that each of these rows is added to, ascending.
-        weights: The weight of each of these rows, or None for ones.
+    For the ps: a message (see `pack`), and one weight per id of it, an empty tensor, or
+    None if the lookup has no weights. For the worker: the number of rows of the block,
+    rows of it (`slots`), the row of the batch that each of these is added to,
+    ascending, and the weight of each, or None for ones.
     """
 
     message: tf.Tensor
@@ -63,13 +57,10 @@ class Route(NamedTuple):
 
 
 def split(
-    ids: tf.Tensor,
-    segments: tf.Tensor,
-    weights: tf.Tensor | None,
-    sizes: Sequence[int],
-    partition_strategy: str,
+    entries: Entries, sizes: Sequence[int], partition_strategy: str
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
+    ids, segments, weights = entries
     shards, rows = locate(ids, sizes, partition_strategy)
     # Where they fit, int32 rows take half the bytes of int64 ids.
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
@@ -95,13 +86,7 @@ class RoutedShard(NamedTuple):
 
 
 def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedShard:
-    """Chooses the route that moves fewer bytes, unless one is given.
-
-    Args:
-        entries: The ids of one shard.
-        row_bytes: The size of one row of the table.
-        aggregate: Whether to sum on the ps; None to choose by the cost model.
-    """
+    """Chooses the route that moves fewer bytes, unless `aggregate` demands one."""
     unique_rows, slots = tf.unique(entries.rows)
     # `pack` concatenates lengths and rows, so they need the same dtype.
     runs, _, lengths = tf.unique_with_counts(

@@ -22,12 +22,9 @@ _IMPORTED_LATE = ("tensorflow", "keras", "tfdist")
 
 
 class FirstImport:
-    """Gives the program the modules that are there when it first imports one of them.
+    """Hands the program the modules that are there, when it first imports one.
 
     It is a finder on `sys.meta_path` until then.
-
-    Args:
-        imports: What has been imported.
     """
 
     def __init__(self, imports: Imports) -> None:
@@ -47,11 +44,7 @@ class FirstImport:
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Returns the module that is there.
-
-        Raises:
-            RuntimeError: If the program did something that comes too late.
-        """
+        """Returns the module that is there; refuses what the program did too late."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             try:

@@ -22,9 +22,8 @@ _MODULES = (
 class Imports:
     """The modules that forked processes share.
 
-    Attributes:
-        path: `sys.path` as it was before the imports.
-        set_variables: The environment variables that the imports have set.
+    `path` is `sys.path` before the imports, which have set the variables
+    `set_variables`.
     """
 
     def __init__(self) -> None:
@@ -52,8 +51,7 @@ class Imports:
     def hidden_by(self, directory: str | None) -> str:
         """Returns an imported module that a program would import from elsewhere, or ''.
 
-        Args:
-            directory: The directory of the program, which comes first in its `sys.path`.
+        The directory of the program comes first in its `sys.path`.
         """
         first, *rest = self.path
         path = [*([directory] if directory else []), *rest]

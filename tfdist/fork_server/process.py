@@ -42,12 +42,7 @@ _shown: ctypes.Array[ctypes.c_char] | None = None
 def show(argv: Sequence[str], env: Sequence[str]) -> None:
     """Shows a command line and an environment in /proc/self, where `exec` would.
 
-    Args:
-        argv: The command.
-        env: The environment, as `name=value`.
-
-    Raises:
-        OSError: If the kernel does not allow it.
+    Raises OSError if the kernel does not allow it.
     """
     global _shown
     first, second = ("".join(f"{each}\0" for each in lines) for lines in (argv, env))
@@ -71,13 +66,8 @@ def show(argv: Sequence[str], env: Sequence[str]) -> None:
 def become(request: ForkRequest, files: Sequence[int], parent: int) -> None:
     """Replaces what this process has inherited from the fork server.
 
-    Args:
-        request: What the process is.
-        files: Its files, one for each of `request.fds`, in their order.
-        parent: The process to die with, which adopts this one soon.
-
-    Raises:
-        OSError: If its directory is gone.
+    The files are one for each of `request.fds`. The process dies with `parent`, which
+    adopts it soon. Raises OSError if its directory is gone.
     """
     os.setsid()
     _die_with(parent)
@@ -104,7 +94,7 @@ def _die_with(parent: int) -> None:
 
 
 def _take(files: Sequence[int], numbers: Sequence[int]) -> None:
-    """Gives files their numbers, which some of them may have already."""
+    """Moves files to their numbers, which some of them may have already."""
     least = max(*files, *numbers) + 1
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, least) for each in files]
     for each in files:

@@ -13,18 +13,11 @@ _MAIN = "__main__"
 
 
 class Program:
-    """What a task runs.
+    """What a task runs: a script or a module, with its arguments.
 
-    Args:
-        argv: The command: an interpreter, then a script or `-m` and a module, then the
-            arguments.
-
-    Attributes:
-        namespace: The globals of the program's `__main__`.
-        directory: What the interpreter would put first on `sys.path`; None for nothing.
-
-    Raises:
-        ValueError: If this is another kind of command.
+    `namespace` has the globals of its `__main__`; `directory` is what the interpreter
+    would put first on `sys.path`, or None. Raises ValueError for another kind of
+    command.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -46,10 +39,9 @@ class Program:
         return os.path.dirname(os.path.realpath(self._name))
 
     def prepare(self, path: Sequence[str]) -> None:
-        """Makes this process's interpreter look as if it had just been started.
+        """Makes this interpreter look as if it had just been started.
 
-        Args:
-            path: `sys.path`, after the directory of the program.
+        `path` is `sys.path`, after the directory of the program.
         """
         main = ModuleType(_MAIN)
         self.namespace = vars(main)
@@ -94,11 +86,7 @@ class Program:
 
 
 def hide_callers(namespace: dict[str, Any]) -> None:
-    """Hides the frames below the program's from the report of an exception.
-
-    Args:
-        namespace: The globals of the program's `__main__`.
-    """
+    """Hides the frames below the program's from the report of an exception."""
     shown = sys.excepthook
 
     def hook(

@@ -18,13 +18,9 @@ _MOST_FILES = 16
 
 
 def serve() -> Program:
-    """Serves until the launcher closes its socket.
+    """Serves until the launcher closes its socket, and then exits.
 
-    Returns:
-        In each forked process, what it runs.
-
-    Raises:
-        SystemExit: In the fork server, at the end.
+    In each forked process, it returns what that runs.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     parent = os.getppid()
@@ -54,11 +50,7 @@ def serve() -> Program:
 
 
 def receive(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
-    """Waits for a request; returns it with its files, or None at the end.
-
-    Args:
-        control: The socket of the launcher.
-    """
+    """Waits for a request; returns it with its files, or None at the end."""
     data, files, _, _ = socket.recv_fds(control, _CHUNK, _MOST_FILES)
     while data and not data.endswith(b"\n"):
         more = control.recv(_CHUNK)
@@ -93,10 +85,7 @@ def _lost(request: ForkRequest, files: Sequence[int]) -> str:
 def _why_not(request: ForkRequest, imports: Imports, closing: set[int]) -> str:
     """Returns why a task cannot be forked, or ''.
 
-    Args:
-        request: The task.
-        imports: What it would share.
-        closing: Files of the fork server that the task will not have.
+    `closing` are files of the fork server that the task will not have.
     """
     if os.getcwd() != request.cwd:
         return f"its directory is {request.cwd}"
@@ -120,11 +109,9 @@ def _is_open(number: int) -> bool:
 
 
 def _fork() -> int:
-    """Forks a process that this one is not the parent of.
+    """Forks a process that this one is not the parent of; returns its id, and 0 in it.
 
-    Returns:
-        The id of the new process, and 0 in it. As its parent ends at once, the nearest
-        subreaper adopts it: the launcher.
+    As its parent ends at once, the nearest subreaper adopts it: the launcher.
     """
     ours, theirs = os.pipe()
     with warnings.catch_warnings():

@@ -1,28 +1,17 @@
-"""Operations that draw numbers at random. Pure."""
+"""Operations that draw numbers at random."""
 
 from typing import Any
 
-RANDOM = frozenset(
-    {
-        "AllCandidateSampler",
-        "FixedUnigramCandidateSampler",
-        "LogUniformCandidateSampler",
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomCrop",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "SampleDistortedBoundingBox",
-        "SampleDistortedBoundingBoxV2",
-        "TruncatedNormal",
-        "UniformCandidateSampler",
-    }
-)
+# fmt: off
+RANDOM = frozenset((
+    "AllCandidateSampler", "FixedUnigramCandidateSampler",
+    "LogUniformCandidateSampler", "Multinomial", "ParameterizedTruncatedNormal",
+    "RandomCrop", "RandomGamma", "RandomPoisson", "RandomPoissonV2",
+    "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt",
+    "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", "TruncatedNormal",
+    "UniformCandidateSampler",
+))
+# fmt: on
 """The operations whose only state is their place in a stream of random numbers."""
 
 

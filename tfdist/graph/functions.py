@@ -1,4 +1,4 @@
-"""The functions that the operations of a `GraphDef` call. Pure."""
+"""The functions that the operations of a `GraphDef` call."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,11 +70,7 @@ def shares_a_job(definition: Any) -> bool:
 
 
 def renamed(definition: Any, suffix: str) -> list[Any]:
-    """Has a `GraphDef` and its functions call these by other names.
-
-    Returns:
-        The functions: a `FunctionDef` each, unknown to TensorFlow.
-    """
+    """Renames the functions of a `GraphDef`, and returns them, unknown to TensorFlow."""
     made = list(definition.library.function)
     names = {each.signature.name: f"{each.signature.name}_{suffix}" for each in made}
     for each in made:

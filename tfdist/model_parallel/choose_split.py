@@ -1,9 +1,9 @@
-"""Which layers a plan splits: those with which a step is faster, or with which it fits. Pure."""
+"""Which layers a plan splits: those with which a step is faster, or only so fits."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from tfdist.model_parallel.errors import DoesNotFitError
+from tfdist.model_parallel.fit import DoesNotFitError
 from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.model_parallel.split_graph import (
@@ -32,23 +32,12 @@ def split_and_place(
 ) -> LayerPlan:
     """Places a graph with some of its layers split, if that is faster or fits only so.
 
-    What could be split has a twentieth of all weights at least. What fits no device has to
-    be. Then all that could be split is, then each pair and each layer by itself, the
+    What could be split has a twentieth of all weights at least. What fits no device has
+    to be. Then all that could be split is, then each pair and each layer by itself, the
     largest first: what makes the step a hundredth faster, or fits at last, is kept.
 
-    Cost: at most 14 placements.
-
-    Args:
-        graph: The layers.
-        parts: Into how many parts layers are split; fewer, if one has fewer rows and columns.
-        most_memory: The bytes of the largest device.
-        place: Places a graph; it is given how its layers are split, too.
-
-    Returns:
-        The plan. `compared` has the seconds of the one without split layers.
-
-    Raises:
-        DoesNotFitError: If it does not fit either way.
+    `place` is given how layers are split, too; `compared` of the plan has the seconds
+    without. Cost: at most 14 placements. Raises DoesNotFitError if it fits neither way.
     """
     possible = _possible(graph, parts)
     nodes = {node.name: node for node in graph.nodes}

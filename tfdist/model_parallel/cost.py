@@ -1,4 +1,4 @@
-"""What a pipeline's schedule costs: its bubble, its seconds, what it keeps. Pure formulas.
+"""What a pipeline's schedule costs: its bubble, its seconds, what it keeps.
 
 K stages that take equally long, and M microbatches; nothing is said of links, which
 `tfdist.pipeline.step_time` takes into account.
@@ -32,14 +32,7 @@ def step_seconds(
 ) -> float:
     """Returns the seconds of a step: `(M + K - 1) (forward + backward)`.
 
-    Args:
-        num_stages: The number of stages, K.
-        num_microbatches: The number of microbatches, M.
-        forward: Seconds of the forward task of one microbatch on one stage.
-        backward: The same of a backward task.
-
-    Raises:
-        ScheduleError: If there is no stage or no microbatch.
+    The latter are the seconds of one microbatch's tasks on one stage.
     """
     _check(0, num_stages, num_microbatches)
     return (num_microbatches + num_stages - 1) * (forward + backward)
@@ -49,15 +42,6 @@ def peak_kept(name: str, stage: int, num_stages: int, num_microbatches: int) -> 
     """Returns for how many microbatches a stage keeps activations at its peak.
 
     `gpipe`: all M. `1f1b`: `min(M, K - k)` on stage k, whatever M is.
-
-    Args:
-        name: The schedule: `"gpipe"` or `"1f1b"`.
-        stage: The stage, k, counted from 0.
-        num_stages: The number of stages, K.
-        num_microbatches: The number of microbatches, M.
-
-    Raises:
-        ScheduleError: If there is no such schedule, stage or microbatch.
     """
     _check(stage, num_stages, num_microbatches)
     if name not in SCHEDULES:

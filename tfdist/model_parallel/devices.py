@@ -1,4 +1,4 @@
-"""The devices that layers are placed on, and the links between them: plain data. Pure."""
+"""The devices that layers are placed on, and the links between them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -111,12 +111,7 @@ class Links:
 
 
 def check_devices(devices: Sequence[Device], links: Links) -> tuple[Device, ...]:
-    """Returns the devices as a tuple.
-
-    Raises:
-        ValueError: If there is none, two have the same name, or a link has another.
-        TypeError: If one is no device.
-    """
+    """Returns the devices as a tuple, if their names and those of the links fit."""
     for each in devices:
         if not isinstance(each, Device):
             raise TypeError(

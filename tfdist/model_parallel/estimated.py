@@ -27,17 +27,9 @@ def estimate_layers(
     whichever takes longer. So matrices and convolutions are counted; what a layer
     multiplies besides, as attention does, is not.
 
-    Args:
-        model: Built from `keras.Input`, or Sequential.
-        batch_size: The number of examples of a step.
-        flops: Floating point operations per second of a device of speed 1.
-        bandwidth: Bytes per second of its memory.
-
-    Raises:
-        UnknownGraphError: If the graph of the model's layers is not known: the model is a
-            subclass with a `call` of its own, or not built.
-        ValueError: If a number is not positive.
-        TypeError: If it is no Keras model.
+    `flops` (operations per second) and `bandwidth` (bytes per second of the memory) are
+    those of a device of speed 1. Raises UnknownGraphError for a model without a known
+    graph, as `tfdist.measure_layers` does.
     """
     for name, number in (
         ("batch_size", batch_size),
@@ -67,12 +59,7 @@ def seconds_of_call(
 ) -> float:
     """Returns the seconds of a call of a layer: of computing or of memory, the longer.
 
-    Args:
-        operation: The layer, or an operation that is none.
-        arguments: What it takes; an unknown length counts as 1.
-        outputs: What it gives.
-        flops: Floating point operations per second.
-        bandwidth: Bytes per second of the memory.
+    An unknown length of the arguments counts as 1.
     """
     moved = bytes_of(arguments) + bytes_of(outputs)
     return max(2 * multiplications(operation, outputs) / flops, moved / bandwidth)
@@ -83,10 +70,6 @@ def multiplications(operation: Any, outputs: Any) -> int:
 
     Each matrix or kernel counts once for every position of the output: every example,
     every step of a sequence, every pixel. A lookup in a table multiplies nothing.
-
-    Args:
-        operation: The layer, or an operation that is none.
-        outputs: Its outputs, with any number of examples as one.
     """
     if isinstance(operation, keras.layers.Embedding):
         return 0

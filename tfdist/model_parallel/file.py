@@ -1,4 +1,4 @@
-"""The JSON of a plan of layers. Imports no TensorFlow."""
+"""The JSON of a plan of layers."""
 
 import dataclasses
 import json
@@ -47,11 +47,7 @@ def to_json(
 
 
 def from_json(text: str) -> dict[str, Any]:
-    """Returns the fields of the plan that `to_json` wrote.
-
-    Raises:
-        PlanFileError: If the text is no such plan.
-    """
+    """Returns the fields of the plan that `to_json` wrote, or raises a PlanFileError."""
     try:
         return _from_data(fields.an_object("plan", json.loads(text)))
     except (ValueError, RecursionError) as error:

@@ -1,9 +1,8 @@
-"""Assignments that the devices have memory for. Pure."""
+"""Assignments that the devices have memory for."""
 
 import math
 from collections.abc import Sequence
 
-from tfdist.model_parallel.errors import DoesNotFitError
 from tfdist.model_parallel.work import Assignment, Work
 
 # How many times the exact search may put a unit on a device.
@@ -12,14 +11,24 @@ _TRIES = 50_000
 _FEW_TRIES = 5_000
 
 
+class DoesNotFitError(ValueError):
+    """Layers that need more memory than the devices have.
+
+    Attributes:
+        missing: How many bytes are missing.
+    """
+
+    def __init__(self, message: str, missing: int) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
 def place_by_memory(work: Work) -> Assignment:
     """Returns an assignment that fits, whatever its seconds.
 
     The largest unit first, each to the device with the most room left; if that fails, a
-    search through all ways, as far as 50,000 tries go.
-
-    Raises:
-        DoesNotFitError: If none was found; the message says what is missing.
+    search through all ways, as far as 50,000 tries go. If none is found, the
+    DoesNotFitError says what is missing.
     """
     found = _fitting(work.unit_bytes, work.memories, _TRIES)
     if found is None:

@@ -1,11 +1,18 @@
-"""A model as a graph of layers with what they cost: plain data. Pure."""
+"""A model as a graph of layers with what they cost: plain data."""
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from tfdist.model_parallel.errors import LayerGraphError
 from tfdist.splitting.split import LayerMatrix
+
+
+class LayerGraphError(ValueError):
+    """A graph of layers that is none: the message says what to change."""
+
+
+class UnknownGraphError(ValueError):
+    """A model whose graph of layers is not known, such as a subclassed one."""
 
 
 @dataclass(frozen=True)

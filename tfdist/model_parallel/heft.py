@@ -1,9 +1,9 @@
-"""Placement by earliest finish time. Pure.
+"""Placement by earliest finish time.
 
-Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling
-for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3),
-2002, section 4.2 (HEFT). Here a backward computation follows its forward computation to
-the same device, and calls of one layer follow the first.
+Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task
+scheduling for heterogeneous computing", IEEE Transactions on Parallel and Distributed
+Systems 13(3), 2002, section 4.2 (HEFT). Here a backward computation follows its forward
+computation to the same device, and calls of one layer follow the first.
 """
 
 import math
@@ -15,7 +15,7 @@ _NONE = -1
 
 
 def place_by_finish_time(work: Work) -> Assignment:
-    """Gives each node, by decreasing upward rank, to the device that finishes it first.
+    """Assigns each node, by decreasing upward rank, to the device that ends it first.
 
     A task may fill a gap between tasks that were placed before it. As in the paper, a
     tensor does not wait for other tensors on its link. A device without room for a unit
@@ -23,9 +23,6 @@ def place_by_finish_time(work: Work) -> Assignment:
     assignment does not fit.
 
     Cost: O((n + e) devices) for n nodes and e edges, and a search for gaps.
-
-    Returns:
-        The device of each unit.
     """
     return _Placing(work).run()
 
@@ -43,6 +40,7 @@ class _Placing:
     def run(self) -> Assignment:
         n = self._work.num_nodes
         up, down = self._work.ranks
+        # Among equal ranks, of nodes that take no time, what is needed comes first.
         keys = [(-up[v], v) for v in range(n)]
         keys += [(-down[v], 2 * n - v) for v in range(n)]
         for task in sorted(range(2 * n), key=keys.__getitem__):
@@ -52,6 +50,7 @@ class _Placing:
     def _place(self, task: int) -> None:
         back, v = divmod(task, self._work.num_nodes)
         unit = self._work.unit_of[v]
+        # Its forward task, or another call of the layer, has decided.
         if self._home[unit] != _NONE:
             devices = [self._home[unit]]
         else:

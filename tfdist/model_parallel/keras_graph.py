@@ -8,8 +8,12 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist.model_parallel.errors import UnknownGraphError
-from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+from tfdist.model_parallel.graph import (
+    LayerEdge,
+    LayerGraph,
+    LayerNode,
+    UnknownGraphError,
+)
 from tfdist.splitting.model import matrix_of
 from tfdist.splitting.nodes import PieceNode, with_pieces
 from tfdist.splitting.split import LayerMatrix
@@ -17,12 +21,9 @@ from tfdist.splitting.split import LayerMatrix
 
 @dataclass(frozen=True)
 class Call:
-    """What calling a layer has returned and cost.
+    """What a layer has returned, and the seconds of its two computations.
 
-    Attributes:
-        outputs: What the layer returned; none of its tensors is one of its inputs.
-        forward: Seconds of its forward computation.
-        backward: Seconds of its backward computation.
+    None of the output's tensors is one of its inputs.
     """
 
     outputs: Any
@@ -42,18 +43,9 @@ def graph_of(
 ) -> LayerGraph:
     """Returns the graph of a model whose layers are called one after the other.
 
-    Models within the model count as their layers.
-
-    Args:
-        model: The model.
-        call: Calls a layer.
-        input_of: Returns what stands for an input of a shape and a dtype.
-        batch_size: The number of examples.
-
-    Raises:
-        UnknownGraphError: If the model is not known as a graph, or its inputs' shapes
-            are not.
-        TypeError: If it is no Keras model.
+    Models within the model count as their layers. `input_of` returns what stands for an
+    input of a shape and a dtype. Raises UnknownGraphError if the graph or the inputs'
+    shapes are not known.
     """
     inputs, outputs = _ends_of(model)
     walk = _Walk(call, slots_of(model))
@@ -102,6 +94,7 @@ def slots_of(model: keras.Model) -> int:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return 0
+    # A shape that only slots have: an optimizer's counters are scalars.
     shape = (2, 3)
     copy = type(optimizer).from_config(optimizer.get_config())
     copy.build([keras.Variable(keras.ops.zeros(shape))])
@@ -123,17 +116,16 @@ def bytes_of(values: Any) -> int:
 def _bytes_of_dtype(dtype: str) -> int:
     if dtype in ("bool", "string"):
         return 1
+    # The first digits of the name: of "bfloat16", and of "float8_e4m3fn".
     return int("".join(c for c in dtype.split("_")[0] if c.isdigit()) or 32) // 8 or 1
 
 
 class CallGraph:
-    """A graph to which calls of layers are added, each after those whose results it takes.
+    """A graph to which calls are added, each after those whose results it takes.
 
-    What needs no gradient, since nothing before it is trained, has no backward computation.
-
-    Args:
-        slots: How many variables of a weight's shape the optimizer keeps.
-        rows: How many examples there are where a tensor's shape does not say.
+    What needs no gradient, since nothing before it is trained, has no backward
+    computation. `slots` is how many variables of a weight's shape the optimizer keeps,
+    and `rows` the number of examples where a tensor's shape does not say it.
     """
 
     def __init__(self, slots: int = 0, rows: int = 1) -> None:

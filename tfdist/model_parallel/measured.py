@@ -57,7 +57,7 @@ def _input_of(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
 
 
 class _Measuring:
-    """Calls layers, and says what it took."""
+    """Calls layers, and measures what it takes."""
 
     def __init__(self, repeats: int) -> None:
         self._repeats = repeats
@@ -69,6 +69,7 @@ class _Measuring:
         kwargs = dict(kwargs)
         if "training" in inspect.signature(operation.call).parameters:
             kwargs["training"] = True
+        # Batch normalization, for one, changes its means when it is called in training.
         states = [v for v in getattr(operation, "variables", []) if not v.trainable]
         before = [keras.ops.copy(state.value) for state in states]
         try:
@@ -155,6 +156,7 @@ def _key(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str |
         config = operation.get_config()
     except NotImplementedError:
         return None
+    # Neither makes a layer slower.
     config = {k: v for k, v in config.items() if k not in ("name", "seed")}
     described = keras.tree.map_structure(
         lambda each: (

@@ -1,4 +1,4 @@
-"""`tfdist.place_layers`: which device computes which layer. Pure, for a graph of layers.
+"""`tfdist.place_layers`: which device computes which layer.
 
 Of a Keras model, the graph is measured first, which needs TensorFlow.
 """
@@ -76,7 +76,7 @@ def place_layers(
             are, if the simulated step is faster so, or if the model fits only so; the
             plan's `split` says which, and `tfdist.split_layers(model, plan)` does it.
         effort: How many tasks the search simulates, at most about.
-        seed: Of the search.
+        seed: The search's seed.
 
     Raises:
         DoesNotFitError: If the devices do not have the memory; it says how much is
@@ -108,6 +108,7 @@ def place_layers(
 
     if split == 1:
         return place(model, {})
+    # A device without a limit has room for every layer in one piece.
     most = max(math.inf if each.memory is None else each.memory for each in devices)
     return split_and_place(model, split, most, place)
 

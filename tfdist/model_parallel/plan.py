@@ -1,7 +1,4 @@
-"""Which device computes each layer of a model, as plain data. Imports no TensorFlow.
-
-`tfdist.place_layers` makes a plan.
-"""
+"""Which device computes each layer of a model; `tfdist.place_layers` makes such a plan."""
 
 import functools
 import os
@@ -103,7 +100,7 @@ class LayerPlan:
 
     def __str__(self) -> str:
         # Here and below: rich takes longer to import than a plan to make.
-        from tfdist.planning.view import bar, render, table_of
+        from tfdist._table import bar, render, table_of
 
         rows = {PLACED: self.seconds, **self.compared, "lower bound": self.bound}
         longest = max(seconds or 0.0 for seconds in rows.values())
@@ -139,7 +136,7 @@ class LayerPlan:
 
     def table(self) -> str:
         """Returns a table of every call of a layer, its costs and its device."""
-        from tfdist.planning.view import render, table_of
+        from tfdist._table import render, table_of
 
         found = table_of(
             *("layer", "device", ">forward ms", ">backward ms", ">MB"),

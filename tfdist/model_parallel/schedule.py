@@ -1,4 +1,4 @@
-"""In which order each stage of a pipeline computes its microbatches: plain data. Pure.
+"""In which order each stage of a pipeline computes its microbatches: plain data.
 
 A model is cut into stages, and a batch into microbatches. Each stage computes a forward
 and a backward task for every microbatch, one at a time, in the order of its list. What a
@@ -22,12 +22,7 @@ class ScheduleError(ValueError):
 
 
 class Task(NamedTuple):
-    """What one stage computes for one microbatch.
-
-    Attributes:
-        kind: `"forward"` or `"backward"`.
-        microbatch: The number of the microbatch, counted from 0.
-    """
+    """What one stage computes for one microbatch: a `kind` of task and a number from 0."""
 
     kind: str
     microbatch: int
@@ -37,13 +32,10 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """The tasks of one step, in the order in which each stage computes them.
 
-    Attributes:
-        name: The name in `SCHEDULES`.
-        stages: The tasks of each stage, in their order: for each microbatch one forward
-            and one backward task.
+    For each microbatch, a stage has one forward and one backward task.
     """
 
     name: str
@@ -103,38 +95,34 @@ class Schedule:
         )
 
 
-def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
+def gpipe(num_stages: int, num_microbatches: int) -> PipelineSchedule:
     """All forward tasks, then all backward tasks, the last microbatch first.
 
     Each stage keeps the activations of all microbatches.
 
     Source: Huang et al., "GPipe: efficient training of giant neural networks using
     pipeline parallelism", NeurIPS 2019, section 2.
-
-    Raises:
-        ScheduleError: If there is no stage or no microbatch.
     """
     _check(num_stages, num_microbatches)
     forward = tuple(Task(FORWARD, each) for each in range(num_microbatches))
     backward = tuple(Task(BACKWARD, task.microbatch) for task in reversed(forward))
-    return Schedule("gpipe", (forward + backward,) * num_stages)
+    return PipelineSchedule("gpipe", (forward + backward,) * num_stages)
 
 
-def one_forward_one_backward(num_stages: int, num_microbatches: int) -> Schedule:
+def one_forward_one_backward(
+    num_stages: int, num_microbatches: int
+) -> PipelineSchedule:
     """A few forward tasks, then one backward and one forward task in turn (1F1B).
 
     Stage k of K begins with K - k forward tasks, and from then on it keeps the
     activations of at most K - k microbatches. It takes as long as `gpipe`.
 
     Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN
-    training", SOSP 2019, section 3.2, here with a flush at the end of each batch, so that
-    all its microbatches are computed with the same weights.
-
-    Raises:
-        ScheduleError: If there is no stage or no microbatch.
+    training", SOSP 2019, section 3.2, here with a flush at the end of each batch, so
+    that all its microbatches are computed with the same weights.
     """
     _check(num_stages, num_microbatches)
-    return Schedule(
+    return PipelineSchedule(
         "1f1b",
         tuple(
             _in_turn(min(num_stages - stage, num_microbatches), num_microbatches)
@@ -152,23 +140,16 @@ def _in_turn(ahead: int, num_microbatches: int) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
+SCHEDULES: Mapping[str, Callable[[int, int], PipelineSchedule]] = MappingProxyType(
     {"gpipe": gpipe, "1f1b": one_forward_one_backward}
 )
 """The schedules by their names."""
 
 
-def make_schedule(name: str, num_stages: int, num_microbatches: int) -> Schedule:
-    """Returns the schedule of this name.
-
-    Args:
-        name: A name in `SCHEDULES`.
-        num_stages: The number of stages, K.
-        num_microbatches: The number of microbatches of a batch, M.
-
-    Raises:
-        ScheduleError: If there is no such schedule, no stage or no microbatch.
-    """
+def make_schedule(
+    name: str, num_stages: int, num_microbatches: int
+) -> PipelineSchedule:
+    """Returns the schedule of this name in `SCHEDULES`."""
     if name not in SCHEDULES:
         raise ScheduleError(
             f"there is no schedule {name!r}: choose one of {', '.join(SCHEDULES)}"

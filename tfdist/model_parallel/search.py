@@ -1,4 +1,4 @@
-"""Local search: better assignments near the ones that are known. Pure."""
+"""Local search: better assignments near the ones that are known."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,19 +24,14 @@ _LESS = 1 - 1e-9
 def improve(
     work: Work, starts: Iterable[Assignment], *, effort: int = EFFORT, seed: int = 0
 ) -> Assignment:
-    """Returns the fastest assignment that is found near some.
+    """Returns the fastest assignment that is found near some that fit.
 
-    Descends from each start by moves of what is on the critical path (see `moves`), then
-    from the best one after random changes of it, as long as the effort lasts or until 40
-    changes in a row have brought nothing. All assignments that it tries fit.
+    Descends from each start by moves of what is on the critical path (see `moves`),
+    then from the best one after random changes of it, as long as the effort lasts
+    (simulated tasks) or until 40 changes in a row have brought nothing. All assignments
+    that it tries fit.
 
     Cost: each try simulates a step, or as much of it as the best one takes.
-
-    Args:
-        work: The model and the devices.
-        starts: Assignments that fit, at least one.
-        effort: How many tasks to simulate, at most about.
-        seed: Of the random changes.
     """
     return _Search(work, effort, seed).run(starts)
 
@@ -134,6 +129,7 @@ class _Search:
             for each in self._work.chains[unit] if whole else [unit]:
                 kicked[each] = device
         found = tuple(kicked)
+        # Then only what is left untried near the best is tried.
         if not self._work.fits(found):
             found = best
         return self._descend(simulate(self._work, found), found, self._left)
@@ -162,6 +158,7 @@ class _Search:
             if candidate in self._tried or not self._work.fits(candidate):
                 continue
             self._tried.add(candidate)
+            # Most candidates are slower, and given up before their step has ended.
             tried = simulate(self._work, candidate, limit=_LESS * run.seconds)
             self._left -= tried.ended + self._work.num_nodes
             if tried.seconds < run.seconds:

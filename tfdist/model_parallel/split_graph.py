@@ -1,20 +1,19 @@
-"""A graph of layers in which some are split into parts, which are placed one by one. Pure."""
+"""A graph of layers in which some are split into parts, which are placed one by one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tfdist.model_parallel.errors import LayerGraphError
-from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+from tfdist.model_parallel.graph import (
+    LayerEdge,
+    LayerGraph,
+    LayerGraphError,
+    LayerNode,
+)
 from tfdist.splitting.split import COLUMNS, ROWS, Split, resolved
 
 
 def resolved_split(graph: LayerGraph, split: Mapping[str, Split]) -> dict[str, Split]:
-    """Returns how layers are split, with what they are split by.
-
-    Raises:
-        LayerGraphError: If a layer is not there, or is none that can be split.
-        SplitError: If there are more parts than rows or columns.
-    """
+    """Returns how layers are split, with what they are split by."""
     nodes = {node.name: node for node in graph.nodes}
     possible = splittable(graph)
     found = {}
@@ -58,10 +57,6 @@ def with_parts(graph: LayerGraph, split: Mapping[str, Split]) -> LayerGraph:
     ... # doctest: +NORMALIZE_WHITESPACE
     [('in', 'big_part_0'), ('in', 'big_part_1'),
      ('big_part_0', 'big_join'), ('big_part_1', 'big_join')]
-
-    Args:
-        graph: The graph.
-        split: How layers are split, with what they are split by.
     """
     return _Splitting(graph, split).run() if split else graph
 
@@ -115,6 +110,7 @@ class _Splitting:
 
     def _pieces(self, node: LayerNode) -> list[LayerNode]:
         split = self._split[node.name]
+        # By rows, a part gives a summand of the whole output; by columns, a share of it.
         given = self._given(node) if split.by == ROWS else node.activations
         share = 1 if split.by == ROWS else split.parts
         parts = [

@@ -1,4 +1,4 @@
-"""Consecutive stages of equal cost: what is done by hand, and a start for the search. Pure."""
+"""Consecutive stages of equal cost: what is done by hand, and a start for the search."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,26 +12,20 @@ ROUNDING = 1e-12
 
 
 def place_in_stages(work: Work) -> Assignment | None:
-    """Cuts the graph's order into one stage per device, the slowest as fast as possible.
+    """Cuts the layers' order into a stage per device, the slowest one fast.
 
     The devices in their order; a stage's seconds are those of its nodes at the speed of
-    its device. Links do not count.
-
-    Returns:
-        The device of each unit; None if in this order the layers do not fit.
+    its device. Links do not count. Returns None if the layers do not fit in this order.
     """
     slowest = min(device.speed for device in work.devices)
     return shortest(lambda most: _fill(work, most), work.graph.seconds / slowest)
 
 
 def shortest(fill: Callable[[float], T | None], most: float) -> T | None:
-    """Returns the stages whose longest one is shortest.
+    """Returns the stages whose longest one is shortest, by 40 halvings of its seconds.
 
-    Cost: 40 halvings of the interval of its seconds.
-
-    Args:
-        fill: Returns stages of so many seconds at most, or None if there are none.
-        most: Seconds that are enough, if any are.
+    `fill` returns stages of so many seconds at most, or None if there are none; `most`
+    is enough, if anything is.
     """
     low, high = 0.0, most
     best = fill(high)

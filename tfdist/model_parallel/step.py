@@ -1,4 +1,4 @@
-"""One step of a placed model as a simulation: when what is computed and sent. Pure."""
+"""One step of a placed model as a simulation: when what is computed and sent."""
 
 import heapq
 import math
@@ -17,17 +17,10 @@ _NOTHING = -1
 
 
 class Message(NamedTuple):
-    """A tensor or a gradient on its way to another device.
+    """A tensor, or the gradient of one, on its way to another device.
 
-    Attributes:
-        source: The device that sends it.
-        target: The device that receives it.
-        tensor: Its number in `Work.tensors`.
-        is_gradient: Whether it is the gradient, on its way back.
-        microbatch: Of which microbatch.
-        start: When its first byte leaves, in seconds.
-        arrival: When it is there.
-        cause: What it waited for last: a task or, coded as by `Run.cause`, a message.
+    It begins to leave at `start` and is there at `arrival`, in seconds. `tensor` is its
+    number in `Work.tensors`, and `cause` what it waited for last, as in `Run.cause`.
     """
 
     source: int
@@ -42,17 +35,11 @@ class Message(NamedTuple):
 
 @dataclass
 class Run:
-    """What a simulated step has done.
+    """What a simulated step has done, by the numbers of its tasks.
 
-    Attributes:
-        seconds: When the last task ended; infinite if the run was given up.
-        ended: How many tasks ended.
-        device: The device of each node.
-        start: When each task began, in seconds.
-        end: When it ended.
-        cause: What each task waited for last: the number of a task, which sent it
-            something or kept its device busy; `-2 - n` for message n; -1 for nothing.
-        messages: What was sent.
+    `cause` is what each task waited for last: the number of a task, which sent it
+    something or kept its device busy; `-2 - n` for message n; -1 for nothing. `ended`
+    counts tasks. The seconds are infinite if the run was given up.
     """
 
     seconds: float
@@ -76,21 +63,17 @@ class Run:
 
 
 def simulate(work: Work, assignment: Sequence[int], *, limit: float = math.inf) -> Run:
-    """Simulates one step of a placed model.
+    """Simulates one step of a placed model, or gives up after `limit` seconds of it.
 
-    A device computes one task at a time: of those whose inputs are there, the one of the
-    highest upward rank; with several microbatches, forward tasks come before backward
-    tasks, and earlier microbatches first, as in GPipe. A link sends one tensor at a time,
-    in the order in which they were computed, while devices compute. Each tensor is sent
-    to a device once, and its gradient comes back once, summed there. The backward task
-    of a node needs its forward task, and the gradients of all uses of its outputs.
+    A device computes one task at a time: of those whose inputs are there, the one of
+    the highest upward rank; with several microbatches, forward tasks come before
+    backward tasks, and earlier microbatches first, as in GPipe. A link sends one tensor
+    at a time, in the order in which they were computed, while devices compute. Each
+    tensor is sent to a device once, and its gradient comes back once, summed there. The
+    backward task of a node needs its forward task, and the gradients of all uses of its
+    outputs.
 
     Cost: one event per task and one per message.
-
-    Args:
-        work: The model, devices and links.
-        assignment: The device of each unit.
-        limit: Seconds after which to give up.
     """
     return _Step(work, assignment).run(limit)
 
@@ -123,6 +106,7 @@ class _Step:
     def _group_targets(self) -> None:
         """Sorts the uses of each tensor by device, and counts what each task needs."""
         n, device = self._n, self._device
+        # A backward task needs its forward task, and one sum of gradients per device.
         missing = [len(each) for each in self._inputs] + [1] * n
         self._uses: list[dict[int, list[int]]] = []
         summed = []
@@ -141,6 +125,7 @@ class _Step:
         for task, missing in enumerate(self._missing):
             if not missing:
                 heapq.heappush(self._queue_of(task), (self._place[task], task))
+        # Only when all are in the queues does a device know what it prefers.
         for device in range(len(self._ready)):
             self._next(device, _NOTHING)
         self._simulator.run(until=limit)
@@ -196,6 +181,7 @@ class _Step:
             return
         per_byte, latency = self._rates[source][target]
         now, free = self._simulator.now, self._link_free[source][target]
+        # The link is taken at once: tensors leave in the order in which they were computed.
         start = max(now, free)
         over = start + per_byte * self._tensors[tensor].size
         self._link_free[source][target] = over

@@ -1,4 +1,4 @@
-"""A simulated step of a plan: when each device computes, and each link sends. Pure."""
+"""A simulated step of a plan: when each device computes, and each link sends."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class LayerTask:
         device: The name of the device.
         node: The node, a call of a layer.
         is_backward: Whether it is the backward computation.
-        microbatch: Of which microbatch, counted from 0.
+        microbatch: The microbatch, counted from 0.
         start: When it begins, in seconds.
         end: When it ends.
         is_critical: Whether it is on the critical path.
@@ -44,7 +44,7 @@ class LayerMessage:
         target: The device that receives it.
         node: The node that computed it, or whose output's gradient it is.
         is_backward: Whether it is the gradient.
-        microbatch: Of which microbatch, counted from 0.
+        microbatch: The microbatch, counted from 0.
         size: Bytes.
         start: When its first byte leaves, in seconds.
         arrival: When it is there.
@@ -115,12 +115,7 @@ def plot(
     tasks: Sequence[LayerTask],
     messages: Sequence[LayerMessage],
 ) -> None:
-    """Draws a row per device and per link that is used, as a PNG file.
-
-    Raises:
-        ValueError: If the file's name does not end with `.png`.
-        ImportError: If matplotlib is not installed.
-    """
+    """Draws a row per device and per link that is used, as a PNG file."""
     _picture.check_path(path)
     links = sorted({(each.source, each.target) for each in messages})
     names = [*devices, *links]

@@ -1,4 +1,4 @@
-"""A graph of layers on some devices, by numbers: what simulation and search work on. Pure."""
+"""A graph of layers on some devices, by numbers: what simulation and search work on."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,9 @@ Assignment = tuple[int, ...]
 
 
 class Tensor(NamedTuple):
-    """One output of a node, and the nodes that need it.
+    """One output of a node, and the nodes that need it, by their places in the order.
 
-    Attributes:
-        source: The node, by its place in `LayerGraph.order`.
-        size: The bytes of the tensor, and of its gradient.
-        targets: The nodes that need it.
-        trained: Those of them from which a gradient comes back.
+    From the nodes in `trained`, a gradient of the same size (bytes) comes back.
     """
 
     source: int
@@ -34,15 +30,9 @@ class Tensor(NamedTuple):
 class Work:
     """What one step computes and sends, and on what.
 
-    Nodes are numbered in the order of `LayerGraph.order`. With M microbatches, task
-    `2 n m + v` of n nodes is the forward computation of node v for microbatch m, and
-    task `2 n m + n + v` the backward one; each takes 1/M of what the batch would.
-
-    Attributes:
-        graph: The layers.
-        devices: The devices.
-        links: What connects them.
-        microbatches: How many parts of a batch follow each other.
+    Nodes are numbered in the order of `LayerGraph.order`. With M microbatches, task `2
+    n m + v` of n nodes is the forward computation of node v for microbatch m, and task
+    `2 n m + n + v` the backward one; each takes 1/M of what the batch would.
     """
 
     graph: LayerGraph
@@ -152,6 +142,7 @@ class Work:
                 before[target].add(source)
         chains: list[list[int]] = [[unit] for unit in range(len(after))]
         for unit in range(len(after)):
+            # Chains are joined where one unit alone follows, and follows nothing else.
             following = next(iter(after[unit])) if len(after[unit]) == 1 else unit
             if len(before[following]) == 1 and chains[following] is not chains[unit]:
                 chains[unit].extend(chains[following])
@@ -203,8 +194,15 @@ class Work:
             if a != b
         ] or [(0.0, 0.0)]
         per_byte, latency = (fmean(each) for each in zip(*pairs, strict=True))
+        return self._longest_ways(slowness, per_byte, latency)
+
+    def _longest_ways(
+        self, slowness: float, per_byte: float, latency: float
+    ) -> tuple[list[float], list[float]]:
+        """Returns the seconds from the start of each task to the end of the step."""
         forward, backward = self.seconds
         up, down = [0.0] * self.num_nodes, [0.0] * self.num_nodes
+        # Backward tasks first: they come last in a step, in the order of the nodes.
         for v in range(self.num_nodes):
             ways = [
                 latency + per_byte * tensor.size + down[tensor.source]
@@ -249,15 +247,7 @@ class Work:
         link; all work, evenly on all devices; or the largest unit. Whichever is most.
         """
         fastest = max(device.speed for device in self.devices)
-        forward, backward = self.seconds
-        up, down = [0.0] * self.num_nodes, [0.0] * self.num_nodes
-        for v in range(self.num_nodes):
-            tensors = [self.tensors[at] for at in self.inputs[v]]
-            ways = [down[each.source] for each in tensors if v in each.trained]
-            down[v] = backward[v] + max(ways, default=0.0)
-        for v in reversed(range(self.num_nodes)):
-            targets = [t for at in self.outputs[v] for t in self.tensors[at].targets]
-            up[v] = forward[v] + max([down[v], *(up[t] for t in targets)])
+        up, _ = self._longest_ways(1.0, 0.0, 0.0)
         speeds = sum(device.speed for device in self.devices)
         return max(
             max(up) / fastest,

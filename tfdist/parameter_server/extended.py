@@ -17,7 +17,7 @@ from tfdist.parameter_server.link import seconds_per_byte
 from tfdist.parameter_server.narrow import widened_update
 from tfdist.parameter_server.placed_variables import PlacedVariables
 from tfdist.parameter_server.sharding import Sharding
-from tfdist.placement.best_fit import BestFit
+from tfdist.placement.greedy import BestFit
 from tfdist.placement.placement import (
     PartitioningPlacement,
     Placement,

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.checkpoint.fit_state import with_history
-from tfdist.checkpoint.group import OneProcess
-from tfdist.checkpoint.keeper import Keeper
-from tfdist.checkpoint.kept_data import KeptData
+from tfdist.checkpoint.keeper import Keeper, KeptData
+from tfdist.checkpoint.kept_fit import OneProcess
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.strides import telling_the_ends
 from tfdist.model_parallel.schedule import make_schedule

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tfdist.model_parallel.schedule import FORWARD, Schedule
+from tfdist.model_parallel.schedule import FORWARD, PipelineSchedule
 
 Ways = Mapping[tuple[int, int], float]
 """Something of each pair of stages between which something is sent: from, to."""
@@ -27,7 +27,7 @@ class Execution:
             of an earlier one, and all stages but the last compute again.
     """
 
-    schedule: Schedule
+    schedule: PipelineSchedule
     recompute: bool = False
     waits: bool = True
 

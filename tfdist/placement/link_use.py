@@ -1,4 +1,4 @@
-"""How long a worker waits for its link in a step, and what would take less. Pure."""
+"""How long a worker waits for its link in a step, and what would take less."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,10 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a step moves between a worker and the ps.
+    """The bytes that a step moves: `pulled` to a worker, and `pushed` from it.
 
-    Attributes:
-        pulled: Bytes to the worker.
-        pushed: Bytes from the worker.
-        segments: In how many parts, one after the other, the large ones are pushed.
-        seconds_per_byte: How long the worker's link takes; 0 if it is not what binds.
+    The large ones are pushed in `segments` parts, one after the other. The worker's
+    link takes `seconds_per_byte`: 0 if it is not what binds.
     """
 
     pulled: float

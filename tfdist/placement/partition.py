@@ -1,4 +1,4 @@
-"""How one variable is split over several ps. Pure: nothing imports TensorFlow."""
+"""How one variable is split over several ps."""
 
 import math
 from collections.abc import Iterable

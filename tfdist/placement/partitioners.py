@@ -1,8 +1,8 @@
 """Partitioners, which decide how many shards a variable has.
 
-A partitioner has TensorFlow's signature, `partitioner(shape, dtype, axis=0)`, and returns
-the number of shards on each axis, at most one of them above 1. TensorFlow's and TF1's
-partitioners work as well as these. The decisions here import no TensorFlow.
+A partitioner has TensorFlow's signature, `partitioner(shape, dtype, axis=0)`, and
+returns the number of shards on each axis, at most one of them above 1. TensorFlow's and
+TF1's partitioners work as well as these.
 """
 
 import math
@@ -12,8 +12,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from tfdist.placement.partition import Partition, PartitionError
-from tfdist.placement.placement import Placement, ps_of_shards
-from tfdist.placement.round_robin import RoundRobin
+from tfdist.placement.placement import Placement, RoundRobin, ps_of_shards
 from tfdist.placement.variable_spec import VariableSpec
 
 # The default of TensorFlow's partitioners; `tf.string.size` is 0.
@@ -26,10 +25,8 @@ class Partitioner(Protocol):
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> Sequence[int]:
         """Returns the number of shards on each axis.
 
-        Args:
-            shape: The dimensions, all known: a `tf.TensorShape`, or integers.
-            dtype: A `tf.DType`, or any object with a `size` in bytes.
-            axis: The axis to split.
+        The shape is a `tf.TensorShape` or integers, all known; the dtype a `tf.DType`,
+        or any object with a `size` in bytes.
         """
         ...
 
@@ -55,8 +52,7 @@ class FixedShardsPartitioner:
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""
-        dimensions = _dimensions(shape, axis)
-        return _along(axis, dimensions, self.num_shards)
+        return _along(axis, _dimensions(shape, axis), self.num_shards)
 
 
 @dataclass(frozen=True)
@@ -79,10 +75,9 @@ class MinSizePartitioner:
     bytes_per_string: int = BYTES_PER_STRING
 
     def __post_init__(self) -> None:
+        text = self.bytes_per_string
         _check_positive(min_shard_bytes=self.min_shard_bytes)
-        _check_whole(
-            1, max_shards=self.max_shards, bytes_per_string=self.bytes_per_string
-        )
+        _check_whole(1, max_shards=self.max_shards, bytes_per_string=text)
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""
@@ -114,11 +109,8 @@ class MaxSizePartitioner:
 
     def __post_init__(self) -> None:
         _check_positive(max_shard_bytes=self.max_shard_bytes)
-        _check_whole(
-            1,
-            max_shards=1 if self.max_shards is None else self.max_shards,
-            bytes_per_string=self.bytes_per_string,
-        )
+        most = 1 if self.max_shards is None else self.max_shards
+        _check_whole(1, max_shards=most, bytes_per_string=self.bytes_per_string)
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """Returns the number of shards on each axis."""
@@ -216,21 +208,10 @@ def partition_of(
 ) -> Partition | None:
     """Asks a partitioner how a variable is split, and a placement where its shards go.
 
-    If the axis does not divide evenly, the first shards have one index more.
+    Returns None if the variable stays whole. If the axis does not divide evenly, the
+    first shards have one index more. Without a placement, they go to the ps in turn.
 
-    Args:
-        partitioner: One of TensorFlow's, of TF1's, of these, or a custom one.
-        variable: The variable.
-        num_ps: The number of ps.
-        placement: Decides where the shards go; defaults to round robin from the first
-            ps.
-
-    Returns:
-        The partition, or None if the variable stays whole.
-
-    Raises:
-        PartitionError: If the partitioner raises or returns something invalid. The
-            error names the partitioner and the variable.
+    Raises PartitionError if the partitioner raises or returns something invalid.
     """
     # A scalar has no axis: TensorFlow's FixedShardsPartitioner would raise IndexError.
     if not variable.shape:

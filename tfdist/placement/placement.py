@@ -1,4 +1,4 @@
-"""The protocols of a placement, and the checks of its answers. Pure.
+"""The protocols of a placement, TensorFlow's default, and the checks of its answers.
 
 A placement is any object with the one method of `Placement`. It is asked once per
 variable, in creation order. It is not asked about optimizer slots, which live on the ps
@@ -40,7 +40,7 @@ class PartitioningPlacement(Placement, Protocol):
         ...
 
     def created(self, spec: VariableSpec, variable: Any) -> None:
-        """Called with each placed variable when it has been created."""
+        """Takes note of a variable that has been created where it was placed."""
         ...
 
     def check_slot(self, slot: VariableSpec, weight: Any) -> None:
@@ -48,20 +48,30 @@ class PartitioningPlacement(Placement, Protocol):
         ...
 
     def check_complete(self, weights: Iterable[Any] = ()) -> None:
-        """Checks before the first step that all expected variables were created.
-
-        Args:
-            weights: The weights of the model whose first step it is.
-        """
+        """Checks before a model's first step that all variables were created."""
         ...
 
 
-def check_placement(placement: object) -> None:
-    """Checks that an object is a placement.
+class RoundRobin:
+    """Places variables on the ps in turn, whatever their size: TensorFlow's default.
 
-    Raises:
-        TypeError: If it has no method `place`, or is a class and not an object.
+    Cost: O(1) per variable. It bounds the number of variables on a ps, not their
+    bytes: where large and small variables alternate, as kernels and biases do, the
+    fullest ps can hold nearly everything (6.1 times the mean for VGG16 on 8 ps).
     """
+
+    def __init__(self) -> None:
+        self._placed = 0
+
+    def place(self, variable: VariableSpec, num_ps: int) -> int:
+        """Returns the next ps in turn."""
+        index = self._placed % num_ps
+        self._placed += 1
+        return index
+
+
+def check_placement(placement: object) -> None:
+    """Checks that an object is a placement: a TypeError if not."""
     # A class has the attribute `place` too, and would pass the check below.
     if isinstance(placement, type):
         raise TypeError(
@@ -76,11 +86,7 @@ def check_placement(placement: object) -> None:
 
 
 def ps_for(placement: Placement, variable: VariableSpec, num_ps: int) -> int:
-    """Asks a placement where a variable lives, and checks the answer.
-
-    Raises:
-        ValueError: If the answer is not the index of a ps.
-    """
+    """Asks a placement where a variable lives; a ValueError if that is no ps."""
     return _checked(placement.place(variable, num_ps), placement, variable, num_ps)
 
 
@@ -90,9 +96,6 @@ def ps_of_shards(
     """Asks a placement where the shards of one variable live, and checks the answer.
 
     A placement without `place_shards` is asked about each shard in order.
-
-    Raises:
-        ValueError: If an answer is not the index of a ps.
     """
     if not isinstance(placement, ShardPlacement):
         return [ps_for(placement, shard, num_ps) for shard in shards]

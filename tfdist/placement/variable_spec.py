@@ -1,4 +1,4 @@
-"""What is known of a variable before it is created. Pure."""
+"""What is known of a variable before it is created."""
 
 import math
 from dataclasses import dataclass
@@ -30,8 +30,7 @@ class VariableSpec:
 def spec_of_operation(op: Any) -> VariableSpec:
     """Returns the spec of the variable that an operation of a graph creates.
 
-    Raises:
-        ValueError: If it creates no variable, or one whose shape is not known.
+    Raises ValueError if it creates none, or one whose shape is not known.
     """
     try:
         shape, dtype = op.get_attr("shape"), op.get_attr("dtype")

@@ -1,8 +1,8 @@
-"""The arguments of a plan and the errors for what cannot be planned. Pure."""
+"""The arguments of a plan and the errors for what cannot be planned."""
 
 import math
 
-from tfdist.planning.plan import BALANCES
+BALANCES = ("memory", "traffic", "both")
 
 TARGET = 1.02
 """The default target imbalance: bytes on the fullest ps over the mean."""
@@ -17,11 +17,7 @@ class NotAModelError(TypeError):
 
 
 def check_arguments(num_ps: int, balance: str, target: float) -> None:
-    """Checks the arguments of a plan before its model is built.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
+    """Checks the arguments of a plan before its model is built."""
     # A bool is an int to Python.
     if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
         raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")

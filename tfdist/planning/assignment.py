@@ -1,4 +1,4 @@
-"""Assigns items with two loads, memory and traffic, to ps. Imports no TensorFlow."""
+"""Assigns items with two loads, memory and traffic, to ps."""
 
 import heapq
 import math
@@ -12,15 +12,11 @@ from tfdist.placement.partition import Partition, Shard
 
 @dataclass(frozen=True)
 class Items:
-    """The items to place.
+    """The items to place, with loads as fractions of the total.
 
-    Attributes:
-        memory: The memory of each item, as a fraction of the total.
-        traffic: The traffic of each item, as a fraction of the total.
-        axes: For each item that is large enough to split: the axis to split, and its
-            size.
-        looked_up: The items of `axes` whose traffic is that of a few rows.
-        dealt: The items of `axes` in the `mod` layout: even shards, one per ps.
+    `axes` has the axis to split and its size, for each item that is large enough. Of
+    these, `looked_up` are the items whose traffic is that of a few rows, and `dealt`
+    those in the `mod` layout: even shards, one per ps.
     """
 
     memory: list[float]
@@ -33,13 +29,7 @@ class Items:
 class Assignment:
     """Which ps holds each item or shard; built up by several calls of `pour`.
 
-    Attributes:
-        memory: The fraction of all memory that is on each ps.
-        traffic: The fraction of all traffic that is on each ps.
-
-    Args:
-        items: All items.
-        num_ps: The number of ps.
+    `memory` and `traffic` are the fractions of all load that are on each ps.
     """
 
     def __init__(self, items: Items, num_ps: int) -> None:
@@ -55,7 +45,7 @@ class Assignment:
         return sum(len(shards) - 1 for shards in self._shards.values())
 
     def homes(self) -> list[int | Partition]:
-        """Where each item lives."""
+        """Returns where each item lives."""
         homes: list[int | Partition] = [*self._homes]
         for i, shards in self._shards.items():
             homes[i] = _home(self._items.axes[i][0], shards)
@@ -91,12 +81,9 @@ class Assignment:
     def pour(self, chosen: Sequence[int], kind: str, capacity: float) -> None:
         """Puts each item on the least loaded ps, and splits it if it does not fit.
 
-        Cost: O(n log n + n log num_ps), and fewer than num_ps cuts.
-
-        Args:
-            chosen: The items.
-            kind: The load to balance: `"memory"` or `"traffic"`.
-            capacity: How much of that load a ps can hold.
+        `kind` is the load to balance, `"memory"` or `"traffic"`, and `capacity` how
+        much of it a ps can hold. Cost: O(n log n + n log num_ps), and fewer than num_ps
+        cuts.
         """
         items = self._items
         loads, other_loads = items.memory, items.traffic
@@ -139,8 +126,7 @@ class Assignment:
     def fill(self, chosen: Sequence[int], capacity: float) -> list[int]:
         """Puts each item on the ps with the least traffic, as far as memory allows.
 
-        Returns:
-            The items that no ps has the memory for.
+        Returns the items that no ps has the memory for.
         """
         items = self._items
         heap = [(traffic, ps) for ps, traffic in enumerate(self.traffic)]

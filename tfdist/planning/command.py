@@ -1,21 +1,26 @@
 """The command `python -m tfdist.plan`, which needs no cluster."""
 
+import importlib
+import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from tf_config import flag_help
 from tfdist import _picture
 from tfdist.planning.arguments import (
+    BALANCES,
     TARGET,
     NotAModelError,
     UnknownSizesError,
     check_arguments,
 )
-from tfdist.planning.plan import BALANCES
-from tfdist.planning.script import load_function
 
 USAGE = """Plans which ps holds each variable of a model. Needs no cluster.
 
@@ -29,11 +34,7 @@ after `--` become the script's sys.argv; if it defines absl flags, they are pars
 
 
 def main(argv: Sequence[str]) -> int:
-    """Plans, prints the plan, and returns the exit status.
-
-    Args:
-        argv: The command's name and its arguments.
-    """
+    """Plans, prints the plan, and returns the exit status."""
     ours, theirs = _split(argv[1:])
     options = _flags()
     try:
@@ -109,24 +110,86 @@ def _check_directory(path: str) -> None:
 def _flags() -> flags.FlagValues:
     # Not absl's global FLAGS: the script may define flags with the same names.
     values = flags.FlagValues()
+    text = partial(flags.DEFINE_string, flag_values=values)
     flags.DEFINE_integer("num_ps", None, "The number of ps.", flag_values=values)
-    flags.DEFINE_string(
-        "json", None, "Write the plan to this file.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "plot", None, "Draw one bar per ps to this PNG file.", flag_values=values
-    )
+    text("json", None, "Write the plan to this file.")
+    text("plot", None, "Draw one bar per ps to this PNG file.")
     flags.DEFINE_bool("variables", False, "List every variable.", flag_values=values)
-    flags.DEFINE_enum(
-        "balance", "memory", BALANCES, "What to balance.", flag_values=values
-    )
+    what = "What to balance."
+    flags.DEFINE_enum("balance", "memory", BALANCES, what, flag_values=values)
     flags.DEFINE_float("target", TARGET, "The imbalance to reach.", flag_values=values)
-    flags.DEFINE_multi_string(
-        "lookups",
-        [],
+    lookups = (
         "The number of rows of an embedding that a step looks up, as PATTERN=ROWS, for "
-        "example '*/embeddings=256'. Can be repeated.",
-        flag_values=values,
+        "example '*/embeddings=256'. Can be repeated."
     )
+    flags.DEFINE_multi_string("lookups", [], lookups, flag_values=values)
     flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     return values
+
+
+def load_function(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
+    """Imports a script, and returns one of its functions.
+
+    The name is `MODULE:FUNCTION` or `SCRIPT.py:FUNCTION`; the arguments are what the
+    script finds in `sys.argv`.
+    """
+    where, _, function = name.rpartition(":")
+    if not where or not function.isidentifier():
+        raise ValueError(
+            f"name a function as MODULE:FUNCTION or SCRIPT.py:FUNCTION; received "
+            f"{name!r}"
+        )
+    sys.argv = [where, *arguments]
+    with _flags_of_the_script_parsed():
+        module = _script(where) if where.endswith(".py") else _module(where)
+    try:
+        build_model: Callable[[], Any] = getattr(module, function)
+    except AttributeError:
+        raise ValueError(f"{where} has no function {function!r}") from None
+    if not callable(build_model):
+        raise ValueError(f"{name} is not a function; it is {build_model!r}")
+    return build_model
+
+
+@contextmanager
+def _flags_of_the_script_parsed() -> Iterator[None]:
+    """Parses the absl flags that the script defines, and rejects unknown ones.
+
+    A script that defines no absl flags may parse `sys.argv` differently, for example
+    with argparse, so then unknown flags are ignored.
+    """
+    # TensorFlow defines flags too. Imported first, they do not count as the script's.
+    import tensorflow as tf  # noqa: F401
+
+    before = {*flags.FLAGS}
+    yield
+    if not flags.FLAGS.is_parsed():
+        has_its_own = bool({*flags.FLAGS} - before)
+        flags.FLAGS(sys.argv, known_only=not has_its_own)
+
+
+def _script(path: str) -> Any:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    # As Python does for a script, so that it can import modules beside it.
+    sys.path.insert(0, str(Path(path).absolute().parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Before the script runs, since `dataclasses`, for one, looks its module up there.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str) -> Any:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # An import that fails inside the user's module is an error of theirs, and keeps
+        # its traceback.
+        if error.name is not None and not name.startswith(error.name):
+            raise
+        raise ValueError(f"there is no module {name}") from error

@@ -2,17 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 
 class RefusedError(ValueError):
-    """A field has a value of the wrong type or out of range.
-
-    Args:
-        key: The name of the field.
-        wanted: What is allowed.
-        received: The field's value.
-    """
+    """A field has a value of the wrong type or out of range."""
 
     def __init__(self, key: str, wanted: str, received: Any) -> None:
         super().__init__(f"{key!r} is {wanted}; received {received!r}")
@@ -30,9 +25,7 @@ def get(
 ) -> Any:
     """Returns the value of a field, or the default if the field is missing.
 
-    Raises:
-        RefusedError: If the parser rejects the value.
-        ValueError: If the field is missing and there is no default.
+    Raises ValueError if it is missing and has no default.
     """
     if key in row:
         return parse(key, row[key])
@@ -41,30 +34,16 @@ def get(
     return default
 
 
-def an_object(key: str, value: Any) -> dict[str, Any]:
-    """Parses an object."""
-    return _of_type(dict, "an object", key, value)
-
-
-def text(key: str, value: Any) -> str:
-    """Parses a string."""
-    return _of_type(str, "a text", key, value)
-
-
-def flag(key: str, value: Any) -> bool:
-    """Parses a boolean."""
-    return _of_type(bool, "true or false", key, value)
-
-
-def a_list(key: str, value: Any) -> list[Any]:
-    """Parses a list."""
-    return _of_type(list, "a list", key, value)
-
-
 def _of_type(kind: type, wanted: str, key: str, value: Any) -> Any:
     if not isinstance(value, kind):
         raise RefusedError(key, wanted, value)
     return value
+
+
+an_object = partial(_of_type, dict, "an object")
+text = partial(_of_type, str, "a text")
+flag = partial(_of_type, bool, "true or false")
+a_list = partial(_of_type, list, "a list")
 
 
 def whole(least: int | None) -> Parser:

@@ -1,16 +1,17 @@
-"""Writes and reads plans as JSON. Imports no TensorFlow."""
+"""Writes and reads plans as JSON."""
 
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdist.placement.partition import Partition, Shard
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning import fields
-from tfdist.planning.plan import BALANCES, Plan, PlannedVariable, Weight
+from tfdist.planning.arguments import BALANCES
+from tfdist.planning.weight import PlannedVariable, Weight
 
 VERSION = 1
 T = TypeVar("T")
@@ -20,20 +21,17 @@ class PlanFileError(ValueError):
     """The file or text is not a valid plan."""
 
 
-def to_json(plan: Plan) -> str:
-    """Returns the plan as JSON, one variable per line."""
-    rows = ",\n  ".join(json.dumps(_to_row(v)) for v in plan.variables)
-    head = {
-        "version": VERSION,
-        "num_ps": plan.num_ps,
-        "target": plan.target,
-        "balance": plan.balance,
-    }
+def to_json(
+    num_ps: int, variables: Sequence[PlannedVariable], target: float, balance: str
+) -> str:
+    """Returns the fields of a plan as JSON, one variable per line."""
+    rows = ",\n  ".join(json.dumps(_to_row(v)) for v in variables)
+    head = {"version": VERSION, "num_ps": num_ps, "target": target, "balance": balance}
     return f'{json.dumps(head)[:-1]}, "variables": [\n  {rows}\n]}}\n'
 
 
-def from_json(text: str) -> Plan:
-    """Returns the plan that `to_json` wrote.
+def from_json(text: str) -> tuple[int, tuple[PlannedVariable, ...], float, str]:
+    """Returns the fields of the plan that `to_json` wrote, in its order.
 
     Raises:
         PlanFileError: If the text is not a plan, or a variable is on no ps of it.
@@ -50,13 +48,10 @@ def from_json(text: str) -> Plan:
         rows = fields.get(data, "variables", fields.a_list)
         if not rows:
             raise fields.RefusedError("variables", "at least one variable", rows)
-        plan = Plan(
-            num_ps,
-            tuple(_from_row(row) for row in rows),
-            fields.get(data, "target", fields.ratio),
-            fields.get(data, "balance", fields.one_of(BALANCES)),
-        )
-        _check_homes(plan)
+        variables = tuple(_from_row(row) for row in rows)
+        target = fields.get(data, "target", fields.ratio)
+        balance = fields.get(data, "balance", fields.one_of(BALANCES))
+        _check_homes(variables, num_ps)
     except PlanFileError:
         # It is a ValueError too, and its message is complete.
         raise
@@ -64,30 +59,11 @@ def from_json(text: str) -> Plan:
         raise PlanFileError(
             f"this is not a plan that tfdist.Plan.save has written: {error}"
         ) from error
-    return plan
-
-
-def load(path: str | os.PathLike[str]) -> Plan:
-    """Reads a plan from a file.
-
-    Raises:
-        PlanFileError: If the file is not a plan. The error names the file.
-        OSError: If the file cannot be read.
-    """
-    return read(path, from_json)
+    return num_ps, variables, target, balance
 
 
 def read(path: str | os.PathLike[str], parse: Callable[[str], T]) -> T:
-    """Returns what a file of text holds.
-
-    Args:
-        path: The file.
-        parse: Returns it, given the text, or raises a `PlanFileError`.
-
-    Raises:
-        PlanFileError: If the file does not hold it. The error names the file.
-        OSError: If the file cannot be read.
-    """
+    """Returns what `parse` makes of a file; a `PlanFileError` of it names the file."""
     try:
         return parse(Path(path).read_bytes().decode())
     except (PlanFileError, UnicodeDecodeError) as error:
@@ -95,14 +71,14 @@ def read(path: str | os.PathLike[str], parse: Callable[[str], T]) -> T:
         raise PlanFileError(f"{os.fspath(path)}: {what}") from error
 
 
-def _check_homes(plan: Plan) -> None:
-    for each in plan.variables:
-        if isinstance(each.home, Partition):
-            each.home.check(each.spec, plan.num_ps)
-        elif not 0 <= each.home < plan.num_ps:
+def _check_homes(variables: Iterable[PlannedVariable], num_ps: int) -> None:
+    for variable in variables:
+        if isinstance(variable.home, Partition):
+            variable.home.check(variable.spec, num_ps)
+        elif not 0 <= variable.home < num_ps:
             raise PlanFileError(
-                f"the plan has {plan.num_ps} ps and puts {each.spec.name} on ps "
-                f"{each.home}"
+                f"the plan has {num_ps} ps and puts {variable.spec.name} on ps "
+                f"{variable.home}"
             )
 
 

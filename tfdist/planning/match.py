@@ -1,4 +1,4 @@
-"""Matches the variables of a model to those of a plan. Imports no TensorFlow.
+"""Matches the variables of a model to those of a plan.
 
 Variables match by path, shape and dtype. Two parts of a path are ignored:
 
@@ -50,9 +50,6 @@ class Matcher:
     of those.
 
     Cost: `O(d log n)` per variable, for paths of depth d.
-
-    Args:
-        specs: In creation order.
     """
 
     def __init__(self, specs: Iterable[VariableSpec]) -> None:

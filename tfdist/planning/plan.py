@@ -1,4 +1,4 @@
-"""Which ps will hold each variable of a model, as plain data. Imports no TensorFlow.
+"""Which ps will hold each variable of a model, as plain data.
 
 `tfdist.planning.planner` makes a plan; `tfdist.Planned` follows it.
 """
@@ -6,98 +6,17 @@
 import functools
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfdist._whole_file import write_whole
 from tfdist.placement.partition import Partition
-from tfdist.placement.variable_spec import VariableSpec
+from tfdist.planning import file
+from tfdist.planning.weight import PlannedVariable, Weight
 
 if TYPE_CHECKING:
     from tfdist.placement.report import PlacementReport
-    from tfdist.planning.receipt import Receipt
-
-BALANCES = ("memory", "traffic", "both")
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A variable to place, and what matters for its placement.
-
-    Attributes:
-        spec: The variable.
-        slots: The names of the optimizer's slots, each of the variable's size, which
-            live beside it, shard by shard.
-        lookups: The number of rows of an embedding that a step looks up; None for a
-            variable that moves whole.
-        divisible: Whether it can be split over several ps.
-        rows_only: Whether it can be split along the first axis only.
-        dealt: Whether it is in the `mod` layout (`partition_strategy="mod"`), whose
-            shards are even.
-    """
-
-    spec: VariableSpec
-    slots: tuple[str, ...] = ()
-    lookups: int | None = None
-    divisible: bool = True
-    rows_only: bool = False
-    dealt: bool = False
-
-    @property
-    def memory(self) -> int:
-        """The bytes of the variable and its slots."""
-        return self.spec.size_bytes * (1 + len(self.slots))
-
-    @property
-    def traffic(self) -> int:
-        """The bytes that a step moves: the value to the worker, and its update back.
-
-        Slots do not move. Of an embedding only the rows that are looked up move, at most
-        all of them.
-        """
-        if self.lookups is None or not self.spec.shape:
-            return 2 * self.spec.size_bytes
-        rows = max(1, self.spec.shape[0])
-        return 2 * self.spec.size_bytes * min(self.lookups, rows) // rows
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The axes that it can be split along."""
-        if not self.divisible:
-            return ()
-        rows_only = self.rows_only or self.dealt
-        lengths = self.spec.shape[:1] if rows_only else self.spec.shape
-        return tuple(axis for axis, length in enumerate(lengths) if length > 1)
-
-    def smallest_share(self, num_ps: int) -> float:
-        """The least that the fullest ps can hold of the variable, from 0 to 1."""
-        lengths = [self.spec.shape[axis] for axis in self.axes]
-        return min((-(-n // num_ps) / n for n in lengths), default=1.0)
-
-
-@dataclass(frozen=True)
-class PlannedVariable:
-    """A variable, and its ps or the ps of its shards."""
-
-    weight: Weight
-    home: int | Partition
-
-    @property
-    def spec(self) -> VariableSpec:
-        """The variable."""
-        return self.weight.spec
-
-    @property
-    def partition(self) -> Partition | None:
-        """The shards; None if it is not split."""
-        return self.home if isinstance(self.home, Partition) else None
-
-    def shares(self) -> tuple[tuple[int, float], ...]:
-        """The ps of each shard, and the fraction of the variable there, from 0 to 1."""
-        if isinstance(self.home, int):
-            return ((self.home, 1.0),)
-        whole = self.home.bounds[-1].stop
-        return tuple((shard.ps, shard.size / whole) for shard in self.home.bounds)
 
 
 @dataclass(frozen=True)
@@ -185,16 +104,25 @@ class Plan:
         return sum(len(each.shares()) - 1 for each in self.split)
 
     def __str__(self) -> str:
-        # Here and below: `view` and `file` import this module.
+        # Here and below: rich takes longer to import than a plan to make.
         from tfdist.planning import view
 
-        return view.summary(self)
+        tables = view.loads(self.bytes_per_ps, self.traffic_per_ps)
+        if self.split:
+            tables += view.splits(self.split)
+        return (
+            f"{tables}{len(self.variables):,} variables on {self.num_ps} ps, "
+            f"{len(self.split)} of them split; cuts: {self.cuts}\n"
+            f"fullest ps / mean: {self.imbalance:.4f} in memory (at best "
+            f"{self.bound:.4f}; without splits at best {self.unsplit_bound:.4f}),"
+            f" {self.traffic_imbalance:.4f} in traffic"
+        )
 
     def table(self) -> str:
         """Returns a table of every variable and its ps."""
         from tfdist.planning import view
 
-        return view.table(self)
+        return view.variables(self.variables)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws one bar per ps, memory and traffic, as a PNG file. Needs matplotlib.
@@ -205,7 +133,11 @@ class Plan:
         """
         from tfdist.planning import view
 
-        view.plot(self, path)
+        view.plot(
+            path,
+            ("MB of variables", self.bytes_per_ps, self.imbalance),
+            ("MB a step", self.traffic_per_ps, self.traffic_imbalance),
+        )
 
     def receipt(self, report: "PlacementReport") -> "Receipt":
         """Compares the plan with what a strategy's `placement_report()` says.
@@ -214,15 +146,11 @@ class Plan:
             TypeError: If `report` is not a `PlacementReport`.
             ValueError: If the report has another number of ps.
         """
-        from tfdist.planning.receipt import Receipt
-
         return Receipt.of(self, report)
 
     def to_json(self) -> str:
         """Returns the plan as JSON, one variable per line."""
-        from tfdist.planning import file
-
-        return file.to_json(self)
+        return file.to_json(self.num_ps, self.variables, self.target, self.balance)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -231,9 +159,7 @@ class Plan:
         Raises:
             PlanFileError: If the text is not a plan, or a variable is on no ps of it.
         """
-        from tfdist.planning import file
-
-        return file.from_json(text)
+        return cls(*file.from_json(text))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file atomically."""
@@ -247,20 +173,80 @@ class Plan:
             PlanFileError: If the file is not a plan. The error names the file.
             OSError: If the file cannot be read.
         """
-        from tfdist.planning import file
+        return file.read(path, cls.from_json)
 
-        return file.load(path)
-
-    def _weights(self) -> "map[Weight]":
-        return map(_weight_of, self.variables)
+    def _weights(self) -> Iterator[Weight]:
+        return (variable.weight for variable in self.variables)
 
     def _over_mean(self, least: float) -> float:
         mean = sum(self.bytes_per_ps) / self.num_ps
         return max(1.0, least / mean) if mean else 1.0
 
 
-def _weight_of(variable: PlannedVariable) -> Weight:
-    return variable.weight
+@dataclass(frozen=True)
+class Receipt:
+    """The planned and the actual bytes on each ps.
+
+    Attributes:
+        predicted: The bytes on each ps according to the plan.
+        actual: The bytes on each ps according to the strategy's report.
+    """
+
+    predicted: tuple[int, ...]
+    actual: tuple[int, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, report: "PlacementReport") -> "Receipt":
+        """Compares a plan with a report.
+
+        Raises:
+            TypeError: If `report` is not a `PlacementReport`.
+            ValueError: If the plan and the report differ in the number of ps.
+        """
+        from tfdist.placement.report import PlacementReport
+
+        if not isinstance(report, PlacementReport):
+            raise TypeError(
+                "a receipt compares a plan with a strategy's placement_report(); "
+                f"received {report!r}"
+            )
+        if plan.num_ps != report.num_ps:
+            raise ValueError(
+                f"the plan is of {plan.num_ps} ps and the report of {report.num_ps}"
+            )
+        return cls(plan.bytes_per_ps, report.bytes_per_ps)
+
+    @property
+    def matches(self) -> bool:
+        """Whether every ps holds exactly what was planned."""
+        return self.predicted == self.actual
+
+    def __str__(self) -> str:
+        from tfdist._table import render, table_of
+
+        table = table_of("ps", ">predicted bytes", ">actual bytes", ">difference")
+        rows = list(zip(self.predicted, self.actual, strict=True))
+        for ps, (predicted, actual) in enumerate(rows):
+            table.add_row(str(ps), *_cells(predicted, actual))
+        table.add_section()
+        totals = (sum(self.predicted), sum(self.actual))
+        table.add_row("all", *_cells(*totals), style="bold")
+        table.add_row(
+            "fullest / mean",
+            *(
+                f"{max(each) * len(each) / total:.4f}" if total else "-"
+                for each, total in zip(
+                    (self.predicted, self.actual), totals, strict=True
+                )
+            ),
+            "",
+        )
+        verdict = "as planned" if self.matches else "NOT as planned"
+        return render(table) + verdict
+
+
+def _cells(predicted: int, actual: int) -> tuple[str, str, str]:
+    return f"{predicted:,}", f"{actual:,}", f"{actual - predicted:+,}"
 
 
 def _imbalance(loads: tuple[float, ...]) -> float:

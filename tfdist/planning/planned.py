@@ -9,7 +9,8 @@ from typing import Any
 from tfdist.placement.partition import Partition
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher, slot_kind
-from tfdist.planning.plan import Plan, PlannedVariable, Weight
+from tfdist.planning.plan import Plan
+from tfdist.planning.weight import PlannedVariable, Weight
 
 
 class PlanMismatchError(ValueError):

@@ -1,4 +1,4 @@
-"""Plans where variables live so that no ps is overloaded. Imports no TensorFlow.
+"""Plans where variables live so that no ps is overloaded.
 
 Largest first: in order of decreasing size, each variable goes to the ps that holds
 the least. Without splits, the fullest ps then holds at most `4/3 - 1/(3 num_ps)` times the
@@ -24,7 +24,8 @@ import numpy as np
 
 from tfdist.planning.arguments import TARGET, check_arguments
 from tfdist.planning.assignment import Assignment, Items
-from tfdist.planning.plan import Plan, PlannedVariable, Weight
+from tfdist.planning.plan import Plan
+from tfdist.planning.weight import PlannedVariable, Weight
 
 # Cutting at the target leaves the fullest ps exactly there. Cutting closer to the mean
 # often needs no more cuts; the closest is tried first.

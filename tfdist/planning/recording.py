@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
-from tfdist.planning.plan import Weight
+from tfdist.planning.weight import Weight
 from tfdist.variables.creation import Request, requested, spec_of
 from tfdist.variables.layout import MOD
 
@@ -34,13 +34,10 @@ class _Variable:
 
 @dataclass
 class Recording:
-    """The variables of a graph, and the slots of each.
+    """The variables of a graph without its slots, and the slots' names by `id`.
 
-    Attributes:
-        variables: All variables but slots, in creation order.
-        slots: The names of each variable's slots, by the variable's `id`.
-        keras_variable: The Keras variable that is being created.
-        reference: The `id` of the variable whose slot is being created.
+    `keras_variable` is the one that is being created, and `reference` the `id` of the
+    variable whose slot is being created.
     """
 
     variables: list[_Variable] = field(default_factory=list)
@@ -60,11 +57,7 @@ class Recording:
         self.variables.append(_Variable(spec, variable, requested(), reference))
 
     def weights(self, divisible: set[int]) -> list[Weight]:
-        """Returns the variables to plan, in creation order.
-
-        Args:
-            divisible: The `id`s of the variables that can be split.
-        """
+        """Returns the variables to plan; `divisible` has the `id`s that can be split."""
         return [
             Weight(
                 each.spec,

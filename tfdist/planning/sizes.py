@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.planning.arguments import NotAModelError, UnknownSizesError
-from tfdist.planning.plan import Weight
 from tfdist.planning.recording import recording
+from tfdist.planning.weight import Weight
 
 
 def weights_of(
@@ -31,25 +31,8 @@ def weights_of(
 ) -> list[Weight]:
     """Lists what `build_model` and a first step of `fit` create, in that order.
 
-    Cost: the time to build the model; no memory for its variables. Restores the random
-    state.
-
-    Args:
-        build_model: Returns a model, built and compiled.
-        optimizer: The optimizer of a model that is not compiled, because a custom
-            training loop trains it.
-        batch: One batch as passed to `fit`, `(x, y)`, as arrays or `tf.TensorSpec`s;
-            only shapes and dtypes matter. Needed if the model is not built, or if the
-            shape of the targets does not follow from the outputs.
-        lookups: The number of rows of an embedding that a step looks up, by a pattern
-            of its path or the end of its path, for example
-            `{"table_*/embeddings": 256}`.
-
-    Raises:
-        UnknownSizesError: If the model is not compiled or not built, its targets cannot
-            be guessed, or a pattern of `lookups` matches no variable.
-        NotAModelError: If `build_model` is not a function, or does not return a model.
-        TypeError: If another argument has the wrong type.
+    Arguments and errors are those of `tfdist.plan`. Restores the random state. Cost:
+    the time to build the model; no memory for its variables.
     """
     if not callable(build_model) or isinstance(build_model, keras.Model):
         raise NotAModelError(
@@ -96,8 +79,7 @@ def _remake(optimizer: Any) -> Callable[[], keras.optimizers.Optimizer]:
 def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) -> Any:
     """Creates what the first step of `fit` would create.
 
-    Returns:
-        The new optimizer, if any: keep it, or its variables are no longer in use.
+    Returns the new optimizer, if any: keep it, or its variables are no longer in use.
     """
     if remake is None and not model.compiled:
         raise UnknownSizesError(

@@ -1,106 +1,60 @@
 """A plan as a table, as text bars, and as a picture."""
 
-import io
 import os
-
-import rich.box
-import rich.console
-import rich.table
+from collections.abc import Iterable, Sequence
 
 from tfdist import _picture
+from tfdist._table import bar, render, table_of
 from tfdist.placement.partition import Partition
-from tfdist.planning.plan import Plan, PlannedVariable
-
-BAR = 30  # characters
+from tfdist.planning.weight import PlannedVariable
 
 
-def table_of(*headings: str) -> rich.table.Table:
-    """Returns an empty table; a `>` before a heading aligns its column right."""
-    table = rich.table.Table(box=rich.box.ROUNDED)
-    for heading in headings:
-        right = heading.startswith(">")
-        table.add_column(heading.lstrip(">"), justify="right" if right else "left")
-    return table
+def loads(held: Sequence[int], moved: Sequence[float]) -> str:
+    """Returns one bar per ps for its bytes, and one for its bytes a step."""
+    rows = table_of("ps", ">bytes", "memory", ">bytes a step", "traffic")
+    for ps, (size, traffic) in enumerate(zip(held, moved, strict=True)):
+        memory_bar, traffic_bar = bar(size, max(held)), bar(traffic, max(moved))
+        rows.add_row(str(ps), f"{size:,}", memory_bar, f"{traffic:,.0f}", traffic_bar)
+    rows.add_section()
+    rows.add_row("all", f"{sum(held):,}", "", f"{sum(moved):,.0f}", "")
+    return render(rows)
 
 
-def render(table: rich.table.Table) -> str:
-    """Returns a table as text, without truncating any cell."""
-    text = io.StringIO()
-    # Rich shrinks a table to the width of its console.
-    rich.console.Console(file=text, width=10_000).print(table)
-    return text.getvalue()
+def splits(split: Iterable[PlannedVariable]) -> str:
+    """Returns one row per variable that is split: its shards."""
+    rows = table_of("split", "shape", "axis", "ps [from, to)")
+    for variable in split:
+        assert variable.partition is not None
+        axis, shape = str(variable.partition.axis), _shape(variable.spec.shape)
+        rows.add_row(variable.spec.name, shape, axis, _homes(variable))
+    return render(rows)
 
 
-def bar(amount: float, largest: float) -> str:
-    """Returns a bar whose length is proportional to `amount`."""
-    return "#" * round(BAR * amount / largest) if largest else ""
-
-
-def summary(plan: Plan) -> str:
-    """Returns one bar per ps, the variables that are split, and the bounds."""
-    held, moved = plan.bytes_per_ps, plan.traffic_per_ps
-    ps_table = table_of("ps", ">bytes", "memory", ">bytes a step", "traffic")
-    for ps in range(plan.num_ps):
-        ps_table.add_row(
-            str(ps),
-            f"{held[ps]:,}",
-            bar(held[ps], max(held)),
-            f"{moved[ps]:,.0f}",
-            bar(moved[ps], max(moved)),
-        )
-    ps_table.add_section()
-    ps_table.add_row("all", f"{sum(held):,}", "", f"{sum(moved):,.0f}", "")
-    lines = [render(ps_table)]
-    if plan.split:
-        split_table = table_of("split", "shape", "axis", "ps [from, to)")
-        for each in plan.split:
-            split_table.add_row(*_split_row(each))
-        lines.append(render(split_table))
-    lines.append(
-        f"{len(plan.variables):,} variables on {plan.num_ps} ps, {len(plan.split)} of "
-        f"them split; cuts: {plan.cuts}\n"
-        f"fullest ps / mean: {plan.imbalance:.4f} in memory "
-        f"(at best {plan.bound:.4f}; without splits at best {plan.unsplit_bound:.4f}),"
-        f" {plan.traffic_imbalance:.4f} in traffic"
-    )
-    return "".join(lines)
-
-
-def table(plan: Plan) -> str:
+def variables(planned: Iterable[PlannedVariable]) -> str:
     """Returns one row per variable: its size, its slots and its ps."""
     rows = table_of("variable", "shape", "dtype", ">slots", ">bytes", "ps")
-    for each in plan.variables:
-        spec = each.spec
-        rows.add_row(
-            spec.name,
-            _shape(spec.shape),
-            spec.dtype,
-            str(len(each.weight.slots)),
-            f"{each.weight.memory:,}",
-            _homes(each),
-        )
+    for variable in planned:
+        spec, weight = variable.spec, variable.weight
+        size, slots = f"{weight.memory:,}", str(len(weight.slots))
+        shape, homes = _shape(spec.shape), _homes(variable)
+        rows.add_row(spec.name, shape, spec.dtype, slots, size, homes)
     return render(rows).rstrip("\n")
 
 
-def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draws one bar per ps for memory and one for traffic, and their means.
+def plot(
+    path: str | os.PathLike[str], *kinds: tuple[str, Sequence[float], float]
+) -> None:
+    """Draws one bar per ps for each kind of load, and the mean, as a PNG file.
 
-    Raises:
-        ValueError: If the file's name does not end with `.png`.
-        ImportError: If matplotlib is not installed.
+    A kind is its label, the bytes on each ps, and the fullest over the mean.
     """
     _picture.check_path(path)
-    width = min(24.0, 4 + 0.3 * plan.num_ps)
-    figure = _picture.new_figure(width, 5)
-    kinds = (
-        ("MB of variables", plan.bytes_per_ps, plan.imbalance),
-        ("MB a step", plan.traffic_per_ps, plan.traffic_imbalance),
-    )
-    for axes, (label, amounts, imbalance) in zip(
-        figure.subplots(2, 1, sharex=True), kinds, strict=True
-    ):
-        axes.bar(range(plan.num_ps), [amount / 1e6 for amount in amounts])
-        axes.axhline(sum(amounts) / plan.num_ps / 1e6, color="black", linewidth=1)
+    num_ps = len(kinds[0][1])
+    figure = _picture.new_figure(min(24.0, 4 + 0.3 * num_ps), 5)
+    all_axes = figure.subplots(len(kinds), 1, sharex=True)
+    for axes, (label, amounts, imbalance) in zip(all_axes, kinds, strict=True):
+        axes.bar(range(num_ps), [amount / 1e6 for amount in amounts])
+        axes.axhline(sum(amounts) / num_ps / 1e6, color="black", linewidth=1)
         axes.set_ylabel(label)
         axes.set_title(f"fullest / mean: {imbalance:.3f}", fontsize="medium")
     axes.set_xlabel("ps")
@@ -110,12 +64,6 @@ def plot(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "scalar"
-
-
-def _split_row(variable: PlannedVariable) -> tuple[str, str, str, str]:
-    assert variable.partition is not None
-    axis = str(variable.partition.axis)
-    return variable.spec.name, _shape(variable.spec.shape), axis, _homes(variable)
 
 
 def _homes(variable: PlannedVariable) -> str:

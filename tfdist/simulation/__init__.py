@@ -1,1 +1,1 @@
-"""The simulation of training runs: processors, links and tasks as events. Pure."""
+"""The simulation of training runs: processors, links and tasks as events."""

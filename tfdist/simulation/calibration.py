@@ -1,4 +1,4 @@
-"""What one step takes, from measured runs with one worker. Pure."""
+"""What one step takes, from measured runs with one worker."""
 
 import math
 import statistics
@@ -33,12 +33,7 @@ class CalibrationError(ValueError):
 
 
 def hosts_of(measured: Speedup, runs: Sequence[Run]) -> Hosts:
-    """Returns where runs took place: on cores that they shared with other programs.
-
-    Args:
-        measured: The file.
-        runs: Some of its runs.
-    """
+    """Returns where runs took place: on cores that they shared with other programs."""
     others = median(runs, lambda run: run.total("other_cpu") / run.total("seconds"))
     rate = math.inf if measured.rate is None else LINK_EFFICIENCY * measured.rate
     return Hosts(
@@ -53,17 +48,12 @@ def hosts_of(measured: Speedup, runs: Sequence[Run]) -> Hosts:
 def cost_of(measured: Speedup, policy: str) -> StepCost:
     """Returns the cost of a step, from the runs with one worker.
 
-    CPU seconds and bytes are those that were counted. What remains of the time of a step,
-    if it took longer than the simulation says, is `idle`; if it took less, the worker
-    keeps several cores busy.
+    CPU seconds and bytes are those that were counted. What remains of the time of a
+    step, if it took longer than the simulation says, is `idle`; if it took less, the
+    worker keeps several cores busy. If the policy was not measured with one worker, the
+    first one that was takes its place: one worker waits for nobody.
 
-    Args:
-        measured: The file.
-        policy: The policy as text. If it was not measured with one worker, the first
-            policy that was takes its place: one worker waits for nobody.
-
-    Raises:
-        CalibrationError: If no run had one worker, or it did not report what it used.
+    Raises CalibrationError if no run had one worker, or reported what it used.
     """
     runs = next(
         (
@@ -141,6 +131,8 @@ def _fitted(
         )
         return 1 / outcome.steps_per_second
 
+    # The chief works beside the worker, and may hide some of what is added here: one
+    # correction is not exact.
     for _ in range(_ROUNDS):
         missing = seconds - simulated(cost)
         if abs(missing) <= _CLOSE * seconds:

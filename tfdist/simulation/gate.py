@@ -1,13 +1,13 @@
-"""Where simulated workers wait for the policy of consistency. Pure."""
+"""Where simulated workers wait for the policy of consistency."""
 
 from tfdist.parameter_server.consistency.combinations import is_free
 from tfdist.parameter_server.consistency.policy import Consistency
 from tfdist.parameter_server.consistency.schedule import Released, Schedule
-from tfdist.simulation.event import Event
+from tfdist.simulation.simulator import Event
 
 
 class Gate:
-    """Tells the workers what the policy's schedule releases."""
+    """Releases the workers as the policy's schedule says."""
 
     def __init__(self, policy: Consistency) -> None:
         self.policy = policy

@@ -1,4 +1,4 @@
-"""Parameter-server training as a simulation: how many steps per second, and why. Pure."""
+"""Parameter-server training as a simulation: how many steps per second, and why."""
 
 import math
 import random
@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tfdist.parameter_server.consistency.policy import Consistency, for_workers
-from tfdist.simulation.event import Event
 from tfdist.simulation.gate import Gate
 from tfdist.simulation.process import Process, Steps, Store, sleep
 from tfdist.simulation.resources import Resource, Resources
-from tfdist.simulation.simulator import Simulator
+from tfdist.simulation.simulator import Event, Simulator
 from tfdist.simulation.size import size_of
 from tfdist.simulation.step_cost import CORES, Hosts, Parts, StepCost
 
@@ -37,16 +36,12 @@ LINKS = "the links"
 class Outcome:
     """What a simulated training run has done after its warm-up, if it has one.
 
-    Attributes:
-        steps: The steps whose gradients counted.
-        dropped: The steps whose gradients came too late.
-        seconds: How long they took.
-        busy: The share of its capacity in which each resource was used, by its name.
-        lost: The share of the workers' time that a step takes longer than it would
-            alone, by the name of the resource that it shares, `POLICY` or `EPOCH`.
-        staleness: The mean number of writes by others during a step.
-        max_staleness: The highest such number, warm-up included.
-        moving: The share of its time in which a step moves bytes, if nothing else runs.
+    `dropped` steps had gradients that came too late. `busy` is the share of its
+    capacity in which each resource was used, by its name. `lost` is the share of the
+    workers' time that a step takes longer than it would alone, by the name of the
+    resource that it shares, `POLICY` or `EPOCH`. Staleness is the number of writes by
+    others during a step: the mean, and the most, warm-up included. `moving` is the
+    share of its time in which a step moves bytes, if nothing else runs.
     """
 
     steps: int
@@ -83,29 +78,19 @@ def simulate(
     epoch_steps: int = 0,
     seed: int = 0,
 ) -> Outcome:
-    """Simulates training until so many steps have ended.
+    """Simulates training until so many steps have ended; see `size_of` for 0.
 
     The chief prepares messages ahead. A worker that is free gets the next one with its
-    batches; each step then waits for the policy, pulls, computes and pushes. The ps work
-    for it before they send and after they have received.
+    batches; each step then waits for the policy, pulls, computes and pushes. The ps
+    work for it before they send and after they have received. All steps of an epoch
+    have to finish before the next begins; `epoch_steps=0` is a single endless epoch,
+    which a policy with rounds always gets.
 
     Cost: about 20 events per step, whatever the number of workers; a policy that makes
     steps wait looks at all workers at each of three events.
 
-    Args:
-        cost: What a step takes.
-        hosts: Where the tasks run.
-        workers: The number of workers.
-        policy: When a step may start and write, and whether its gradient counts.
-        steps: How many steps to simulate; by default 8 per worker, and 2,000 or more.
-        epoch_steps: The steps of an epoch, at whose end all steps have to finish before
-            the next begins. 0 for a single endless epoch; a policy with rounds always
-            gets one.
-        seed: Of the spread of the parts of the steps.
-
-    Raises:
-        ValueError: If there are no workers or too many, the policy needs more, or it lets
-            no step start.
+    Raises ValueError for a number of workers that is out of range or too small for the
+    policy, or if that lets no step start.
     """
     size = size_of(policy, workers, steps)
     workers, steps = size.workers, size.steps
@@ -114,6 +99,7 @@ def simulate(
         return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
 
     found = outcome(hosts)
+    # What other programs take counts only where the tasks need all cores.
     if hosts.share_one and found.busy[CORES] > hosts.share:
         found = outcome(replace(hosts, cores=hosts.share * hosts.cores, share=1.0))
     return found
@@ -197,6 +183,7 @@ class _Training:
             if not self._left:
                 yield self._epoch_over
                 self._epoch_over, self._left = Event(), self._epoch_steps
+            # As many messages are under way as the driver of `fit` keeps in flight.
             yield self._room.take()
             steps = int(min(self._cost.steps_per_message, self._left))
             self._left -= steps

@@ -1,4 +1,4 @@
-"""The speedup curve that the simulation predicts, beside the measured one. Pure."""
+"""The speedup curve that the simulation predicts, beside the measured one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +18,13 @@ from tfdist.simulation.step_cost import Hosts, StepCost
 
 @dataclass(frozen=True)
 class Changes:
-    """How the job to predict differs from the one that was measured.
+    """How the job to predict differs from the one that was measured; None as measured.
 
-    Attributes:
-        num_ps: The number of ps, with the bytes evenly on them, as a plan places them;
-            None for those that were measured, as they were.
-        own_hosts: Whether each task has a host of its own, in place of one machine for all.
-        cores: The cores of each host, without other programs; None as measured.
-        rate: Bytes per second of each task's link in each direction; None as measured.
-        steps_per_epoch: The steps of an epoch, at whose end the workers wait for each
-            other; None as measured, 0 for an endless epoch.
-        segments: In how many parts a worker's gradients go out one after the other, as
-            with large weights in shards over so many ps.
-        half_of_the_bits: Whether weights and gradients travel in half of the bits that
-            they had when they were measured.
+    With `num_ps`, the bytes are evenly on that many ps, as a plan places them. With
+    `own_hosts`, each task has a host of its own. `cores` are those of each host,
+    without other programs; `rate` is in bytes per second of each task's link in each
+    direction. An epoch of 0 steps is endless. A worker's gradients go out in `segments`
+    parts, one after the other, as with large weights in shards over so many ps.
     """
 
     num_ps: int | None = None
@@ -74,15 +67,11 @@ AS_MEASURED = Changes()
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the curve.
+    """One point of the curve, in steps per second.
 
-    Attributes:
-        workers: The number of workers.
-        predicted: Steps per second in the simulation.
-        bound: What limits them there.
-        measured: The median of the measured steps per second; None if this number of
-            workers was not measured, or the job differs.
-        cores: The cores that the tasks could use in the long run.
+    `bound` is what limits the predicted ones; `measured` is the median, None if this
+    number of workers was not measured or the job differs; `cores` is what the tasks
+    could use in the long run.
     """
 
     workers: int
@@ -99,13 +88,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """The points of a policy.
+    """The points of a policy, by increasing number of workers.
 
-    Attributes:
-        policy: The policy as text.
-        num_ps: The number of ps.
-        cost: The cost of a step, from the runs with one worker.
-        points: The points, by increasing number of workers.
+    `cost` is that of a step, from the runs with one worker.
     """
 
     policy: str
@@ -123,52 +108,28 @@ def predict(
     steps: int = 0,
     seed: int = 0,
 ) -> Curve:
-    """Predicts the curve of a policy, at the measured sizes and beyond.
+    """Predicts the curve of a policy, at the measured sizes and beyond, up to `up_to`.
 
-    Args:
-        measured: What `launch.speedup` wrote.
-        policy: The policy as text. It need not have been measured.
-        changes: How the job differs. If it does, no point has a measured counterpart.
-        up_to: The largest number of workers; by default the largest that was measured.
-        steps: How many steps to simulate at each size; see `simulate`.
-        seed: Of the simulation.
-
-    Raises:
-        CalibrationError: If the file does not tell what a step takes.
-        ValueError: If the policy is malformed.
+    The policy need not have been measured. If `changes` says that the job differs, no
+    point has a measured counterpart. Raises CalibrationError if the file does not tell
+    what a step takes.
     """
     cost = changes.cost(cost_of(measured, policy))
     everything = [run for run in measured.runs if run.epochs]
-    length = changes.steps_per_epoch
-    if length is None:
-        length = epoch_steps(everything)
+    epoch = changes.steps_per_epoch
+    if epoch is None:
+        epoch = epoch_steps(everything)
     points = []
     for workers in sizes_of(measured.sizes, up_to):
         runs = measured.of(policy, workers)
         hosts = changes.hosts(hosts_of(measured, runs or everything))
-        outcome = simulate(
-            cost,
-            hosts,
-            workers,
-            policy_of(policy),
-            steps=steps,
-            epoch_steps=length,
-            seed=seed,
-        )
-        is_comparable = runs and changes == AS_MEASURED
-        points.append(
-            Point(
-                workers=workers,
-                predicted=outcome.steps_per_second,
-                bound=outcome.bound,
-                measured=(
-                    median(runs, lambda run: run.steps_per_second)
-                    if is_comparable
-                    else None
-                ),
-                cores=hosts.cores * hosts.share,
-            )
-        )
+        length = {"steps": steps, "epoch_steps": epoch, "seed": seed}
+        found = simulate(cost, hosts, workers, policy_of(policy), **length)
+        known = None
+        if runs and changes == AS_MEASURED:
+            known = median(runs, lambda run: run.steps_per_second)
+        cores = hosts.cores * hosts.share
+        points.append(Point(workers, found.steps_per_second, found.bound, known, cores))
     return Curve(policy, changes.num_ps or measured.num_ps, cost, tuple(points))
 
 

@@ -1,11 +1,10 @@
-"""Tasks of the simulated system, and queues between them. Pure."""
+"""Tasks of the simulated system, and queues between them."""
 
 from collections import deque
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from tfdist.simulation.event import Event
-from tfdist.simulation.simulator import Simulator
+from tfdist.simulation.simulator import Event, Simulator
 
 Steps = Generator[Event, Any, Any]
 
@@ -23,10 +22,6 @@ class Process(Event):
     >>> simulator.run()
     >>> process.value
     3.0
-
-    Args:
-        simulator: The clock.
-        steps: The generator.
     """
 
     def __init__(self, simulator: Simulator, steps: Steps) -> None:
@@ -50,11 +45,7 @@ class Process(Event):
 
 
 def sleep(simulator: Simulator, seconds: float) -> Event:
-    """Returns the event that happens after some seconds.
-
-    Raises:
-        ValueError: If the time is negative or not a number.
-    """
+    """Returns the event that happens after some seconds."""
     event = Event()
     simulator.after(seconds, event.happen)
     return event
@@ -70,9 +61,6 @@ class Store:
     >>> store.put("a")
     >>> first.value, second.has_happened
     ('a', False)
-
-    Args:
-        items: What is in it at the beginning.
     """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:

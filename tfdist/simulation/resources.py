@@ -1,13 +1,12 @@
-"""Processors and links, and the activities that share them. Pure."""
+"""Processors and links, and the activities that share them by max-min fairness."""
 
 import heapq
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tfdist.simulation.event import Event
-from tfdist.simulation.fair_share import Demand, max_min_rates
-from tfdist.simulation.simulator import Simulator, Timer
+from tfdist.simulation.simulator import Event, Simulator, Timer
 
 # What is left of an activity by rounding, relative to what it has progressed.
 _ROUNDING = 1e-12
@@ -16,15 +15,8 @@ _ROUNDING = 1e-12
 class Resource:
     """Something that activities share: the cores of a host, one direction of a link.
 
-    Args:
-        name: What reports call it.
-        capacity: What it offers per second: cores (CPU seconds), or bytes.
-
-    Attributes:
-        used: What activities have taken from it so far.
-
-    Raises:
-        ValueError: If the capacity is not positive.
+    Its capacity is what it offers per second: cores (CPU seconds), or bytes; `used` is
+    what activities have taken so far.
     """
 
     def __init__(self, name: str, capacity: float) -> None:
@@ -74,9 +66,6 @@ class Resources:
     >>> simulator.run()
     2.0
     4.0
-
-    Args:
-        simulator: The clock.
     """
 
     def __init__(self, simulator: Simulator) -> None:
@@ -92,15 +81,9 @@ class Resources:
     ) -> Event:
         """Starts an activity, and returns the event of its end.
 
-        Without a limit and a resource, nothing slows it down: it ends at once.
-
-        Args:
-            amount: How much there is to do: CPU seconds, or bytes.
-            uses: How much of each resource a unit of it takes.
-            limit: The most of it that can be done per second, if it were alone.
-
-        Raises:
-            ValueError: If the amount is negative, or the limit is not positive.
+        The amount is CPU seconds or bytes, of which a unit takes `uses` of each
+        resource; at most `limit` of it can be done per second. Without a limit and a
+        resource, nothing slows it down: it ends at once.
         """
         if not (amount >= 0 and limit > 0):
             raise ValueError(
@@ -146,6 +129,7 @@ class Resources:
     def _add(self, key: _Key, group: _Group) -> "_Pool":
         """Adds a group to those with which it shares a resource, directly or by others."""
         pool = _Pool(self._simulator)
+        # Pools join and never part: their groups stay, for the next activities alike.
         for other in self._apart():
             if any(
                 group.uses.keys() & each.uses.keys() for each in other.groups.values()
@@ -215,6 +199,7 @@ class _Pool:
         seconds = min((group.seconds_left for group in self.busy()), default=math.inf)
         if math.isfinite(seconds):
             self._timer = self._simulator.after(seconds, self._arrive)
+        # In the order of their starts, so that equal inputs give equal runs.
         for _, end in sorted(ended, key=lambda pair: pair[0]):
             end.happen()
 
@@ -227,7 +212,7 @@ class _Pool:
         self._continue()
 
     def share(self) -> None:
-        """Gives each group its rate."""
+        """Sets the rate of each group."""
         busy = self.busy()
         if len(busy) == 1:
             [group] = busy
@@ -252,3 +237,71 @@ class _Pool:
         rates = max_min_rates(demands, [each.capacity for each in numbers])
         for group, rate in zip(busy, rates, strict=True):
             group.rate = rate
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Equal activities that share resources with others.
+
+    `uses` has how much of each resource, by its number, one activity uses per unit of
+    its rate; `limit` is the highest rate of one.
+    """
+
+    count: int
+    uses: Mapping[int, float]
+    limit: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not any(self.uses.values()) and math.isinf(self.limit):
+            raise ValueError(
+                f"an activity needs a limit or a resource that it uses; received {self}"
+            )
+
+
+def max_min_rates(
+    demands: Sequence[Demand], capacities: Sequence[float]
+) -> list[float]:
+    """Returns the rate of one activity of each demand.
+
+    All rates grow together from 0. An activity stops when it reaches its limit, or when
+    a resource that it uses is exhausted (progressive filling: Bertsekas and Gallager,
+    Data Networks, section 6.5.2). So no rate can grow without making a smaller one
+    smaller, and no resource that somebody waits for is idle.
+
+    Cost: O(demands x resources) for each rate at which somebody stops.
+
+    >>> one_link = [Demand(2, {0: 1.0}), Demand(1, {0: 1.0}, limit=2.0)]
+    >>> max_min_rates(one_link, [10.0])
+    [4.0, 2.0]
+    """
+    rates = [0.0] * len(demands)
+    free = list(capacities)
+    growing = {at for at, demand in enumerate(demands) if demand.count}
+    level = 0.0
+    while growing:
+        load = [0.0] * len(free)
+        for at in growing:
+            for resource, use in demands[at].uses.items():
+                load[resource] += demands[at].count * use
+        tops = [
+            free[each] / load[each] if load[each] else math.inf
+            for each in range(len(free))
+        ]
+        nearest = min(demands[at].limit for at in growing)
+        step = max(min([*tops, nearest - level]), 0.0)
+        level += step
+        free = [each - step * used for each, used in zip(free, load, strict=True)]
+        # Not by what is left, which rounding may keep from 0.
+        exhausted = {each for each, top in enumerate(tops) if top <= step}
+        stopped = {
+            at
+            for at in growing
+            if demands[at].limit <= level
+            or any(demands[at].uses.get(each) for each in exhausted)
+        }
+        if not stopped:  # The limit was reached up to rounding.
+            stopped = {at for at in growing if demands[at].limit == nearest}
+        for at in stopped:
+            rates[at] = min(level, demands[at].limit)
+        growing -= stopped
+    return rates

@@ -1,18 +1,14 @@
-"""The clock of a simulation, and what is to happen when. Pure."""
+"""The clock of a simulation, what is to happen when, and those who wait for it."""
 
 import heapq
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 
 class Timer:
-    """One action that is to happen at a certain time.
-
-    Attributes:
-        time: When, in simulated seconds.
-        is_cancelled: Whether it will not happen after all.
-    """
+    """One action that is to happen at a certain time, in simulated seconds."""
 
     def __init__(self, time: float, action: Callable[[], None]) -> None:
         self.time = time
@@ -48,15 +44,7 @@ class Simulator:
         self._order = itertools.count()
 
     def after(self, delay: float, action: Callable[[], None]) -> Timer:
-        """Requests an action.
-
-        Args:
-            delay: Seconds from now, at least 0.
-            action: What to do then.
-
-        Raises:
-            ValueError: If the delay is negative or not a number.
-        """
+        """Requests an action after a delay of at least 0 seconds."""
         if not delay >= 0:
             raise ValueError(f"a delay must be at least 0 seconds; received {delay!r}")
         timer = Timer(self.now + delay, action)
@@ -70,9 +58,7 @@ class Simulator:
     def run(self, until: float = math.inf) -> None:
         """Runs actions until none is left, or the next one is due after `until`.
 
-        Args:
-            until: A time in seconds. If it is finite, the clock shows it at the end,
-                unless `stop` was called.
+        If that is finite, the clock shows it at the end, unless `stop` was called.
         """
         self._is_stopped = False
         while self._timers and self._timers[0][0] <= until and not self._is_stopped:
@@ -82,3 +68,30 @@ class Simulator:
                 timer.action()
         if math.isfinite(until) and not self._is_stopped:
             self.now = max(self.now, until)
+
+
+class Event:
+    """Something that happens once, such as the end of a transfer, and its value."""
+
+    def __init__(self) -> None:
+        self.has_happened = False
+        self.value: Any = None
+        self._waiting: list[Callable[[Any], None]] = []
+
+    def then(self, action: Callable[[Any], None]) -> None:
+        """Calls an action with the event's value when it happens, or now if it has."""
+        if self.has_happened:
+            action(self.value)
+        else:
+            self._waiting.append(action)
+
+    def happen(self, value: Any = None) -> None:
+        """Makes it happen; raises RuntimeError if it has happened before."""
+        if self.has_happened:
+            raise RuntimeError(
+                "an event happens once; create another for the next time"
+            )
+        self.has_happened, self.value = True, value
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            action(value)

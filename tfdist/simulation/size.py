@@ -1,4 +1,4 @@
-"""How large a simulation is, and about how long it takes. Pure."""
+"""How large a simulation is, and about how long it takes."""
 
 import sys
 from collections.abc import Iterable
@@ -20,12 +20,9 @@ _WORTH_SAYING = 10.0
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated.
+    """How many workers and steps are simulated, and about how many seconds that takes.
 
-    Attributes:
-        workers: The workers that are simulated: under a bound, the others only wait.
-        steps: The steps.
-        seconds: About how long that takes.
+    Under a bound, the workers that are not simulated only wait.
     """
 
     workers: int
@@ -34,21 +31,13 @@ class Size:
 
 
 def size_of(policy: Consistency, workers: int, steps: int = 0) -> Size:
-    """Returns the size of a simulation.
+    """Returns the size: by default, 8 steps per worker, and 2,000 or more.
 
     >>> from tfdist import Asynchronous, BoundedStaleness
     >>> size_of(Asynchronous(), 1000)
     Size(workers=1000, steps=8000, seconds=1.1)
     >>> size_of(BoundedStaleness(10), 1000).workers
     40
-
-    Args:
-        policy: The policy.
-        workers: The number of workers.
-        steps: How many steps to simulate; by default 8 per worker, and 2,000 or more.
-
-    Raises:
-        ValueError: If a number is out of range, or the policy needs more workers.
     """
     if not 1 <= workers <= MOST_WORKERS:
         raise ValueError(
@@ -68,7 +57,7 @@ def size_of(policy: Consistency, workers: int, steps: int = 0) -> Size:
 
 
 def announce(sizes: Iterable[Size]) -> None:
-    """Tells the user of a command how long simulations take, if that is long."""
+    """Prints how long the simulations of a command take, if that is long."""
     seconds = sum(each.seconds for each in sizes)
     if seconds >= _WORTH_SAYING:
         print(f"simulating takes about {seconds:,.0f} s", file=sys.stderr)

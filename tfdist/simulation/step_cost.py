@@ -1,4 +1,4 @@
-"""What one step of parameter-server training takes, and where its tasks run. Pure."""
+"""What one step of parameter-server training takes, and where its tasks run."""
 
 import math
 from dataclasses import dataclass, fields
@@ -13,25 +13,18 @@ CORES = "the cores"
 class StepCost:
     """What one step takes of each task and link, apart from any waiting for others.
 
-    Attributes:
-        worker_cpu: CPU seconds of the worker.
-        ps_cpu: CPU seconds of all ps together.
-        chief_cpu: CPU seconds of the chief.
-        pulled: Bytes from all ps to the worker.
-        pushed: Bytes from the worker to all ps.
-        fed: Bytes from the chief to the worker: the batch.
-        steps_per_message: How many steps the chief requests in one message.
-        idle: Seconds in which the step uses nothing: latencies.
-        parallelism: How many cores of its host the worker keeps busy.
-        spread: The standard deviation of each part of a step, relative to its mean.
-            Without any, workers fall into a rhythm in which they hardly meet.
-        fullest_ps: The share of the bytes that is on the fullest ps.
-        segments: In how many parts, such as one per ps, a worker's gradients go out one
-            after the other. Between two steps of a message, each part of the weights comes
-            back while the gradient of the next part goes out.
+    CPU times are in seconds: of the worker, of all ps together, and of the chief. Bytes
+    are `pulled` from all ps to the worker, `pushed` back, and `fed` by the chief: the
+    batch. The chief requests `steps_per_message` in one message; in `idle` seconds the
+    step uses nothing: latencies; the worker keeps `parallelism` cores busy; the fullest
+    ps has the share `fullest_ps` of the bytes.
 
-    Raises:
-        ValueError: If a number is out of range.
+    `spread` is the standard deviation of each part of a step, relative to its mean.
+    Without any, workers fall into a rhythm in which they hardly meet.
+
+    A worker's gradients go out in `segments` parts, such as one per ps, one after the
+    other. Between two steps of a message, each part of the weights comes back while the
+    gradient of the next part goes out.
     """
 
     worker_cpu: float
@@ -86,34 +79,24 @@ class StepCost:
             return max(hosts.seconds_to_move(amount), of_ps)
 
         apart = seconds(self.pulled) + seconds(self.pushed)
-        pull, push = (
-            seconds(self.pulled / self.segments),
-            seconds(self.pushed / self.segments),
-        )
-        together = pull + (self.segments - 1) * max(pull, push) + push
+        parts = self.segments
+        pull, push = seconds(self.pulled / parts), seconds(self.pushed / parts)
+        together = pull + (parts - 1) * max(pull, push) + push
+        # Only between two steps of a message do bytes move both ways.
         last = apart / self.steps_per_message
-        return (
-            hosts.seconds_to_move(self.fed)
-            + last
-            + together * (1 - 1 / self.steps_per_message)
-        )
+        others = together * (1 - 1 / self.steps_per_message)
+        return hosts.seconds_to_move(self.fed) + last + others
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where the tasks run.
+    """Where the tasks run: each on a host of its own, or all on one.
 
-    Attributes:
-        cores: The cores of each host.
-        share_one: Whether all tasks run on one host, and share its cores.
-        rate: Bytes per second of each task's link in each direction; infinite if the
-            links do not matter.
-        burst: How many bytes a worker's link passes at once after a pause.
-        share: The share of a common host's cores that the tasks can use in the long run,
-            beside other programs. As long as they use less, they get all cores at once.
-
-    Raises:
-        ValueError: If a number is not positive; the burst may be 0.
+    `cores` are those of each host. `rate` is in bytes per second of each task's link in
+    each direction, infinite if links do not matter; after a pause, a worker's link
+    passes `burst` bytes at once. `share` is the share of a common host's cores that the
+    tasks can use in the long run, beside other programs; as long as they use less, they
+    get all cores at once.
     """
 
     cores: float = 1.0

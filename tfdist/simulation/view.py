@@ -1,15 +1,11 @@
 """Predicted speedup curves as tables and as a picture."""
 
-import io
 import os
 from collections.abc import Sequence
 
-import rich.box
-import rich.console
-import rich.table
-
 from tf_config.speedup import Speedup
 from tfdist import _picture
+from tfdist._table import render, table_of
 from tfdist.simulation.prediction import Curve
 
 # By a part of a bound's name.
@@ -28,11 +24,8 @@ _WHAT_HELPS = {
 
 def table(curve: Curve) -> str:
     """Returns the points of a curve as a table, and the costs behind it."""
-    found = rich.table.Table(box=rich.box.ROUNDED, title=title_of(curve))
-    for heading in ("workers", "measured steps/s", "predicted", "error", "speedup"):
-        found.add_column(heading, justify="right")
-    for heading in ("bound", "what helps"):
-        found.add_column(heading)
+    right = (">workers", ">measured steps/s", ">predicted", ">error", ">speedup")
+    found = table_of(*right, "bound", "what helps", title=title_of(curve))
     first = curve.points[0]
     for point in curve.points:
         error = point.error
@@ -45,10 +38,7 @@ def table(curve: Curve) -> str:
             point.bound,
             what_helps(point.bound),
         )
-    text = io.StringIO()
-    # Rich shrinks a table to the width of its console.
-    rich.console.Console(file=text, width=200).print(found)
-    return text.getvalue() + _costs(curve)
+    return render(found) + _costs(curve)
 
 
 def title_of(curve: Curve) -> str:
@@ -81,11 +71,7 @@ def _costs(curve: Curve) -> str:
 def plot(
     measured: Speedup, curves: Sequence[Curve], path: str | os.PathLike[str]
 ) -> None:
-    """Draws measured points, with lines and open marks for predictions.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
+    """Draws measured points, with lines and open marks for predictions."""
     figure = _picture.new_figure(7, 4.5)
     axes = figure.subplots()
     for curve in curves:

@@ -1,4 +1,4 @@
-"""A dense layer whose matrix is split. As plain as `keras.layers.Dense` to whoever loads it."""
+"""A dense layer whose matrix is split, as plain as `keras.layers.Dense` in a file."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,30 +9,13 @@ import numpy as np
 from tfdist.splitting.pieces import Cut, Join, PartOf, Pieces, keep
 from tfdist.splitting.split import COLUMNS, ROWS, LayerMatrix, Split, ranges, resolved
 
-_BY_NUMBER = [
-    "elu",
-    "gelu",
-    "relu",
-    "relu6",
-    "selu",
-    "silu",
-    "tanh",
-    "celu",
-    "mish",
-    "linear",
-    "sigmoid",
-    "softplus",
-    "softsign",
-    "exponential",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "leaky_relu",
-    "log_sigmoid",
-    "squareplus",
-    "swish",
-]
+# fmt: off
+_BY_NUMBER = (
+    "elu", "gelu", "relu", "relu6", "selu", "silu", "tanh", "celu", "mish", "linear",
+    "sigmoid", "softplus", "softsign", "exponential", "hard_sigmoid", "hard_silu",
+    "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid", "squareplus", "swish",
+)
+# fmt: on
 
 
 def acts_by_number(activation: Any) -> bool:
@@ -50,20 +33,12 @@ def acts_by_number(activation: Any) -> bool:
 class Dense(keras.layers.Dense):
     """A `keras.layers.Dense` whose matrix is in parts.
 
-    By columns, each part computes some of the outputs, of the whole input. By rows, each
-    computes a summand of all outputs, of some of the inputs. It computes what the plain
-    layer does, to rounding, and is saved in one piece.
+    By columns, each part computes some of the outputs, of the whole input. By rows,
+    each computes a summand of all outputs, of some of the inputs. It computes what the
+    plain layer does, to rounding, and is saved in one piece. If `by` is empty, it is by
+    what moves fewer bytes.
 
     Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
-
-    Args:
-        units: The number of outputs.
-        parts: The number of parts.
-        by: `"columns"` or `"rows"`; empty for what moves fewer bytes.
-        kwargs: Those of `keras.layers.Dense`.
-
-    Raises:
-        SplitError: If there are more parts than rows or columns.
     """
 
     def __init__(self, units: int, *, parts: int, by: str = "", **kwargs: Any) -> None:
@@ -208,11 +183,7 @@ class Dense(keras.layers.Dense):
                 store[str(at)] = each
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what this layer or a plain one has saved, whatever its parts were.
-
-        Raises:
-            ValueError: If it is the weights of another layer.
-        """
+        """Loads what this layer or a plain one has saved, whatever its parts were."""
         if self.built:
             set_from(self, store, [(self._rows(), self.units), (self.units,)])
 
@@ -228,16 +199,7 @@ class Dense(keras.layers.Dense):
 
 
 def set_from(layer: Any, store: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Sets a split layer's weights from what a file has of them, in one piece.
-
-    Args:
-        layer: The layer.
-        store: The weights by their numbers, as texts.
-        shapes: Their shapes; the last may be missing if the layer has no bias.
-
-    Raises:
-        ValueError: If the file has others.
-    """
+    """Sets a split layer's weights from what a file has of them, in one piece."""
     found = [np.asarray(store[str(at)]) for at in range(len(store.keys()))]
     count = 2 if getattr(layer, "use_bias", False) else 1
     if [each.shape for each in found] != list(shapes[:count]):

@@ -17,19 +17,9 @@ class Embedding(keras.layers.Embedding):
     """A `keras.layers.Embedding` whose table is in parts.
 
     By columns, each part looks up some numbers of every row. By rows, each looks up the
-    rows that it has, and zeros for the others, which are summed. The gradient of each part
-    is of rows too, not of its whole table.
-
-    Args:
-        input_dim: The number of rows.
-        output_dim: The length of a row.
-        parts: The number of parts.
-        by: `"columns"` or `"rows"`; empty for columns, which move fewer bytes, unless
-            there are more parts.
-        kwargs: Those of `keras.layers.Embedding`.
-
-    Raises:
-        SplitError: If there are more parts than rows or columns.
+    rows that it has, and zeros for the others, which are summed. The gradient of each
+    part is of rows too, not of its whole table. If `by` is empty, it is by columns,
+    which move fewer bytes, unless there are more parts.
     """
 
     def __init__(
@@ -127,11 +117,7 @@ class Embedding(keras.layers.Embedding):
             store["0"] = self.whole_weights()[0]
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what this layer or a plain one has saved, whatever its parts were.
-
-        Raises:
-            ValueError: If it is the table of another layer.
-        """
+        """Loads what this layer or a plain one has saved, whatever its parts were."""
         if self.built:
             set_from(self, store, [(self.input_dim, self.output_dim)])
 

@@ -152,6 +152,7 @@ def _matrix(layer: Any) -> LayerMatrix | None:
     is_whole = layer.activity_regularizer is not None
     if isinstance(layer, keras.layers.Embedding):
         return LayerMatrix(layer.input_dim, layer.output_dim, True, is_whole)
+    # Its rows are those of its input, which is not known yet.
     if not layer.built:
         return None
     is_whole |= not acts_by_number(layer.activation)

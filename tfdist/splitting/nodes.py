@@ -1,6 +1,5 @@
 """The calls of a model's layers, with those of the parts in place of split layers."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,7 @@ class _Between:
 class PieceNode:
     """A call of a piece of a split layer, as Keras has calls of layers.
 
-    Attributes:
-        operation: The piece.
-        input_tensors: What stands for the tensors that it takes.
-        outputs: What stands for its output.
-        layer: The layer that is split.
-        part: The number of the part; None for the join and for what cuts.
-        is_cut: Whether it cuts the input of a part.
+    `part` is the number of the part: None for the join and for what cuts.
     """
 
     operation: Any
@@ -56,42 +49,33 @@ def with_pieces(nodes: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
     """Returns the calls of layers, those of split ones as the calls of their pieces.
 
     Where a layer split by rows takes the output of one that is split by columns into as
-    many parts, each part takes that of the other's part: nothing is joined and cut again,
-    which is Megatron's pair.
-
-    Args:
-        nodes: The calls, each after those whose results it takes.
-        outputs: The outputs of the model.
+    many parts, each part takes that of the other's part: nothing is joined and cut
+    again, which is Megatron's pair. Each of the nodes comes after those whose results
+    it takes.
     """
-    split = {id(node): found for node in nodes if (found := pieces_of(node.operation))}
-    if not split:
-        return list(nodes)
-    joined = {
-        id(node.outputs[0]): found.joined
-        for node in nodes
-        if (found := split.get(id(node))) and found.joined
-    }
+    split = {id(n): (n, found) for n in nodes if (found := pieces_of(n.operation))}
+    joined = {id(n.outputs[0]): p.joined for n, p in split.values() if p.joined}
     paired = {
         id(node)
-        for node in nodes
-        if (found := split.get(id(node)))
-        and found.cut
-        and found.cut == joined.get(id(node.input_tensors[0]))
+        for node, pieces in split.values()
+        if pieces.cut and pieces.cut == joined.get(id(node.input_tensors[0]))
     }
-    wanted = Counter(
+    wanted = {
         id(each)
         for node in nodes
         if id(node) not in paired
         for each in node.input_tensors
-    )
+    }
     wanted.update(map(id, outputs))
     of_parts: dict[int, list[Any]] = {}
     found_nodes: list[Any] = []
     for node in nodes:
-        if (pieces := split.get(id(node))) is None:
+        if id(node) not in split:
             found_nodes.append(node)
             continue
-        (source,), layer = node.input_tensors, node.operation
+        _, pieces = split[id(node)]
+        (source,), layer, output = node.input_tensors, node.operation, node.outputs[0]
+        taken = [source] * len(pieces.parts)
         if id(node) in paired:
             taken = of_parts[id(source)]
         elif pieces.cuts:
@@ -100,18 +84,13 @@ def with_pieces(nodes: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
                 PieceNode(cut, (source,), (each,), layer, is_cut=True)
                 for cut, each in zip(pieces.cuts, taken, strict=True)
             ]
-        else:
-            taken = [source] * len(pieces.parts)
-        given = [_Between() for _ in pieces.parts]
+        given = of_parts[id(output)] = [_Between() for _ in pieces.parts]
         found_nodes += [
-            PieceNode(part, (x,), (y,), layer, at)
-            for at, (part, x, y) in enumerate(
-                zip(pieces.parts, taken, given, strict=True)
-            )
+            PieceNode(part, (taken[at],), (given[at],), layer, at)
+            for at, part in enumerate(pieces.parts)
         ]
-        of_parts[id(node.outputs[0])] = given
-        is_pair = id(node.outputs[0]) in joined and not wanted[id(node.outputs[0])]
-        if not is_pair:
+        # Between the layers of a pair, nothing joins what the next would cut again.
+        if id(output) not in joined or id(output) in wanted:
             join = PieceNode(pieces.join, tuple(given), tuple(node.outputs), layer)
             found_nodes.append(join)
     return found_nodes

@@ -12,14 +12,10 @@ import tensorflow as tf
 class Pieces:
     """The layers that a split layer is made of.
 
-    Attributes:
-        parts: Each with a part of the weights.
-        join: Makes the output of those of the parts, in a list.
-        cuts: Of each part, what cuts its input out of the whole one; empty if each part
-            takes the whole.
-        cut: The ranges of the input that the parts take, if it is cut.
-        joined: The ranges of the output that the parts give, if the join does no more
-            than to put them side by side.
+    `cuts` has what cuts the input of each part out of the whole one; it is empty if
+    each part takes the whole. `cut` has the ranges of the input that the parts take, if
+    it is cut, and `joined` those of the output that they give, if the join does no more
+    than to put them side by side.
     """
 
     parts: list[Any]
@@ -35,10 +31,10 @@ class Pieces:
 
 
 def keep(layer: Any, pieces: Pieces) -> None:
-    """Has a layer made of pieces know them.
+    """Attaches its pieces to a layer, under names that Keras does not save.
 
-    Attributes whose names begin with two underscores are not in Keras's files: the layer
-    saves the weights of its pieces as one.
+    Attributes whose names begin with two underscores are not in Keras's files: the
+    layer saves the weights of its pieces as one.
     """
     named = {"join": pieces.join}
     named |= {f"part_{at}": each for at, each in enumerate(pieces.parts)}
@@ -50,15 +46,7 @@ def keep(layer: Any, pieces: Pieces) -> None:
 
 
 class PartOf(keras.initializers.Initializer):
-    """A part of what an initializer gives for the whole, so that both begin alike.
-
-    Args:
-        whole: The initializer of the whole.
-        shape: The shape of the whole.
-        axis: Along which axis it is split.
-        start: The first row or column of the part.
-        end: Its end.
-    """
+    """A part of what an initializer gives for the whole, so that both begin alike."""
 
     def __init__(
         self, whole: Any, shape: Sequence[int], axis: int, start: int, end: int
@@ -74,12 +62,7 @@ class PartOf(keras.initializers.Initializer):
 
 
 class Cut(keras.layers.Layer):
-    """Some of the last axis.
-
-    Args:
-        start: The first number.
-        end: The end.
-    """
+    """Some of the last axis."""
 
     def __init__(self, start: int, end: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -92,12 +75,9 @@ class Cut(keras.layers.Layer):
 
 
 class Join(keras.layers.Layer):
-    """The output of a layer, of the outputs of its parts.
+    """The output of a layer, of the outputs of its parts: their sum, or side by side.
 
-    Args:
-        is_sum: Whether they add up; otherwise they are side by side.
-        bias: How to add a bias: the arguments of `add_weight`; None for no bias.
-        activation: What follows.
+    `bias` has the arguments of `add_weight`, or is None.
     """
 
     def __init__(
@@ -135,14 +115,7 @@ class Join(keras.layers.Layer):
 
 
 class RowsOfTable(keras.layers.Embedding):
-    """Some rows of a table: the others are zeros.
-
-    Args:
-        start: The first row.
-        end: The end.
-        whole: The number of rows of the table.
-        kwargs: Those of `keras.layers.Embedding`.
-    """
+    """The rows of a table from `start` to `end`, of `whole` rows: the others are zeros."""
 
     def __init__(self, start: int, end: int, whole: int, **kwargs: Any) -> None:
         super().__init__(input_dim=end - start, **kwargs)

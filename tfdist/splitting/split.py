@@ -1,4 +1,4 @@
-"""Into how many parts a layer's matrix is split, and along what. Pure."""
+"""Into how many parts a layer's matrix is split, and along what."""
 
 from dataclasses import dataclass
 
@@ -84,11 +84,6 @@ def resolved(split: Split, matrix: LayerMatrix, what: str = "the layer") -> Spli
     'columns'
     >>> resolved(Split(2), LayerMatrix(rows=256, columns=64)).by
     'rows'
-
-    Args:
-        split: The split.
-        matrix: What is split.
-        what: What has the matrix, for the message of an error.
 
     Raises:
         SplitError: If there are more parts than rows or columns.
