@@ -25,19 +25,10 @@ def sum_bucket(
 ) -> list[list[tf.Tensor]]:
     """Sums the tensors of a bucket over devices, on all devices.
 
+    `per_device[d][i]` is tensor i of device d, all of one dtype; so are the sums.
+
     Cost: that of the schedule (see `tfdist.all_reduce.cost`), and a copy where a chunk
     spans several tensors, or a tensor several segments.
-
-    Args:
-        schedule: Who sends what to whom.
-        per_device: `per_device[d][i]`: for each device, its tensors, all of one dtype.
-        devices: The names of the devices.
-        segments: How many segments a chunk is sent in.
-        wire_dtype: What float32 and float64 are sent as; their own dtype if None.
-        turns: The order in which all buckets are sent.
-
-    Returns:
-        The sums, in the structure of `per_device`.
     """
     chunks = []
     for tensors, device in zip(per_device, devices, strict=True):

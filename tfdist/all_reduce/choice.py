@@ -1,4 +1,4 @@
-"""Chooses the algorithm that takes the least time in the cost model. Pure.
+"""Chooses the algorithm that takes the least time in the cost model.
 
 >>> network = Network(
 ...     latency=1e-3,
@@ -58,11 +58,6 @@ def choose(size_bytes: int, num_devices: int, network: Network) -> str:
 
     It is the first of `PREFERRED` among those within `NEARLY` of the fastest. It is
     never one that keeps shared processors busy longer than the fastest takes in total.
-
-    Args:
-        size_bytes: The size of the tensor.
-        num_devices: The number of devices that have one.
-        network: What connects the devices.
 
     Raises:
         ScheduleError: If there is no device.

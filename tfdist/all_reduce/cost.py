@@ -79,13 +79,7 @@ class Cost:
     def processor_seconds(
         self, size_bytes: int, network: Network, segments: int = 1
     ) -> float:
-        """Returns how long processors are busy that all devices share.
-
-        Args:
-            size_bytes: The size of the tensor.
-            network: What connects the devices.
-            segments: How many segments each message is sent in.
-        """
+        """Returns how long processors are busy that all devices share."""
         return (
             self.messages * segments * network.processor_seconds_per_message
             + float(self.moved)

@@ -35,16 +35,13 @@ class Parcel(NamedTuple):
 class Turns:
     """Limits the messages in flight in schedules where each device sends to one other.
 
-    Messages sent at the same time share the link, and all arrive late. Sent in turn, the
-    first one can continue to the next device while the others are in flight. This takes
-    no extra message: where each device sends to one and receives from one, as in a ring,
-    what a device has received tells how much of what it sent has arrived.
-
-    Args:
-        num_devices: The number of devices.
-        in_flight_bytes: How many bytes a device may have sent in excess of what it has
-            received. Two messages are always allowed: with one, the link would idle
-            until the sender learns of its arrival.
+    Messages sent at the same time share the link, and all arrive late. Sent in turn,
+    the first one can continue to the next device while the others are in flight. This
+    takes no extra message: where each device sends to one and receives from one, as in
+    a ring, what a device has received tells how much of what it sent has arrived. A
+    device may have sent `in_flight_bytes` in excess of what it has received. Two
+    messages are always allowed: with one, the link would idle until the sender learns
+    of its arrival.
     """
 
     def __init__(
@@ -55,14 +52,9 @@ class Turns:
         self._arrived: list[list[tf.Tensor]] = [[] for _ in range(num_devices)]
 
     def take(self, size: int) -> int | None:
-        """Adds one message per device.
+        """Adds one message of `size` bytes per device.
 
-        Args:
-            size: The size of the message, in bytes.
-
-        Returns:
-            The index of the message that has to arrive before this one is sent; None
-            if it can be sent immediately.
+        Returns the index of the message that has to arrive before it is sent, or None.
         """
         self._sizes.append(size)
         under_way = size + sum(self._sizes[-2:-1])
@@ -92,21 +84,12 @@ def all_reduce(
 
     The schedule fixes the order of every sum, so equal inputs give equal bits. The sum
     of a chunk is computed once and copied, so all devices end bit-identical.
+    `chunks[d][c]` is chunk c of device d: its segments, vectors of one dtype, cut alike
+    on all devices. float32 and float64 are sent as `wire_dtype`, and added up in their
+    own dtype. `turns` orders several exchanges, where each device sends to one other
+    and receives from one other.
 
     Cost: that of the schedule, and one copy per chunk and device.
-
-    Args:
-        schedule: Who sends what to whom.
-        chunks: `chunks[d][c]`: for each device, its chunks, vectors of one dtype. A
-            chunk is split into the same segments on all devices.
-        devices: The names of the devices.
-        wire_dtype: What float32 and float64 are sent as; their own dtype if None. They
-            are added up in their own dtype.
-        turns: The order in which several exchanges are sent. It applies to schedules in
-            which each device sends to one other and receives from one other.
-
-    Returns:
-        The sums, in the structure of `chunks`.
     """
     held = [[list(chunk) for chunk in of_device] for of_device in chunks]
     steps = [_parcels(transfers) for transfers in schedule.steps]
@@ -198,16 +181,9 @@ def _like(vectors: Sequence[tf.Tensor], joined: tf.Tensor) -> list[tf.Tensor]:
 def all_gather(
     blocks: Sequence[tf.Tensor], devices: Sequence[str]
 ) -> list[list[tf.Tensor]]:
-    """Sends the blocks of all devices to all devices, around a ring.
+    """Sends all devices' blocks to all, around a ring; returns each device's, in order.
 
     Cost: `n - 1` steps; a device sends and receives all blocks but one.
-
-    Args:
-        blocks: One block per device, of any shape.
-        devices: The names of the devices.
-
-    Returns:
-        For each device, all blocks, in the order of the devices.
     """
     held: list[dict[int, tf.Tensor]] = [{i: each} for i, each in enumerate(blocks)]
     for step in range(len(devices) - 1):

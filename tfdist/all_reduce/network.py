@@ -1,4 +1,4 @@
-"""What connects the devices of an all-reduce, as the cost model sees it. Pure."""
+"""What connects the devices of an all-reduce, as the cost model sees it."""
 
 from dataclasses import dataclass
 

@@ -23,22 +23,14 @@ and 8 namespaces of one machine with 2 cores (docs/algorithms.md)."""
 
 
 class Networks:
-    """The networks between groups of devices, each measured once.
-
-    Args:
-        given: The network between any devices; None to measure.
-    """
+    """The networks between groups of devices, each measured once."""
 
     def __init__(self, given: Network | None = None) -> None:
         self.given = given
         self._measured: dict[tuple[str, ...], Network] = {}
 
     def between(self, devices: Sequence[str]) -> Network:
-        """Returns the network between devices.
-
-        Args:
-            devices: Their full names.
-        """
+        """Returns the network between devices."""
         if self.given is not None:
             return self.given
         # Devices of one process have no network, and `measure_network` raises for them.

@@ -1,4 +1,4 @@
-"""How many segments a chunk is sent in, and how long the ring takes with them. Pure.
+"""How many segments a chunk is sent in, and how long the ring takes with them.
 
 A device passes a segment on as soon as it has added it up, while the other segments of
 the chunk still arrive. So segments hide the latency and the addition behind the bytes.
@@ -30,16 +30,12 @@ MAX_SEGMENT_BYTES = 2_000_000
 
 
 def segments_of(chunk_bytes: float, bandwidth: float) -> int:
-    """Returns how many segments a chunk is sent in.
+    """Returns how many segments a chunk is sent in, over a link of `bandwidth` bytes/s.
 
     >>> [segments_of(size, bandwidth=25e6) for size in (1e3, 1e6, 1e7)]
     [1, 2, 20]
     >>> [segments_of(size, bandwidth=125e6) for size in (1e3, 1e6, 1e7)]
     [1, 1, 5]
-
-    Args:
-        chunk_bytes: The size of the chunk.
-        bandwidth: The bandwidth of a link, in bytes per second.
     """
     of_link = bandwidth * SEGMENT_SECONDS
     segment_bytes = min(max(of_link, MIN_SEGMENT_BYTES), MAX_SEGMENT_BYTES)

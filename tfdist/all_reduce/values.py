@@ -12,10 +12,6 @@ from tfdist.all_reduce.wire import to_wire
 def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns the values of one tensor, either all dense or all slices.
 
-    Args:
-        values: One value per device.
-        devices: The devices that they belong to, wherever they are stored.
-
     Raises:
         TypeError: If values of their dtype cannot be added up.
         ValueError: If they differ in dtype or shape.
@@ -62,12 +58,9 @@ def gathered(
     devices: Sequence[str],
     wire_dtype: tf.DType | None,
 ) -> list[tf.IndexedSlices]:
-    """Sends the slices of all devices to all devices.
+    """Sends the slices of all devices to all, and returns their sum for each device.
 
     Cost: that of `all_gather`, twice.
-
-    Returns:
-        For each device, the sum of the slices, as `added` returns it.
     """
     sent = []
     for value, device in zip(values, devices, strict=True):

@@ -39,10 +39,7 @@ def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     A number that is too large for half precision would arrive as infinity, so it raises
     InvalidArgumentError when it runs. Infinities and NaN are sent unchanged. A float32
     above bfloat16's maximum (3.39e38 of 3.40e38) is not detected, and becomes infinity.
-
-    Args:
-        value: A tensor of any dtype; only float32 and float64 are narrowed.
-        wire_dtype: One of `WIRE_DTYPES`, or None.
+    Only float32 and float64 are narrowed.
     """
     # Without the identity, a cast to the same dtype would return `value` itself, which
     # cannot wait for the control inputs that `Turns` adds.

@@ -17,9 +17,6 @@ from tfdist import _tf
 def check_eager(strategy: str) -> None:
     """Checks that TensorFlow runs in eager mode, as Keras training requires.
 
-    Args:
-        strategy: The class that is being constructed.
-
     Raises:
         RuntimeError: In graph mode, in a `tf.Graph`, or in a `tf.function`.
     """
@@ -36,9 +33,7 @@ def check_eager(strategy: str) -> None:
 def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFConfig:
     """Returns the cluster and this process's task in it.
 
-    Args:
-        cluster: The user's argument; None for the environment variable TF_CONFIG.
-        launch: The `python -m launch.local` flags that start such a cluster.
+    `launch` has the flags of `python -m launch.local` that start such a cluster.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG.
@@ -65,10 +60,6 @@ def worker_config_of(
 ) -> tf_config.TFConfig:
     """Returns the cluster, without ps, and this process's task, which trains.
 
-    Args:
-        cluster: The user's argument; None for the environment variable TF_CONFIG.
-        strategy: The name of the strategy, for errors.
-
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has ps, or this
             process is neither the chief nor a worker.
@@ -94,10 +85,7 @@ def resolver_of(
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Returns the resolver that gives TensorFlow the cluster and the task.
 
-    Args:
-        config: The cluster and the task.
-        absent: The tasks that TensorFlow is not to connect to. It would wait for them
-            without a deadline.
+    TensorFlow is not to connect to absent tasks: it would wait without a deadline.
     """
     return Resolver(
         _WithoutAbsent(config.cluster.cluster_spec(), absent),
@@ -140,10 +128,7 @@ class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
     ) -> dict[str, int]:
         """Counts a task's devices other than CPUs: `{"GPU": 2}`, or {} if none.
 
-        Args:
-            task_type: The task's job; defaults to this process's.
-            task_id: The task's index; defaults to this process's.
-            config_proto: As in TensorFlow's resolvers.
+        The task defaults to this process's.
         """
         # SimpleClusterResolver would return the counts given to its constructor, so this
         # skips it.

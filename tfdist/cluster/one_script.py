@@ -12,10 +12,6 @@ from tfdist.cluster.startup import wait_for
 def chief_of(cluster: tf_config.TFConfig | None, who: str) -> tf_config.TFConfig:
     """Returns the configuration of a chief with workers and without ps.
 
-    Args:
-        cluster: The cluster; None: that of TF_CONFIG.
-        who: The strategy that needs it.
-
     Raises:
         tf_config.ClusterError: If it is another one, or there is none.
     """

@@ -9,13 +9,7 @@ def wait_for_servers(
 ) -> tuple[tf_config.Task, ...]:
     """Waits until every ps and enough workers answer as TensorFlow servers.
 
-    Args:
-        cluster: The cluster whose ps and workers to wait for.
-        timeout: How long to wait for all of them together, in seconds.
-        min_workers: How many workers are enough. Defaults to all.
-
-    Returns:
-        The workers that do not answer yet.
+    They have `timeout` seconds together. Returns the workers that do not answer yet.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.

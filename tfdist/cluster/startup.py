@@ -33,18 +33,10 @@ def wait_for(
     """Waits until every task accepts connections, or all but some workers.
 
     TensorFlow itself connects without a deadline: a task that was never started would
-    hang the others forever, without a message.
-
-    Args:
-        tasks: The address of each task to wait for.
-        timeout: How long to wait for all of them together, in seconds.
-        advice: What to do about a task that does not answer: the sentence that ends
-            the error.
-        servers: Whether each must also answer as a TensorFlow server.
-        min_workers: How many of the workers are enough. Defaults to all.
-
-    Returns:
-        The workers that do not answer yet.
+    hang the others forever, without a message. All have `timeout` seconds together.
+    `advice` is the sentence that ends the error. With `servers`, each must also answer
+    as a TensorFlow server. Returns the workers that do not answer yet; `min_workers`
+    are enough.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.
@@ -82,7 +74,7 @@ def wait_for(
 
 
 def _shortage(present: int, needed: int, workers: int) -> str:
-    """Says how many workers are needed, unless it is all of them.
+    """Returns, as text, how many workers are needed, unless it is all of them.
 
     >>> _shortage(1, 2, 4), _shortage(1, 4, 4)
     ('; 1 of 4 workers answers, and 2 are needed (min_workers=2)', '')
@@ -115,13 +107,9 @@ def check_no_proxy(addresses: Iterable[str]) -> None:
 
 
 def unreachable(tasks: Mapping[tf_config.Task, str]) -> list[str]:
-    """Tries once to connect to each task, and returns those that fail.
+    """Tries once to connect to each task; returns the names and addresses that fail.
 
-    Args:
-        tasks: The address of each task.
-
-    Returns:
-        Their names and addresses. A stopped process still accepts connections.
+    A stopped process still accepts connections.
     """
     return [
         f"{task} at {address}"

@@ -1,4 +1,4 @@
-"""Where the rows of an array are in a file. Pure."""
+"""Where the rows of an array are in a file."""
 
 import mmap
 import os
@@ -36,10 +36,7 @@ class ArrayFile:
 
 
 def array_file(source: Any) -> ArrayFile:
-    """Returns where an array is.
-
-    Args:
-        source: The path of a `.npy` file, or a `numpy.memmap` of a whole array.
+    """Returns where the array of a `.npy` file, or of a whole `numpy.memmap`, is.
 
     Raises:
         SourceError: If its rows cannot be read in place.

@@ -10,15 +10,9 @@ def shuffled(examples: int, block: int, seed: int | None) -> tf.data.Dataset:
     """Returns the indices of all examples, in another order in each iteration.
 
     A permutation is computed, and not kept: it takes no memory, whatever the number of
-    examples, and a checkpoint has it by its seed.
-
-    Args:
-        examples: The number of examples.
-        block: How many examples that follow each other stay together, in their order.
-        seed: Of all iterations; None for one that nobody knows.
-
-    Returns:
-        A dataset of int64 scalars.
+    examples, and a checkpoint has it by its seed. Each `block` of examples stays
+    together, in its order. Indices are int64 scalars. The seed is of all iterations;
+    None for one that nobody knows.
     """
     blocks = -(-examples // block)
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)

@@ -1,4 +1,4 @@
-"""The files of a source, and how an error names what a lease has of them. Pure."""
+"""The files of a source, and how an error names what a lease has of them."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -41,10 +41,9 @@ class SourceFiles:
             each.check()
 
     def what_changed(self, reason: str) -> str:
-        """Says what has become of the files, or "" if something else failed.
+        """Returns what has become of the files, or "" if something else failed.
 
-        Args:
-            reason: Of the failure. It names a file that a worker alone cannot open.
+        The reason names a file that a worker alone cannot open.
         """
         try:
             self.check()

@@ -1,4 +1,4 @@
-"""What a file was like when a source opened it. Pure."""
+"""What a file was like when a source opened it."""
 
 import os
 import stat

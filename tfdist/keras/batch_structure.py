@@ -9,12 +9,8 @@ import tensorflow as tf
 class BatchStructure:
     """The nested structure of a batch, which may lack targets or weights.
 
-    Args:
-        element_spec: The structure of type specs of one batch. Keras puts an `Optional`
-            where a batch has no targets or weights.
-
-    Attributes:
-        specs: The structure, with None where a batch has no value.
+    Keras puts an `Optional` where a batch has no targets or weights; `specs` has None
+    there.
     """
 
     def __init__(self, element_spec: Any) -> None:

@@ -80,11 +80,9 @@ def in_stage(stage: str) -> Iterator[None]:
 
 
 def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
-    """Returns the optimizers that the current rehearsal would apply.
+    """Returns the optimizers, with their variables, that a rehearsal would apply.
 
-    Returns:
-        A list of pairs of an optimizer and its variables. Append to it instead of
-        applying an optimizer. None outside a rehearsal.
+    Append to the list instead of applying an optimizer. None outside a rehearsal.
     """
     return _applied.get()
 
@@ -122,13 +120,9 @@ def build(
 ) -> None:
     """Builds a model by its `call`, or by rehearsing its step if that fails.
 
-    Args:
-        model: The Keras model.
-        strategy: The strategy in whose scope variables are created.
-        element_spec: The structure of type specs of a batch; None for what it lacks.
-        rehearse: Runs the next step on a symbolic batch.
-        always: Whether to rehearse even if Keras could build the model.
-        any_rows: Whether a step gets a part of the batch, whatever its fixed size.
+    `element_spec` has None for what a batch lacks. With `always`, it rehearses even if
+    Keras could build the model. With `any_rows`, a step gets a part of the batch,
+    whatever its fixed size.
 
     Raises:
         Exception: The error of the step itself, if neither way works.
@@ -178,14 +172,6 @@ def trace_with_state(model: Any, element_spec: Any, trace: Callable[[], Any]) ->
     `keras.random` makes a generator where a layer first draws without a seed, which may
     be in training only. To rehearse each step for that would cost each program a trace;
     so a trace that creates a variable is given up, and follows a rehearsal.
-
-    Args:
-        model: The Keras model.
-        element_spec: The structure of type specs of a batch.
-        trace: Traces what `step_of` has returned.
-
-    Returns:
-        What `trace` returns.
     """
     try:
         return trace()
@@ -288,8 +274,7 @@ def _rehearse(
 ) -> dict[int, str]:
     """Rehearses a step until it creates no variable that the next rehearsal needs.
 
-    Returns:
-        The paths of the variables that it writes, by identity.
+    Returns the paths of the variables that it writes, by identity.
     """
     leaves = tf.nest.flatten(element_spec)
     specs = [spec for spec in leaves if spec is not None]

@@ -36,10 +36,6 @@ class StepLogs:
     the worker does not send them: their variables are on the ps, and the chief reads
     them there a few times per second. Any other logs come from the workers with every
     step.
-
-    Args:
-        model: The Keras model, whose metrics are built.
-        state: Of its metrics.
     """
 
     def __init__(self, model: keras.Model, state: MetricState) -> None:
@@ -70,8 +66,7 @@ class StepLogs:
     def begin(self, are_read: bool) -> None:
         """Forgets the logs of before, if the metrics were reset.
 
-        Args:
-            are_read: Whether a callback sees the logs of the steps that follow.
+        `are_read` is whether a callback sees the logs of the steps that follow.
         """
         if self._state.begin(are_read or self._packed is not None):
             self.forget()

@@ -43,13 +43,7 @@ def leave_to_chief(path: Any) -> None:
 def load_from_chief(
     strategy: Any, path: Any, load: Callable[[], Any], seconds: float = _SECONDS
 ) -> Any:
-    """Loads a file, and waits for it if the script has left it to the chief.
-
-    Args:
-        strategy: That of the process, or None.
-        path: What is loaded.
-        load: Loads it.
-        seconds: The longest wait.
+    """Loads a file, and waits, seconds at most, if the script has left it to the chief.
 
     Raises:
         Exception: That of the load, with what to do.
@@ -85,12 +79,7 @@ def _is_missing(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def explained(strategy: Any, path: Any) -> Iterator[None]:
-    """Adds what to do to the error of a load, on a worker that is not the chief.
-
-    Args:
-        strategy: That of the process, or None.
-        path: What is loaded.
-    """
+    """Adds what to do to the error of a load, on a worker that is not the chief."""
     try:
         yield
     except Exception as error:

@@ -12,9 +12,6 @@ STEPS, DATA = "steps", "data"
 class Activity:
     """Written by the threads that work, read by the watchdog's thread.
 
-    Args:
-        num_workers: The number of workers.
-
     Attributes:
         worker_of: The worker of each replica; a worker has one, unless this says so.
     """

@@ -14,11 +14,8 @@ class LastResort:
     """Exits the process if a call continues although a peer that it needs is lost.
 
     Most of TensorFlow's waits fail when a peer exits. Two kinds do not: waits for a
-    process that is stopped, and waits for data sent to a peer before a step.
-
-    Args:
-        seconds: How long the call may take to fail by itself.
-        end: Exits the process with a status.
+    process that is stopped, and waits for data sent to a peer before a step. The call
+    may take `seconds` to fail by itself.
     """
 
     def __init__(
@@ -46,14 +43,8 @@ class LastResort:
     def lost(self, text: str, is_back: Callable[[], bool]) -> bool:
         """Exits the process once a call has waited too long for the lost peer.
 
-        A peer may be stopped and continue while no call needs it.
-
-        Args:
-            text: The message to print.
-            is_back: Whether the peer answers again.
-
-        Returns:
-            True once the peer is back.
+        A peer may be stopped and continue while no call needs it. Returns True once it
+        is back.
         """
         while True:
             self._is_called.wait()

@@ -21,12 +21,7 @@ _OF_A_LOST_TASK = (
 def error_of_lost_ps(
     error: BaseException, servers: Mapping[tf_config.Task, str]
 ) -> PeerLostError | None:
-    """Returns an error that names the lost ps, or None if every ps answers.
-
-    Args:
-        error: The error of `fit` or a similar call.
-        servers: The address of each ps and worker.
-    """
+    """Returns an error that names the lost ps, or None if every ps answers."""
     if not isinstance(error, _OF_A_LOST_TASK):
         return None
     every_ps = {task: at for task, at in servers.items() if task.job == "ps"}

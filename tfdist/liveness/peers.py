@@ -105,9 +105,6 @@ class PeerWatch:
 def naming_lost_peers(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
     """Turns TensorFlow's error of a collective into one that names the lost task.
 
-    Args:
-        lost_peers: Returns the tasks that do not respond.
-
     Raises:
         PeerLostError: If a task is lost, in place of TensorFlow's error.
     """

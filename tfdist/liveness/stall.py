@@ -1,4 +1,4 @@
-"""Decides whether training has stalled, what it waits for, and what to do. Pure."""
+"""Decides whether training has stalled, what it waits for, and what to do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

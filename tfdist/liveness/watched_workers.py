@@ -14,9 +14,7 @@ from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
 class WatchedWorkers:
     """Probes the workers until it is stopped.
 
-    Args:
-        addresses: The address of each worker.
-        peer_timeout: How long one may fail to respond, in seconds.
+    One may fail to respond for `peer_timeout` seconds.
     """
 
     def __init__(

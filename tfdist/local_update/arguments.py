@@ -132,7 +132,7 @@ def checked_fragments(fragments: Any, overlap: bool, local_steps: int) -> int:
 
 
 def described(mixing: Mixing, present: Sequence[int]) -> str:
-    """Says which policy it is, with a digest of its weights in the first two rounds."""
+    """Describes a policy, with a digest of its weights in the first two rounds."""
     weights = [
         sorted(mixing.weights(each, round_index, present).items())
         for round_index in range(2)

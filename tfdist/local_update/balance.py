@@ -1,4 +1,4 @@
-"""Which variables of a model make up a fragment. Pure."""
+"""Which variables of a model make up a fragment."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,11 @@ def balanced_groups(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Returns groups of whole variables, of about equal size.
 
     The largest variable first, each goes to the group that is smallest so far (Graham,
-    "Bounds on Multiprocessing Timing Anomalies", 1969: the largest group is at most 4/3 of
-    the smallest possible). No two groups differ by more than the largest variable. Layers
-    of equal size go to the groups in turn: the strided pattern of Streaming DiLoCo (arXiv
-    2501.18512), which it prefers to groups of neighbours.
-
-    Args:
-        sizes: Of each variable, in any unit.
-        count: How many groups.
-
-    Returns:
-        The indices of each group's variables, ascending. No group is empty.
+    "Bounds on Multiprocessing Timing Anomalies", 1969: the largest group is at most 4/3
+    of the smallest possible). No two groups differ by more than the largest variable.
+    Layers of equal size go to the groups in turn: the strided pattern of Streaming
+    DiLoCo (arXiv 2501.18512), which it prefers to groups of neighbours. Returns each
+    group's indices, ascending; no group is empty. Sizes have any unit.
 
     Raises:
         ValueError: If there are fewer variables than groups.

@@ -44,10 +44,7 @@ class FitPlace:
 def packed(place: FitPlace, model: Any, mix: Mix) -> State:
     """Returns what a worker needs to go on from this one's state.
 
-    Args:
-        place: Where this one is.
-        model: Its Keras model: weights, optimizer, seeds and metrics are handed over.
-        mix: What mixes it.
+    Besides the place: weights, optimizer, seeds and metrics, and the state of the mix.
     """
     places, arrays = mix.state
     info = {**dataclasses.asdict(place), "mix": places}
@@ -71,10 +68,7 @@ def take_over(state: State, model: Any, mix: Mix) -> None:
 
 
 def check_data(data: Any) -> None:
-    """Checks that a worker can go on in the middle of what `fit` trains on.
-
-    Args:
-        data: The argument `x` of `fit`.
+    """Checks that a worker can go on in the middle of the data `x` of `fit`.
 
     Raises:
         RejoinError: If it cannot.

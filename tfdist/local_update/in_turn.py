@@ -1,4 +1,4 @@
-"""One exchange at a time, in the order in which this worker began them. Pure.
+"""One exchange at a time, in the order in which this worker began them.
 
 All workers exchange in the same order. So what the main thread exchanges, such as the
 logs of an epoch, waits for the mix that began before it.
@@ -18,19 +18,14 @@ _S = TypeVar("_S", bound="InTurn")
 class InTurn:
     """The base of a class whose methods marked `in_turn` exclude each other.
 
-    Attributes:
-        turn: Held while one of them runs.
+    `turn` is held while one of them runs.
     """
 
     def __init__(self) -> None:
         self.turn = threading.RLock()
 
     def in_background(self, function: Callable[[], _T]) -> "Future[_T]":
-        """Calls a function in a thread; its turn begins before this returns.
-
-        Returns:
-            What it returns or raises.
-        """
+        """Calls a function in a thread; its turn begins before this returns."""
         result: Future[_T] = Future()
         has_turn = threading.Event()
 

@@ -39,13 +39,7 @@ _ENDED = (
 class Mailboxes:
     """The `transport.Transport` between the workers of a cluster.
 
-    Args:
-        addresses: Of each worker, in the order of their indices.
-        me: The index of this worker.
-        timeout: How long one read may take, in seconds.
-
-    Attributes:
-        server: The server of this worker.
+    One read may take `timeout` seconds. `server` is this worker's.
 
     Raises:
         RuntimeError: If the port of this worker is taken.
@@ -151,7 +145,7 @@ class Mailboxes:
         return bool(unreachable(dict([self._tasks[worker]])))
 
     def forget(self, worker: int) -> None:
-        """Has the next read connect again: to a process that was started again."""
+        """Makes the next read connect again: to a process that was started again."""
         with self._lock:
             session = self._sessions.get(worker)
         if session is not None:

@@ -1,4 +1,4 @@
-"""What a worker puts into its mailbox: a header, and bytes. Pure.
+"""What a worker puts into its mailbox: a header, and bytes.
 
 The header is a row of int64: the key, the offset of the payload in the vector that it is
 part of, the call that it belongs to, and the version of each worker.

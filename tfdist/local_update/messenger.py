@@ -31,11 +31,7 @@ class OutOfStepError(RuntimeError):
 class Messenger(InTurn):
     """What a worker publishes and collects, under keys that all workers count alike.
 
-    Args:
-        transport: The mailboxes.
-        members: Which workers take part.
-        names: What to call each worker, by its index.
-        timeout: How long a worker may be silent, in seconds. For the log alone.
+    `timeout`, in seconds, is for the log alone.
 
     Attributes:
         received_bytes: Counted where messages arrive, headers included.
@@ -63,7 +59,7 @@ class Messenger(InTurn):
         self._reader: int | None = None  # Who is to read what was handed over.
 
     def leave(self) -> None:
-        """Tells the others to go on without this worker."""
+        """Asks the others to go on without this worker."""
         self.members.lose(self.members.me)
         versions = list(self.members.versions)
         # In the place of the next message: another worker may still read the last one.

@@ -1,4 +1,4 @@
-"""What becomes of a model that was trained on while it was being mixed. Pure."""
+"""What becomes of a model that was trained on while it was being mixed."""
 
 import numpy as np
 
@@ -14,13 +14,8 @@ def after_overlap(
     of all snapshots, this keeps the mean of all models.
 
     Statistics move by the same difference, but not beyond the two values that they lie
-    between: a variance must not become negative.
-
-    Args:
-        model: This worker's model now.
-        snapshot: Its model when the mix began.
-        mixed: What the mix made of all snapshots.
-        num_trainable: How many of the first elements are trainable weights.
+    between: a variance must not become negative. The first `num_trainable` elements are
+    trainable weights.
 
     >>> model, snapshot, mixed = np.array([3.0, 1.0]), np.array([2.0, 5.0]), np.zeros(2)
     >>> after_overlap(model, snapshot, mixed, num_trainable=1)

@@ -1,4 +1,4 @@
-"""When models are mixed: after every H local steps, in fragments, and at the end. Pure."""
+"""When models are mixed: after every H local steps, in fragments, and at the end."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,14 @@ from collections.abc import Sequence
 class Rounds:
     """Counts local steps, and says which fragment of the model to mix after each.
 
-    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of them,
-    rounded down: each once per round, H steps after its last time, and one at a time. The
-    last one is mixed where the round ends, as the whole model is where it is one fragment.
+    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of
+    them, rounded down: each once per round, H steps after its last time, and one at a
+    time. The last one is mixed where the round ends, as the whole model is where it is
+    one fragment. `local_steps` is H, and `fragments` F, at most H.
 
     Source: Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv
     2501.18512: fragment p is sent every H steps, from an offset of its own. Equal distances
     between offsets give each mix as much time as any other.
-
-    Args:
-        local_steps: H.
-        fragments: F, at most H.
 
     >>> rounds = Rounds(4, fragments=2)
     >>> [rounds.step() for _ in range(7)]

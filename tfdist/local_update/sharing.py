@@ -29,11 +29,8 @@ class DataPlace:
 class Sharers:
     """The workers as `ShardedData` asks a strategy about them.
 
-    Args:
-        workers: The workers.
-
-    Attributes:
-        fixed: Those that share a batch, in place of all that take part now; or None.
+    Those in `fixed`, unless it is None, share a batch in place of all that take part
+    now.
     """
 
     def __init__(self, workers: Workers, fixed: Sequence[int] | None = None) -> None:
@@ -69,10 +66,7 @@ class Sharers:
 class SharedData(ShardedData):
     """The data of one call of `fit` on this worker.
 
-    Args:
-        adapter: Keras's data adapter.
-        workers: The workers.
-        place: Where the others are in their data, if they began before this worker.
+    `place` is where the others are in their data, if they began before this worker.
     """
 
     def __init__(
@@ -88,8 +82,7 @@ class SharedData(ShardedData):
     def place(self, uncounted: int) -> DataPlace:
         """Returns where this worker is, or the beginning of data of its own.
 
-        Args:
-            uncounted: How many of the last batches it has not trained on yet.
+        It has not trained on the last `uncounted` batches yet.
         """
         if self.is_own:
             return DataPlace(self._shared_among, 1, 0)

@@ -15,12 +15,7 @@ _as_written = tf.autograph.experimental.do_not_convert
 
 
 class LocalFunction:
-    """Runs a step of a model on this worker, traced once per structure of batches.
-
-    Args:
-        model: The Keras model.
-        step: Its `train_step`, `test_step` or `predict_step`.
-    """
+    """Runs a step of a model on this worker, traced once per structure of batches."""
 
     data_type = ShardedIterator
 
@@ -55,13 +50,7 @@ class LocalFunction:
 
 
 class LocalSteps(LocalFunction):
-    """Runs the train steps of a model, and mixes models where a round of them ends.
-
-    Args:
-        model: The Keras model.
-        step: Its `train_step`.
-        mix: Mixes models.
-    """
+    """Runs the train steps of a model, and mixes models where a round of them ends."""
 
     def __init__(self, model: Any, step: Callable[[Any], Any], mix: Mix) -> None:
         super().__init__(model, step)

@@ -1,4 +1,4 @@
-"""How messages travel: the interface, which a test can implement in memory. Pure."""
+"""How messages travel: the interface, which a test can implement in memory."""
 
 from typing import Protocol
 
@@ -64,4 +64,4 @@ class Transport(Protocol):
         """
 
     def forget(self, worker: int) -> None:
-        """Has the next read connect again: to a process that was started again."""
+        """Makes the next read connect again: to a process that was started again."""

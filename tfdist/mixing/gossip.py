@@ -1,4 +1,4 @@
-"""Averages with neighbours in a graph. Pure."""
+"""Averages with neighbours in a graph."""
 
 import dataclasses
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""The mean of all models. Pure."""
+"""The mean of all models."""
 
 import dataclasses
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""The question that every mixing policy answers. Pure."""
+"""The question that every mixing policy answers."""
 
 from collections.abc import Collection
 from typing import Protocol, runtime_checkable

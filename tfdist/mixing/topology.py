@@ -1,4 +1,4 @@
-"""A graph of participants with the weights of its edges. Pure."""
+"""A graph of participants with the weights of its edges."""
 
 import dataclasses
 import functools

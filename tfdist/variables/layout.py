@@ -22,14 +22,8 @@ def locate(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the shard and the row of each id.
 
-    Args:
-        ids: From 0 up to the sum of the sizes, of any shape.
-        sizes: The rows of each shard.
-        partition_strategy: `"mod"` (row i on shard i % n) or `"div"` (contiguous
-            rows).
-
-    Returns:
-        The shard of each id, and its row in that shard.
+    Ids go from 0 up to the sum of the sizes, in any shape. By `"mod"`, row i is on
+    shard i % n; by `"div"`, each shard has contiguous rows.
     """
     if partition_strategy == MOD:
         return ids % len(sizes), ids // len(sizes)

@@ -29,11 +29,6 @@ class PartitionedSlices(tf.IndexedSlices):
     TensorFlow sees the slices of the whole variable. `shards` holds the slices of each
     shard, with rows counted within the shard: where only these are used, a graph never
     computes the others.
-
-    Args:
-        shards: The slices of each shard.
-        layout: The layout of the variable.
-        dense_shape: The shape of the whole variable.
     """
 
     def __init__(
@@ -60,13 +55,6 @@ class PartitionedVariable:
     rows that it names, each once; an update runs beside each shard, on its part of the
     gradient. So a step moves as many bytes as without the split, from several ps at
     the same time.
-
-    Args:
-        shards: The shards, in their order along the axis.
-        layout: Which indices of the whole variable each shard holds.
-        name: The name of the whole variable.
-        trainable: Whether gradients flow to it.
-        num_workers: How many workers may write at the same time.
 
     Attributes:
         updated_whole: Whether its optimizer looks at more than one element at a time, so
@@ -171,7 +159,7 @@ class PartitionedVariable:
         return None if index is None else self._shards[index]
 
     def invalidate_read(self) -> None:
-        """Has the next read ask the ps: this step has written what it sees of it."""
+        """Makes the next read ask the ps: this step has written what it sees of it."""
         self._view = None
         if (seen := self._seen()) is not None:
             seen.invalidate_read()
@@ -229,12 +217,7 @@ class PartitionedVariable:
     def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows. Each of them travels once, and so does its gradient.
 
-        Args:
-            rows: Indices of any shape, an integer tensor.
-            name: Not used.
-
-        Returns:
-            A tensor of shape `rows.shape + shape[1:]`.
+        Rows are indices of any shape, S; the result has the shape S + shape[1:].
         """
         if (seen := self._seen()) is not None:
             return seen.sparse_read(rows)
@@ -323,11 +306,8 @@ class PartitionedVariable:
     def parts_of(self, delta: Any) -> list[Any]:
         """Splits a gradient, or another change of the whole, by shard.
 
-        Args:
-            delta: A tensor of the whole's shape, or `tf.IndexedSlices` of its rows.
-
-        Returns:
-            The shards' parts; slices count their rows within the shard.
+        It has the whole's shape, or is `tf.IndexedSlices`, whose parts count rows
+        within their shard.
         """
         if isinstance(delta, PartitionedSlices):
             return list(delta.shards)
@@ -378,9 +358,6 @@ class PartitionedVariable:
 
         A checkpoint of it has one tensor of the whole's shape, as that of a variable
         in one piece, and each is restored into any slices of the other.
-
-        Args:
-            name: Of the tensor in the checkpoint.
         """
         return saveables(self._shards, self.layout, self._shape.as_list(), name)
 
