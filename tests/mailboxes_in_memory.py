@@ -9,8 +9,7 @@ import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import LEFT, NOTHING, Message
-from tfdist.local_update.transport import GoneError, SilentError
+from tfdist.local_update.message import LEFT, NOTHING, GoneError, Message, SilentError
 
 
 class Dies(Exception):

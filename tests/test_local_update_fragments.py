@@ -16,11 +16,10 @@ from mailboxes_in_memory import Crew, Dies
 from tests.deadline import DEADLINE
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_fragments
-from tfdist.local_update.balance import balanced_groups
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.outer_step import one_each
-from tfdist.local_update.rounds import Rounds
+from tfdist.local_update.rounds import Rounds, balanced_groups
 
 MEAN = mixing.Mean()
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=30)

@@ -18,7 +18,7 @@ from tfdist import mixing
 from tfdist.local_update.arguments import checked_overlap
 from tfdist.local_update.messenger import GivenUpError
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.overlap import after_overlap
+from tfdist.local_update.rounds import after_overlap
 
 MEAN = mixing.Mean()
 

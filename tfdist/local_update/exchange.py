@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.local_update.in_turn import in_turn
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import Call, bytes_of
-from tfdist.local_update.messenger import NO_BYTES, Messenger
+from tfdist.local_update.message import Call, Transport, bytes_of
+from tfdist.local_update.messenger import NO_BYTES, Messenger, in_turn
 from tfdist.local_update.reads import Range
 from tfdist.local_update.rejoin import Request
 from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.local_update.transport import Transport
 from tfdist.local_update.wire import Coder, Wire
 
 _ALL: Range = (0, -1)

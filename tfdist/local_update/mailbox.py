@@ -18,11 +18,12 @@ from tfdist.cluster.startup import unreachable
 from tfdist.local_update.message import (
     LEFT,
     NOTHING,
+    GoneError,
     Message,
+    SilentError,
     header_bytes,
     unpack,
 )
-from tfdist.local_update.transport import GoneError, SilentError
 
 _SLOTS = 2
 _ASIDE = 2  # the place beside them
@@ -37,7 +38,7 @@ _ENDED = (
 
 
 class Mailboxes:
-    """The `transport.Transport` between the workers of a cluster.
+    """The `message.Transport` between the workers of a cluster.
 
     One read may take `timeout` seconds. `server` is this worker's.
 

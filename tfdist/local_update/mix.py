@@ -8,13 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist.local_update.balance import balanced_groups
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.fragment import Fragment
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.local_update.outer_step import one_each
-from tfdist.local_update.overlap import after_overlap
-from tfdist.local_update.rounds import Rounds
+from tfdist.local_update.rounds import Rounds, after_overlap, balanced_groups
 from tfdist.mixing import Mixing
 
 
@@ -25,7 +23,7 @@ class Mix:
     made is taken over where that of the next fragment begins, H/F steps later. So one
     fragment travels at a time, and the longest time that leaves: in Streaming DiLoCo (arXiv
     2501.18512) this delay is a number of its own, τ. What a fragment has learned meanwhile
-    is kept whole (`overlap.after_overlap`), rather than blended with the mix as there: so
+    is kept whole (`rounds.after_overlap`), rather than blended with the mix as there: so
     the mean of all models is kept, and one fragment is what overlap is without fragments.
 
     Attributes:

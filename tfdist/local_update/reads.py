@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tfdist.local_update.message import Message
-from tfdist.local_update.transport import GoneError, SilentError, Transport
+from tfdist.local_update.message import GoneError, Message, SilentError, Transport
 
 _log = logging.getLogger("tfdist")
 

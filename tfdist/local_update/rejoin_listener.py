@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from tfdist.local_update import rejoin
+from tfdist.local_update.message import GoneError, SilentError, Transport
 from tfdist.local_update.rejoin import Request
-from tfdist.local_update.transport import GoneError, SilentError, Transport
 
 
 class RejoinListener:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tfdist.local_update.exchange import Exchange
-from tfdist.local_update.message import LEFT, Message
+from tfdist.local_update.message import LEFT, GoneError, Message, SilentError, Transport
 from tfdist.local_update.rejoin import Move, RejoinError, Request, next_move, unpack
-from tfdist.local_update.transport import GoneError, SilentError, Transport
 
 _log = logging.getLogger("tfdist")
 
