@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.data.order import shuffled
+from tfdist.data.sources import shuffled
 from tfdist.synchronous.extended import UnequalModelError
 from tfdist.synchronous.fit import agreement
 from tfdist.synchronous.fit.shuffle import seeds_of, with_agreed_seeds

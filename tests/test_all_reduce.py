@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.all_reduce import choice, cross_device_ops, measure, networks
+from tfdist.all_reduce import choice, cross_device_ops, measure
 from tfdist.all_reduce.schedule import SCHEDULES, build
 
 pytestmark = pytest.mark.own_process
@@ -477,10 +477,10 @@ def test_a_network_is_between_a_list_of_devices(devices):
 
 def test_without_a_network_or_a_way_to_measure_it_one_is_assumed():
     ops = tfdist.AllReduce()
-    assert ops.network_between(DEVICES) is networks.NETWORK
+    assert ops.network_between(DEVICES) is measure.NETWORK
     elsewhere = [f"/job:worker/task:{task}/device:CPU:0" for task in range(2)]
     with tf.Graph().as_default():
-        assert ops.network_between(elsewhere) is networks.NETWORK
+        assert ops.network_between(elsewhere) is measure.NETWORK
     with pytest.raises(ValueError, match="no device"):
         ops.network_between(elsewhere)
 

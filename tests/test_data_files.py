@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tfdist.data.array_file import array_file
 from tfdist.data.errors import SourceError
 from tfdist.data.record_index import record_offsets
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex64"]
 

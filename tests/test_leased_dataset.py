@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
-from tfdist.data.order import shuffled
+from tfdist.data.sources import shuffled
 from tfdist.synchronous.fit.shares import (
     UnequalDataError,
     naming_too_few_files,

@@ -11,7 +11,7 @@ from tfdist import StartupTimeoutError
 from tfdist.cluster.health import NO_ANSWER
 from tfdist.cluster.membership import resolver_of
 from tfdist.cluster.presence import Presence, members_of, min_workers_of
-from tfdist.cluster.servers import wait_for_servers
+from tfdist.cluster.startup import wait_for_servers
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.watchdog import Watchdog
 

@@ -26,10 +26,9 @@ PURE = {
         "network",
         "packing",
         "schedule",
-        "segments",
     ],
     "checkpoint": ["attributes", "plain", "store"],
-    "cluster": ["health", "servers", "startup"],
+    "cluster": ["health", "startup"],
     "data": [
         "array_file",
         "chain",
@@ -39,7 +38,6 @@ PURE = {
         "pipeline_report",
         "record_index",
         "source_files",
-        "stamp",
         "transformations",
     ],
     "embedding": ["cost"],
@@ -48,7 +46,6 @@ PURE = {
     "graph": ["*"],
     "liveness": [
         "activity",
-        "last_resort",
         "sentinel",
         "stall",
         "supervision",

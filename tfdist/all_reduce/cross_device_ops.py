@@ -14,15 +14,14 @@ from tfdist.all_reduce.arguments import (
     checked_network,
 )
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
-from tfdist.all_reduce.choice import choose
+from tfdist.all_reduce.choice import choose, segments_of
 from tfdist.all_reduce.exchange import Turns
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
+from tfdist.all_reduce.measure import Networks
 from tfdist.all_reduce.network import Network
-from tfdist.all_reduce.networks import Networks
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
-from tfdist.all_reduce.segments import segments_of
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
 from tfdist.all_reduce.wire import checked_wire_dtype
 

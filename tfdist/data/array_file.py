@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.data.errors import SourceError
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 
 _KINDS = "biufc"  # Booleans, integers and floating-point numbers.
 

@@ -1,5 +1,6 @@
 """An ordinary `tf.data` pipeline of TFRecord files, as a dataset with leases."""
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from tfdist.data import chief_only_reasons
 from tfdist.data.chain import RECORDS, Parts, parts_of
 from tfdist.data.file_readers import READERS
 from tfdist.data.leased import LeasedDataset
-from tfdist.data.portable_ops import check_operation
 from tfdist.data.record_places import of_places, places_graph, read
 from tfdist.data.transformations import above_a_source
+from tfdist.graph.draws import RANDOM, is_seeded
 from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
 
 MAX_CONSTANT_BYTES = 2**20
@@ -23,6 +24,27 @@ MAX_CONSTANT_BYTES = 2**20
 _MAX_IN_MEMORY_BYTES = 64 * 2**20
 _OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Sql")
 _SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+# Stateful to TensorFlow, and without an effect that a user could see.
+_HARMLESS = frozenset({"Assert", "TensorArrayV3"})
+# They are what the functions that they call are, and those are looked at, too.
+_CALLS = frozenset({"Case", "If", "StatefulPartitionedCall", "While"})
+# Without a state to TensorFlow, though what they return is in a file, in the process, or
+# with other calls that come at the same time.
+_OF_A_PLACE = frozenset(
+    {
+        "Batch",
+        "BatchFunction",
+        "DecodeProtoV2",
+        "DeviceIndex",
+        "EncodeProto",
+        "GenerateVocabRemapping",
+        "ImmutableConst",
+        "MatchingFiles",
+        "ReadFile",
+        "Unbatch",
+    }
+)
+_PARTS_OF_NAMES = ("Dataset", "Iterator", "Reader", "Xla", "TPU", "Debug")
 
 
 @dataclass(frozen=True)
@@ -145,3 +167,37 @@ def _leased(parts: Parts, element_spec: Any) -> LeasedDataset:
         of_places(),
         (("reading", records_at), ("pipeline", open_lease)),
     )
+
+
+def check_operation(node: Any) -> None:
+    """Checks that any process of the cluster computes the same with an operation.
+
+    One that draws at random without a seed is different each time, wherever it runs.
+
+    Raises:
+        OnlyTheChiefReads: If that is not known of it.
+    """
+    if node.op in PYTHON_OPS:
+        raise chief_only_reasons.calls_python()
+    if node.device not in ("", "/device:CPU:0"):
+        raise chief_only_reasons.of_a_place(f"{node.op} on {node.device}")
+    if is_seeded(node):
+        raise chief_only_reasons.drawn_with_seed(node.op)
+    if node.op in RANDOM | _HARMLESS | _CALLS:
+        return
+    # Workers have no operations but TensorFlow's own: they load no libraries of yours.
+    if not hasattr(tf.raw_ops, node.op):
+        raise chief_only_reasons.unknown(node.op)
+    definition = _registry().op_def_for_type(node.op)
+    if definition.is_stateful:
+        raise chief_only_reasons.keeps_state(node.op)
+    if node.op in _OF_A_PLACE or any(part in node.op for part in _PARTS_OF_NAMES):
+        raise chief_only_reasons.of_a_place(node.op)
+    # Those that take it as an input are the stateless ones.
+    if any(each.name in ("seed", "seed2") for each in definition.attr):
+        raise chief_only_reasons.drawn_with_seed(node.op)
+
+
+@functools.cache
+def _registry() -> tf.Graph:
+    return tf.Graph()

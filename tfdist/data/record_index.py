@@ -10,7 +10,7 @@ import struct
 import numpy as np
 
 from tfdist.data.errors import SourceError
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 
 _HEADER = struct.Struct("<Q4x")
 _FRAME = _HEADER.size + 4

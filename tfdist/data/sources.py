@@ -13,16 +13,16 @@ import tensorflow as tf
 from tfdist.data.array_file import ArrayFile, array_file
 from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
-from tfdist.data.order import in_order, shuffled
 from tfdist.data.record_index import record_offsets
 from tfdist.data.record_places import record_at
-from tfdist.data.source_files import of_examples, of_records
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp, of_examples, of_records
 
 # Per example and array. A larger row is worth a file of its own.
 _MAX_SENT_BYTES = 1024
 # Files whose records are found at the same time: on a network, each read is a wait.
 _THREADS = 16
+# How many indices the chief computes at once: one by one takes ten times as long.
+_AT_ONCE = 1024
 
 
 def from_source(
@@ -212,7 +212,9 @@ def _indices(
         raise ValueError(
             f"block must be an integer of at least 1 example; received {block!r}"
         )
-    return shuffled(examples, block, seed) if shuffle else in_order(examples)
+    return (
+        shuffled(examples, block, seed) if shuffle else tf.data.Dataset.range(examples)
+    )
 
 
 def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
@@ -237,3 +239,36 @@ def _in_place(file: ArrayFile) -> tf.Tensor:
         memory_region_name=file.stamp.path,
     )
     return tf.reshape(elements[file.offset :], file.shape)
+
+
+def shuffled(examples: int, block: int, seed: int | None) -> tf.data.Dataset:
+    """Returns the indices of all examples, in another order in each iteration.
+
+    A permutation is computed, and not kept: it takes no memory, whatever the number of
+    examples, and a checkpoint has it by its seed. Each `block` of examples stays
+    together, in its order. Indices are int64 scalars. The seed is of all iterations;
+    None for one that nobody knows.
+    """
+    blocks = -(-examples // block)
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+    seeds = seeds.take(2).batch(2, drop_remainder=True)
+
+    def permuted(pair: tf.Tensor) -> tf.data.Dataset:
+        def permute(numbers: tf.Tensor) -> tf.Tensor:
+            shuffle = tf.random.experimental.index_shuffle
+            return shuffle(numbers, pair, tf.constant(blocks - 1, tf.int64))
+
+        chunks = tf.data.Dataset.range(blocks).batch(_AT_ONCE).map(permute)
+        return chunks.map(within).unbatch()
+
+    def within(numbers: tf.Tensor) -> tf.Tensor:
+        first = numbers[:, tf.newaxis] * block
+        indices = tf.reshape(first + tf.range(block, dtype=tf.int64), [-1])
+        return tf.boolean_mask(indices, indices < examples)  # The last may be shorter.
+
+    return _known(seeds.flat_map(permuted), examples)
+
+
+def _known(indices: tf.data.Dataset, examples: int) -> tf.data.Dataset:
+    # Keras asks for the number of batches, which the transformations above hide.
+    return indices.apply(tf.data.experimental.assert_cardinality(examples))
