@@ -60,7 +60,7 @@ PURE = {
         "record",
         "rejoin",
         "rounds",
-        "wire",
+        "compression",
     ],
     "low_level": ["replica_round"],
     "mixing": ["*"],

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdist.all_reduce import exchange
+from tfdist.all_reduce import executor
 from tfdist.all_reduce.packing import cuts_of_chunks, slices_of_parts
 from tfdist.all_reduce.schedule import Schedule
 
@@ -21,7 +21,7 @@ def sum_bucket(
     devices: Sequence[str],
     segments: int,
     wire_dtype: tf.DType | None = None,
-    turns: exchange.Turns | None = None,
+    turns: executor.Turns | None = None,
 ) -> list[list[tf.Tensor]]:
     """Sums the tensors of a bucket over devices, on all devices.
 
@@ -36,7 +36,7 @@ def sum_bucket(
             parts = _packed(tensors, schedule.num_chunks, segments)
         starts = range(0, len(parts), segments)
         chunks.append([parts[start : start + segments] for start in starts])
-    sums = exchange.all_reduce(schedule, chunks, devices, wire_dtype, turns)
+    sums = executor.all_reduce(schedule, chunks, devices, wire_dtype, turns)
     unpacked = []
     for tensors, device, summed in zip(per_device, devices, sums, strict=True):
         with tf.device(device):

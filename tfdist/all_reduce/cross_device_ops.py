@@ -15,7 +15,8 @@ from tfdist.all_reduce.arguments import (
 )
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.choice import choose, segments_of
-from tfdist.all_reduce.exchange import Turns
+from tfdist.all_reduce.executor import Turns
+from tfdist.all_reduce.half_precision import checked_wire_dtype
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
 from tfdist.all_reduce.measure import Networks
@@ -23,7 +24,6 @@ from tfdist.all_reduce.network import Network
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
 from tfdist.all_reduce.values import added, alike, copied, divided, gathered
-from tfdist.all_reduce.wire import checked_wire_dtype
 
 # Small enough that buckets leave while the backward pass still runs.
 BUCKET_BYTES = 2_000_000

@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.all_reduce.exchange import all_gather
-from tfdist.all_reduce.wire import to_wire
+from tfdist.all_reduce.executor import all_gather
+from tfdist.all_reduce.half_precision import to_wire
 
 
 def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:

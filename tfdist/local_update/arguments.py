@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tf_config.contract import CHECKPOINT_DIR
-from tfdist.local_update.wire import NARROW
+from tfdist.local_update.compression import NARROW
 from tfdist.mixing import Gossip, Mean, Mixing
 
 

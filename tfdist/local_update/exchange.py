@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.local_update.compression import Coder, Wire
 from tfdist.local_update.members import Members
 from tfdist.local_update.message import Call, Transport, bytes_of
 from tfdist.local_update.messenger import NO_BYTES, Messenger, in_turn
 from tfdist.local_update.reads import Range
 from tfdist.local_update.rejoin import Request
 from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.local_update.wire import Coder, Wire
 
 _ALL: Range = (0, -1)
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from tfdist.local_update.compression import NARROW, Coder, Wire
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.local_update.outer_step import OuterStep
-from tfdist.local_update.wire import NARROW, Coder, Wire
 from tfdist.mixing import Mean, Mixing
 
 

@@ -14,9 +14,9 @@ from mailboxes_in_memory import Crew, Dies
 
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_wire_dtype
+from tfdist.local_update.compression import BLOCK, NARROW, Coder, ErrorFeedback, Wire
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.wire import BLOCK, NARROW, Coder, ErrorFeedback, Wire
 
 DTYPES = st.sampled_from(sorted(NARROW))
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfdist.all_reduce.half_precision import to_wire, travels_as
 from tfdist.all_reduce.schedule import Schedule, Transfer
-from tfdist.all_reduce.wire import to_wire, travels_as
 
 IN_FLIGHT_BYTES = 1_000_000
 """How many bytes may be in flight to a device.
