@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
 from tfdist.data.sources import shuffled
-from tfdist.synchronous.fit.shares import (
+from tfdist.peers.shares import (
     UnequalDataError,
     naming_too_few_files,
     own_batches,

@@ -113,7 +113,7 @@ PURE = {
     ],
     "simulation": ["*"],
     "splitting": ["split"],
-    "synchronous.fit": ["kind", "quantiles", "row_range"],
+    "synchronous.fit": ["kind"],
 }
 WITHOUT_TENSORFLOW = """
 import importlib, json, sys

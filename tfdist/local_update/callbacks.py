@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.mix import Mix
-from tfdist.synchronous.fit import callbacks
+from tfdist.peers import callbacks
 
 
 class EpochLogs(keras.callbacks.Callback):

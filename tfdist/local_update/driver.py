@@ -23,9 +23,9 @@ from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
 from tfdist.local_update.workers import Workers
-from tfdist.synchronous.fit import agreement
-from tfdist.synchronous.fit.callbacks import resume_at
-from tfdist.synchronous.fit.shares import UnequalDataError
+from tfdist.peers import agreement
+from tfdist.peers.callbacks import resume_at
+from tfdist.peers.shares import UnequalDataError
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from tfdist.local_update.record import Record
 from tfdist.local_update.rejoin import RejoinError
 from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import DataPlace
-from tfdist.synchronous.fit.callbacks import resume_at
+from tfdist.peers.callbacks import resume_at
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.local_update.workers import Workers
-from tfdist.synchronous.fit.input import ShardedData
+from tfdist.peers.input import ShardedData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class DataPlace:
 
 
 class Sharers:
-    """The workers as `ShardedData` asks a strategy about them.
+    """The workers as `ShardedData` asks about them.
 
     Those in `fixed`, unless it is None, share a batch in place of all that take part
     now.
@@ -43,11 +43,6 @@ class Sharers:
     def present(self) -> list[int]:
         """The indices of those that share a batch."""
         return self._workers.present if self.fixed is None else list(self.fixed)
-
-    @property
-    def extended(self) -> "Sharers":
-        """Itself: a strategy keeps some of these in its `extended`."""
-        return self
 
     @property
     def num_workers(self) -> int:

@@ -8,8 +8,8 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.local_update.mix import Mix
-from tfdist.synchronous.fit.input import ShardedIterator
-from tfdist.synchronous.fit.shares import naming_too_few_files
+from tfdist.peers.input import ShardedIterator
+from tfdist.peers.shares import naming_too_few_files
 
 _as_written = tf.autograph.experimental.do_not_convert
 

@@ -1,4 +1,4 @@
-"""The workers, as `tfdist.synchronous.fit` asks a strategy about them."""
+"""The workers, as `tfdist.peers` asks about them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -49,11 +49,6 @@ class Workers:
     def me(self) -> int:
         """The index of this worker."""
         return self._members.me
-
-    @property
-    def extended(self) -> "Workers":
-        """Itself: a strategy keeps some of these in its `extended`."""
-        return self
 
     @property
     def num_workers(self) -> int:

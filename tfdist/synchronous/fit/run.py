@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.peers.input import Totals
+from tfdist.peers.shares import row_count, slice_rows
 from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.input import Totals
 from tfdist.synchronous.fit.kind import Kind
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.shares import row_count, slice_rows
 
 Kinds = tuple[Kind, ...] | None
 """The kinds that a rehearsal found, or None where the step's own trace tells them."""
