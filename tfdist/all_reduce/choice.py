@@ -65,10 +65,6 @@ def pipelined_ring_seconds(
 
     Source: the longest path through the grid of steps and segments; the bandwidth is
     that of Patarasuk and Yuan 2009 (see `tfdist.all_reduce.cost.lower_bound`).
-
-    Raises:
-        ScheduleError: If there is no device.
-        CostError: If there is no segment, or the size is negative.
     """
     n = checked_devices(num_devices)
     if segments < 1:
@@ -112,12 +108,7 @@ processor time is slower, and it makes no difference who sends to whom.
 def seconds(
     algorithm: str, size_bytes: int, num_devices: int, network: Network
 ) -> float:
-    """Returns how long an algorithm takes; the ring, in segments as it is executed.
-
-    Raises:
-        ScheduleError: If there is no such algorithm, or no device.
-        CostError: If the size is negative.
-    """
+    """Returns how long an algorithm takes; the ring, in segments as it is executed."""
     if checked_algorithm(algorithm) == "ring":
         n = checked_devices(num_devices)
         segments = segments_of(size_bytes / n, network.bandwidth)
@@ -131,10 +122,6 @@ def choose(size_bytes: int, num_devices: int, network: Network) -> str:
 
     It is the first of `PREFERRED` among those within `NEARLY` of the fastest. It is
     never one that keeps shared processors busy longer than the fastest takes in total.
-
-    Raises:
-        ScheduleError: If there is no device.
-        CostError: If the size is negative.
     """
     times = {
         each: seconds(each, size_bytes, num_devices, network) for each in PREFERRED

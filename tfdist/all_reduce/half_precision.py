@@ -9,11 +9,7 @@ NARROWED = (tf.float32, tf.float64)
 
 
 def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
-    """Returns the dtype that messages are sent as, or None for their own.
-
-    Raises:
-        TypeError: If it is neither bfloat16 nor float16 nor None.
-    """
+    """Returns bfloat16 or float16, as messages are sent, or None for their own."""
     if wire_dtype is None:
         return None
     try:

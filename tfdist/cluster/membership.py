@@ -15,11 +15,7 @@ from tfdist import _tf
 
 
 def check_eager(strategy: str) -> None:
-    """Checks that TensorFlow runs in eager mode, as Keras training requires.
-
-    Raises:
-        RuntimeError: In graph mode, in a `tf.Graph`, or in a `tf.function`.
-    """
+    """Checks that TensorFlow runs in eager mode, as Keras training requires."""
     if not tf.executing_eagerly():
         raise RuntimeError(
             f"tfdist.{strategy} trains in eager mode, and this is graph mode: after "
@@ -31,13 +27,9 @@ def check_eager(strategy: str) -> None:
 
 
 def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFConfig:
-    """Returns the cluster and this process's task in it.
+    """Returns the cluster, by default of TF_CONFIG, and this process's task in it.
 
     `launch` has the flags of `python -m launch.local` that start such a cluster.
-
-    Raises:
-        tf_config.ClusterError: If there is no valid TF_CONFIG.
-        TypeError: If `cluster` is neither None nor a `tf_config.TFConfig`.
     """
     if cluster is None and not os.environ.get(contract.TF_CONFIG):
         raise tf_config.ClusterError(
@@ -58,13 +50,7 @@ def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFCo
 def worker_config_of(
     cluster: tf_config.TFConfig | None, strategy: str
 ) -> tf_config.TFConfig:
-    """Returns the cluster, without ps, and this process's task, which trains.
-
-    Raises:
-        tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has ps, or this
-            process is neither the chief nor a worker.
-        TypeError: If `cluster` is neither None nor a `tf_config.TFConfig`.
-    """
+    """Returns a cluster without ps, and this process's task: the chief or a worker."""
     config = config_of(cluster, "--num_ps=0 --num_workers=2")
     if config.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
@@ -169,11 +155,7 @@ class Membership:
         return self._strategy()
 
     def check_none(self) -> None:
-        """Checks that this process has not joined a cluster.
-
-        Raises:
-            RuntimeError: If it has; the error names the strategy.
-        """
+        """Checks that this process has not joined a cluster."""
         if self._joined and self._joined[0] == os.getpid():
             raise RuntimeError(
                 f"this process has a {self._joined[1]} already, and TensorFlow connects "

@@ -18,11 +18,7 @@ _PROBE_SECONDS = 2.0
 
 
 def min_workers_of(given: int | None, num_workers: int) -> int:
-    """Returns how many workers a program needs: as given, as the launcher says, or all.
-
-    Raises:
-        ValueError: If it is not between 1 and `num_workers`.
-    """
+    """Returns how many workers are needed: as given, as the launcher says, or all."""
     text = os.environ.get(contract.MIN_WORKERS, "")
     received: object = text if given is None else given
     if given is None and not text:

@@ -22,9 +22,6 @@ def have_workers_reach_ps(
     for up to a second, since gRPC tries to connect again only after a pause. The first
     steps of a program that was restarted with its ps would fail by that. Costs one call
     per worker, in parallel. Each worker may try for `timeout` seconds.
-
-    Raises:
-        StartupTimeoutError: If a worker does not reach a ps in time.
     """
 
     @tf.function
@@ -62,9 +59,6 @@ def try_until_reached(
     """Calls `receive` until it finds no ps out of reach, for `timeout` seconds at most.
 
     Whatever else fails is the worker's own loss, which training recovers from.
-
-    Raises:
-        StartupTimeoutError: If it was not reached in time.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -182,9 +182,6 @@ def wait_for_servers(
     """Waits until every ps and enough workers answer as TensorFlow servers.
 
     They have `timeout` seconds together. Returns the workers that do not answer yet.
-
-    Raises:
-        StartupTimeoutError: If a task does not answer in time; names all that did not.
     """
     return wait_for(
         servers_of(cluster),

@@ -36,11 +36,7 @@ class ArrayFile:
 
 
 def array_file(source: Any) -> ArrayFile:
-    """Returns where the array of a `.npy` file, or of a whole `numpy.memmap`, is.
-
-    Raises:
-        SourceError: If its rows cannot be read in place.
-    """
+    """Returns where the array of a `.npy` file, or of a whole `numpy.memmap`, is."""
     if isinstance(source, np.memmap):
         return _of_memmap(source, str(source.filename))
     path = os.fspath(source)

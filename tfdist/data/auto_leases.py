@@ -128,11 +128,7 @@ def _paths(parts: Parts) -> tuple[str, ...]:
 
 
 def _check(reads: Any) -> None:
-    """Checks that a worker computes what the chief would.
-
-    Raises:
-        OnlyTheChiefReads: If not.
-    """
+    """Checks that a worker computes what the chief would."""
     constants = [node for node in reads.node if node.op == "Const"]
     size = sum(node.attr["value"].tensor.ByteSize() for node in constants)
     if size > MAX_CONSTANT_BYTES:
@@ -173,9 +169,6 @@ def check_operation(node: Any) -> None:
     """Checks that any process of the cluster computes the same with an operation.
 
     One that draws at random without a seed is different each time, wherever it runs.
-
-    Raises:
-        OnlyTheChiefReads: If that is not known of it.
     """
     if node.op in PYTHON_OPS:
         raise chief_only_reasons.calls_python()

@@ -39,9 +39,6 @@ def replace_readers(definition: Any, node: Any, places: Any) -> None:
 
     The elements of `node` are names of files. `definition` gets other functions.
     `places` is as `chain.parts_of` takes it.
-
-    Raises:
-        OnlyTheChiefReads: If it does more than to join the records of these files.
     """
     library = library_of(definition)
     known = set(library)

@@ -77,11 +77,7 @@ def _is_record(header: bytes) -> bool:
 
 
 def mean_length(path: str | os.PathLike[str], records: int = 32) -> float:
-    """Returns the mean length of the first records of a file, in bytes; 0.0 without any.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
+    """Returns the mean length of the first records of a file, in bytes; 0.0 without any."""
     lengths: list[int] = []
     with open(path, "rb") as file:
         while len(lengths) < records:

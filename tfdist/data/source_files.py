@@ -28,11 +28,7 @@ class Stamp:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> "Stamp":
-        """Looks at a file.
-
-        Raises:
-            SourceError: If there is none.
-        """
+        """Looks at a file."""
         if "://" in os.fsdecode(path):
             raise SourceError(
                 f"{os.fsdecode(path)} is a URL. A source needs a path that the chief and "
@@ -51,11 +47,7 @@ class Stamp:
         return cls(absolute, found.st_size, found.st_mtime_ns)
 
     def check(self) -> None:
-        """Checks that the file is what it was.
-
-        Raises:
-            SourceError: If it has vanished or changed.
-        """
+        """Checks that the file is what it was."""
         now = Stamp.of(self.path)
         if now.size != self.size:
             changed = f"has {now.size:,} bytes, and had {self.size:,} before"
@@ -92,11 +84,7 @@ class SourceFiles:
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def check(self) -> None:
-        """Checks that the files are what they were.
-
-        Raises:
-            SourceError: If one has vanished or changed.
-        """
+        """Checks that the files are what they were."""
         for each in self.files:
             each.check()
 

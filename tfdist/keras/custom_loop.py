@@ -27,11 +27,7 @@ def outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeErr
 
 
 def check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
-    """Checks that an optimizer is applied on a replica.
-
-    Raises:
-        RuntimeError: If it is applied elsewhere than on a replica of the strategy.
-    """
+    """Checks that an optimizer is applied on a replica of its strategy."""
     elsewhere = tf.distribute.get_strategy() is not strategy
     if elsewhere or tf.distribute.in_cross_replica_context():
         raise outside_run_error("an optimizer was applied", strategy)

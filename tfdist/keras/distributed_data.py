@@ -53,11 +53,7 @@ class InputPipelines(_tf.SameDataset):
 
     @classmethod
     def of(cls, dataset_fn: DatasetFn, strategy: DistributesForFit) -> "InputPipelines":
-        """Returns the datasets that a function makes for a strategy.
-
-        Raises:
-            TypeError: If it makes something else.
-        """
+        """Returns the datasets that a function makes for a strategy."""
         pipelines = [dataset_fn(context) for context in strategy.input_contexts]
         for each in pipelines:
             if not isinstance(each, tf.data.Dataset):

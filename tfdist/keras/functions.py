@@ -65,11 +65,7 @@ class StepFunction:
         self._steps = steps
 
     def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
-        """Runs the next `steps_per_execution` steps, and returns their logs.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
+        """Runs the next `steps_per_execution` steps, and returns their logs."""
         if isinstance(iterator, self._steps.data_type):
             return self._steps.on_data(iterator)
         logs = None
@@ -87,11 +83,7 @@ class PredictFunction:
         self._predictions = predictions
 
     def __call__(self, data: list[Any]) -> Any:
-        """Returns the outputs for some batches, concatenated.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
+        """Returns the outputs for some batches, concatenated."""
         outputs = []
         for each in data:
             try:

@@ -112,11 +112,7 @@ class PackedLogs:
         self._shapes: list[tuple[int, ...]] = []
 
     def pack(self, logs: Any) -> tf.Tensor:
-        """Returns a float64 vector of all the values in the logs.
-
-        Raises:
-            ValueError: If a value has no fixed shape, or is not a number.
-        """
+        """Returns a float64 vector of all the values in the logs."""
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
         for value in values:
             check_is_a_log(value)
@@ -137,11 +133,7 @@ class PackedLogs:
 
 
 def check_is_a_log(value: tf.Tensor) -> None:
-    """Checks a value in the logs of a step.
-
-    Raises:
-        ValueError: If it has no fixed shape, or is not a number.
-    """
+    """Checks that a value in the logs of a step is a number of a fixed shape."""
     is_number = value.dtype.is_floating or value.dtype.is_integer
     if not (is_number or value.dtype.is_bool):
         raise ValueError(

@@ -112,11 +112,7 @@ def leave_to_chief(path: Any) -> None:
 def load_from_chief(
     strategy: Any, path: Any, load: Callable[[], Any], seconds: float = _SECONDS
 ) -> Any:
-    """Loads a file, and waits, seconds at most, if the script has left it to the chief.
-
-    Raises:
-        Exception: That of the load, with what to do.
-    """
+    """Loads a file; waits, for `seconds` at most, if it was left to the chief."""
     key = _absolute(path)
     with explained(strategy, path):
         if key not in _left_to_chief:

@@ -41,11 +41,7 @@ class Patience:
                 self.check()
 
     def wait_for_all(self, outputs: Iterable[Any]) -> None:
-        """Waits until no function is under way: those of `outputs`, and any others.
-
-        Raises:
-            tf.errors.OpError: The error of a function.
-        """
+        """Waits until no function is under way: those of `outputs`, and any others."""
         pause = _SHORTEST_PAUSE
         with self.waiting():
             for output in outputs:

@@ -9,11 +9,7 @@ ON_STALL = (WARN, RAISE, RESTART)
 
 
 def check_on_stall(on_stall: str | None) -> None:
-    """Checks what is to be done about a stall.
-
-    Raises:
-        ValueError: If it is neither one of `ON_STALL` nor None.
-    """
+    """Checks what is to be done about a stall."""
     if on_stall is not None and on_stall not in ON_STALL:
         raise ValueError(
             f"on_stall must be one of {', '.join(ON_STALL)}, or None; received "

@@ -81,11 +81,7 @@ class Watchdog:
         self._stopped.set()
 
     def check(self) -> None:
-        """Raises in the calling thread what the watchdog has found.
-
-        Raises:
-            StalledError: If training has stalled.
-        """
+        """Raises in the calling thread what the watchdog has found."""
         error, self._error = self._error, None
         if error is not None:
             self._raised.set()

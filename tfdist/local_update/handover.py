@@ -68,11 +68,7 @@ def take_over(state: State, model: Any, mix: Mix) -> None:
 
 
 def check_data(data: Any) -> None:
-    """Checks that a worker can go on in the middle of the data `x` of `fit`.
-
-    Raises:
-        RejoinError: If it cannot.
-    """
+    """Checks that a worker can go on in the middle of the data `x` of `fit`."""
     if isinstance(data, tf.data.Dataset):
         return
     leaves = keras.tree.flatten(data)

@@ -89,7 +89,8 @@ class Transport(Protocol):
     """Mailboxes: each worker writes its own, and reads those of others.
 
     A worker writes message after message. Its mailbox has room for two, by the parity of
-    their keys. Reading changes nothing, so anyone may read, and read again.
+    their keys. Reading changes nothing, so anyone may read, and read again. A read raises
+    `GoneError` if the other process has ended, and `SilentError` if it does not answer.
     """
 
     def publish(self, message: Message) -> None:
@@ -104,10 +105,6 @@ class Transport(Protocol):
                 left, a newer one is returned.
             begin: The first byte of the payload to read.
             size: How many bytes to read; -1 for the rest.
-
-        Raises:
-            GoneError: If its process has ended.
-            SilentError: If it does not answer within the timeout.
         """
 
     def is_gone(self, worker: int) -> bool:
@@ -120,20 +117,10 @@ class Transport(Protocol):
         """
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put beside its mailbox, if it has.
-
-        Raises:
-            GoneError: If its process has ended.
-            SilentError: If it does not answer within the timeout.
-        """
+        """Returns what another worker has put beside its mailbox, if it has."""
 
     def newest(self, worker: int) -> Message | None:
-        """Returns the newest message of another worker without its payload, if any.
-
-        Raises:
-            GoneError: If its process has ended.
-            SilentError: If it does not answer within the timeout.
-        """
+        """Returns the newest message of another worker without its payload, if any."""
 
     def forget(self, worker: int) -> None:
         """Makes the next read connect again: to a process that was started again."""

@@ -81,9 +81,6 @@ def balanced_groups(sizes: Sequence[int], count: int) -> list[list[int]]:
     DiLoCo (arXiv 2501.18512), which it prefers to groups of neighbours. Returns each
     group's indices, ascending; no group is empty. Sizes have any unit.
 
-    Raises:
-        ValueError: If there are fewer variables than groups.
-
     >>> balanced_groups([6, 1, 6, 1], 2)
     [[0, 1], [2, 3]]
     """

@@ -58,11 +58,7 @@ class LocalSteps(LocalFunction):
         self._logs: dict[str, Any] = {}
 
     def on_data(self, data: ShardedIterator) -> dict[str, Any]:
-        """Runs the next steps on this worker's rows, and returns the last one's logs.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
+        """Runs the next steps on this worker's rows, and returns the last one's logs."""
         ran = False
         # Where a worker has come back in the middle of these steps, the rest of them.
         size = self._model.steps_per_execution

@@ -44,11 +44,7 @@ class Mixing(Protocol):
 
 
 def check_present(participant: int, present: Collection[int]) -> None:
-    """Checks that one that asks for its weights takes part.
-
-    Raises:
-        ValueError: If it does not.
-    """
+    """Checks that one that asks for its weights takes part."""
     if participant not in present:
         raise ValueError(
             f"only participants that are present mix: {sorted(present)}; received "

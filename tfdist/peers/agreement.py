@@ -67,11 +67,7 @@ def check_model(model: Any, peers: Peers) -> None:
 
 
 def check_settings(settings: Mapping[str, Any], peers: Peers) -> None:
-    """Checks that all workers have made their strategy with the same arguments.
-
-    Raises:
-        UnequalModelError: If they have not.
-    """
+    """Checks that all workers have made their strategy with the same arguments."""
     mine = {name: checksums.of_values(name, each) for name, each in settings.items()}
     if differing := _differing(mine, peers):
         raise UnequalModelError(

@@ -92,11 +92,7 @@ class Contiguous:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """The `mod` layout: row `i` is row `i // P` of shard `i % P`.
-
-    Raises:
-        PartitionError: If the sizes are not those of the `mod` layout.
-    """
+    """The `mod` layout: row `i` is row `i // P` of shard `i % P`."""
 
     partition: Partition
     partition_strategy = MOD
@@ -140,11 +136,7 @@ class Interleaved:
 def layout_of(
     partition: Partition, partition_strategy: str, name: str = "the variable"
 ) -> Layout:
-    """Returns the layout for a partition strategy, `"div"` or `"mod"`.
-
-    Raises:
-        PartitionError: If the shards do not fit the strategy. Names the variable.
-    """
+    """Returns the layout for a partition strategy, `"div"` or `"mod"`."""
     if partition_strategy != MOD:
         return Contiguous(partition)
     try:
