@@ -97,12 +97,11 @@ def all_reduce(
     turns = turns or Turns(len(devices))
     for parcels in steps:
         for segment in range(len(chunks[0][0])):
+            awaited = None
+            if in_turn:
+                size = _message_bytes(held, parcels, segment, wire_dtype)
+                awaited = turns.take(size)
             messages = {}
-            awaited = (
-                turns.take(_message_bytes(held, parcels, segment, wire_dtype))
-                if in_turn
-                else None
-            )
             # A device that sends equal chunks to several others joins and narrows them
             # once. A dict, unlike a set, keeps the order, and so the graph the same.
             for sender, reduces, sends in {
@@ -110,28 +109,50 @@ def all_reduce(
             }:
                 before = turns.before(sender, awaited)
                 with tf.device(devices[sender]), tf.control_dependencies(before):
-                    own = [held[sender][chunk][segment] for chunk in sends]
-                    message = to_wire(_joined(own), wire_dtype)
-                    if not reduces and message.dtype != own[0].dtype:
-                        # The receivers get a rounded sum. So that all devices end
-                        # bit-identical, the sender rounds its own copy as well.
-                        rounded = _like(own, tf.cast(message, own[0].dtype))
-                        for chunk, value in zip(sends, rounded, strict=True):
-                            held[sender][chunk][segment] = value
-                messages[sender, sends] = message
+                    messages[sender, sends] = _message(
+                        held[sender], segment, reduces, sends, wire_dtype
+                    )
             for sender, receiver, reduces, sends in parcels:
                 with tf.device(devices[receiver]):
                     # A copy on the receiver, whose later sends can then wait for it.
                     message = tf.identity(messages[sender, sends])
                     if in_turn:
                         turns.arrived(receiver, message)
-                    own = [held[receiver][chunk][segment] for chunk in sends]
-                    others = _like(own, tf.cast(message, own[0].dtype))
-                    for chunk, mine, other in zip(sends, own, others, strict=True):
-                        held[receiver][chunk][segment] = (
-                            mine + other if reduces else other
-                        )
+                    _take(held[receiver], segment, reduces, sends, message)
     return held
+
+
+def _message(
+    held: Sequence[Chunk],
+    segment: int,
+    reduces: bool,
+    sends: Sequence[int],
+    wire_dtype: tf.DType | None,
+) -> tf.Tensor:
+    """Returns what a device sends of its chunks, in one message."""
+    own = [held[chunk][segment] for chunk in sends]
+    message = to_wire(_joined(own), wire_dtype)
+    if not reduces and message.dtype != own[0].dtype:
+        # The receivers get a rounded sum. So that all devices end bit-identical, the
+        # sender rounds its own copy as well.
+        rounded = _like(own, tf.cast(message, own[0].dtype))
+        for chunk, value in zip(sends, rounded, strict=True):
+            held[chunk][segment] = value
+    return message
+
+
+def _take(
+    held: Sequence[Chunk],
+    segment: int,
+    reduces: bool,
+    sends: Sequence[int],
+    message: tf.Tensor,
+) -> None:
+    """Adds a message to what a device holds, or puts it in its place."""
+    own = [held[chunk][segment] for chunk in sends]
+    others = _like(own, tf.cast(message, own[0].dtype))
+    for chunk, mine, other in zip(sends, own, others, strict=True):
+        held[chunk][segment] = mine + other if reduces else other
 
 
 def _message_bytes(

@@ -65,12 +65,7 @@ def from_source(
         return index, *(tf.gather(rows, index) for rows in sent)
 
     def whole(index: tf.Tensor, *rows: tf.Tensor) -> Any:
-        rest = iter(rows)
-        leaves = [
-            next(rest) if leaf.file is None else _gathered(leaf.file, index)
-            for leaf in flat
-        ]
-        return tf.nest.pack_sequence_as(source, leaves)
+        return tf.nest.pack_sequence_as(source, _rows(flat, index, rows))
 
     return LeasedDataset(
         _indices(examples, shuffle, seed, block).map(lease_of),
@@ -116,12 +111,7 @@ def from_files(
     if isinstance(paths, str | bytes | os.PathLike):
         raise SourceError(f"from_files takes a list of paths; received {paths!r}")
     stamps = [Stamp.of(path) for path in paths]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        places = list(threads.map(record_offsets, stamps))
-    examples = sum(map(len, places))
-    if not examples:
-        raise SourceError(f"no records in {len(stamps)} files: give at least one")
-    offsets = np.concatenate(places)
+    offsets = np.concatenate(places := _places(stamps))
     file_of = np.repeat(np.arange(len(stamps), dtype=np.int64), list(map(len, places)))
     names = [stamp.path for stamp in stamps]
 
@@ -129,17 +119,26 @@ def from_files(
         name = tf.gather(names, tf.gather(file_of, index))
         return name, tf.gather(offsets, index)
 
-    def open_lease(name: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-        slices = tf.data.Dataset.from_tensor_slices((name, offset))
-        return slices.map(record_at)
-
     return LeasedDataset(
-        _indices(examples, shuffle, seed, block).map(lease_of),
-        open_lease,
+        _indices(len(offsets), shuffle, seed, block).map(lease_of),
+        _open_records,
         None,
         has_batches=False,
         source=of_records(stamps),
     )
+
+
+def _places(stamps: Sequence[Stamp]) -> list[np.ndarray]:
+    """Returns where the records of each file begin, in bytes; at least one has some."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        places = list(threads.map(record_offsets, stamps))
+    if not any(map(len, places)):
+        raise SourceError(f"no records in {len(stamps)} files: give at least one")
+    return places
+
+
+def _open_records(names: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((names, offsets)).map(record_at)
 
 
 @dataclass(frozen=True)
@@ -229,6 +228,17 @@ def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
     # what was traced before this process joined them.
     apart = {"_noinline": True}
     return tf.function(rows, autograph=False, experimental_attributes=apart)(index)
+
+
+def _rows(
+    leaves: Sequence[_Leaf], index: tf.Tensor, sent: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns the rows of each array: those that came with the lease, or from a file."""
+    rest = iter(sent)
+    return [
+        next(rest) if leaf.file is None else _gathered(leaf.file, index)
+        for leaf in leaves
+    ]
 
 
 def _in_place(file: ArrayFile) -> tf.Tensor:

@@ -71,10 +71,14 @@ def as_element(arguments: tuple[Any, ...]) -> Any:
 
 
 def _spec_of_any_rows(value: Any) -> Any:
-    # The last batch of a dataset is often smaller. It should not cost another trace.
     if value is None:
         return tf.OptionalSpec(None)
-    spec = tf.type_spec_from_value(value)
+    return of_any_rows(tf.type_spec_from_value(value))
+
+
+def of_any_rows(spec: Any) -> Any:
+    """Returns the spec of tensors with any number of rows, as a batch may have."""
+    # The last batch of a dataset is often smaller. It should not cost another trace.
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import advise
+from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import own_trace, traced_alone
 from tfdist.keras.scope import outside_of_scope
@@ -137,17 +138,9 @@ def build(
     problem = None
     if stage() != PREDICT:
         problem = _build_by_call(model, strategy, element_spec)
-    is_own = _has_own_step(model)
-    if problem and not is_own:
+    if problem and not _has_own_step(model):
         raise problem
-    # The step may use variables that `call` did not create: those of a second optimizer,
-    # or of layers that only training uses.
-    is_needed = (
-        is_own
-        or always
-        or makes_state
-        or any(not layer.built for layer in _tf.flatten_layers(model))
-    )
+    is_needed = always or makes_state or _may_use_more(model)
     if is_needed:
         try:
             writes = _rehearse(strategy, element_spec, rehearse, any_rows)
@@ -200,6 +193,15 @@ def _creating_nothing(model: Any) -> Iterator[None]:
 
     with generator_in_scope(), tf.variable_creator_scope(stop):
         yield
+
+
+def _may_use_more(model: Any) -> bool:
+    """Returns whether a step may use variables that `call` did not create.
+
+    Those of a second optimizer, or of layers that only training uses.
+    """
+    unbuilt = (not layer.built for layer in _tf.flatten_layers(model))
+    return _has_own_step(model) or any(unbuilt)
 
 
 def _has_own_step(model: Any) -> bool:
@@ -279,7 +281,7 @@ def _rehearse(
     leaves = tf.nest.flatten(element_spec)
     specs = [spec for spec in leaves if spec is not None]
     if any_rows:
-        specs = [_of_any_rows(spec) for spec in specs]
+        specs = [of_any_rows(spec) for spec in specs]
 
     @tf.autograph.experimental.do_not_convert
     def run(*present: Any) -> None:
@@ -327,9 +329,3 @@ def _deferred_creation() -> Iterator[list[Any]]:
             yield created
         finally:
             created += _tf.variables_to_initialize()
-
-
-def _of_any_rows(spec: Any) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.batch_structure import BatchStructure, of_any_rows
 from tfdist.local_update.mix import Mix
 from tfdist.peers.input import ShardedIterator
 from tfdist.peers.shares import naming_too_few_files
@@ -44,7 +44,7 @@ class LocalFunction:
         if self._model.run_eagerly:
             return run(*present)
         if structure.key not in self._traced:
-            signature = [_of_any_rows(spec) for spec in structure.present]
+            signature = [of_any_rows(spec) for spec in structure.present]
             self._traced[structure.key] = _tf.function(run, signature)
         return self._traced[structure.key](*present)
 
@@ -83,9 +83,3 @@ class LocalSteps(LocalFunction):
         logs = super().on_batch(batch)
         self._mix.step_done(of_epoch=False)
         return logs
-
-
-def _of_any_rows(spec: Any) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
