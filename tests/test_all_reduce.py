@@ -8,6 +8,8 @@ import tfdist
 from tfdist.all_reduce import choice, cross_device_ops, measure
 from tfdist.all_reduce.schedule import SCHEDULES, build
 
+from .all_reduce_cases import Counted, make_logical_cpus
+
 pytestmark = pytest.mark.own_process
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(9)]
@@ -20,10 +22,7 @@ MANY = 10_000_000
 
 @pytest.fixture(scope="module", autouse=True)
 def nine_devices():
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES)
-    )
+    make_logical_cpus(len(DEVICES))
 
 
 def draw(shape, dtype, seed) -> np.ndarray:
@@ -269,22 +268,6 @@ def test_devices_that_share_memory_add_up_before_they_send(monkeypatch):
             wanted = sum(array[i] for array in arrays) / 6
             np.testing.assert_allclose(of_device[i], wanted, rtol=1e-6)
         assert of_device[2].values.shape == (6 * 13, 1)
-
-
-class Counted(tfdist.AllReduce):
-    """Counts the buckets that are exchanged, as they are."""
-
-    runs = 0
-
-    def _sum_bucket(self, *bucket):
-        def count():
-            self.runs += 1
-            return 0
-
-        ran = tf.py_function(count, [], tf.int32)
-        sums = super()._sum_bucket(*bucket)
-        with tf.control_dependencies([ran]):
-            return [[tf.identity(value) for value in values] for values in sums]
 
 
 @pytest.mark.parametrize("traced", [False, True])
