@@ -268,6 +268,7 @@ def _there_and_back(reductions: list[Transfer]) -> Iterable[Transfer]:
     """Yields reductions, then copies of the sums along the same links, backwards."""
     yield from reductions
     last = 2 * max((each.step for each in reductions), default=0) + 1
+    # The mirror image in time: what came in the last step goes back in the first one.
     for step, sender, receiver, chunk, _ in reductions:
         yield Transfer(last - step, receiver, sender, chunk, False)
 

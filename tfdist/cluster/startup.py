@@ -42,6 +42,7 @@ def wait_for(
         StartupTimeoutError: If a task does not answer in time; names all that did not.
         tf_config.ClusterError: If the environment names a proxy for one of them.
     """
+    # TensorFlow would use it, and the sockets below would not show that.
     check_no_proxy(tasks.values())
     workers = sum(task.job == "worker" for task in tasks)
     needed = workers if min_workers is None else min_workers
@@ -67,6 +68,7 @@ def wait_for(
                 _log.warning(
                     "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
                 )
+            # For one of them: the threads of the others go on meanwhile.
             answers[missing[0]].wait(_RETRY_SECONDS)
     finally:
         for probe in answers.values():

@@ -66,6 +66,7 @@ class StepFunction:
 
     def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
+        # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):
             return self._steps.on_data(iterator)
         logs = None

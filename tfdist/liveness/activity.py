@@ -77,6 +77,7 @@ class Activity:
 
     def waits(self, what: str) -> float:
         """How long the main thread has waited for it, in seconds."""
+        # Read once: the main thread may replace it meanwhile.
         waiting = self._waiting
         is_so = waiting is not None and waiting[0] == what
         return time.monotonic() - waiting[1] if waiting and is_so else 0.0

@@ -95,6 +95,7 @@ class WatchedWorkers:
         return self._last_resort.lost(f"PeerLostError: {what}. {WHAT_TO_DO}", is_back)
 
     def _check(self, worker: tf_config.Task, seconds: float) -> None:
+        # In the terms of TensorFlow's own check, which `PeerWatch` has by default.
         problem = problem_of(self._servers[worker].ask(seconds))
         if problem == NO_ANSWER:
             raise tf.errors.DeadlineExceededError(None, None, problem)

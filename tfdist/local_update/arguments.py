@@ -108,7 +108,7 @@ def described(mixing: Mixing, present: Sequence[int]) -> str:
     """Describes a policy, with a digest of its weights in the first two rounds."""
     weights = [
         sorted(mixing.weights(each, round_index, present).items())
-        for round_index in range(2)
+        for round_index in range(2)  # A graph may have other weights in the next one.
         for each in present
     ]
     digest = zlib.crc32(repr(weights).encode())

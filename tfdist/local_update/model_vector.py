@@ -75,4 +75,5 @@ class ModelVector:
 
 
 def _is_among(variable: Any, variables: list[Any]) -> bool:
+    # `in` would compare values.
     return any(variable is each for each in variables)
