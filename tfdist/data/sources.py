@@ -276,9 +276,6 @@ def shuffled(examples: int, block: int, seed: int | None) -> tf.data.Dataset:
         indices = tf.reshape(first + tf.range(block, dtype=tf.int64), [-1])
         return tf.boolean_mask(indices, indices < examples)  # The last may be shorter.
 
-    return _known(seeds.flat_map(permuted), examples)
-
-
-def _known(indices: tf.data.Dataset, examples: int) -> tf.data.Dataset:
-    # Keras asks for the number of batches, which the transformations above hide.
-    return indices.apply(tf.data.experimental.assert_cardinality(examples))
+    # Keras asks for the number of batches, which these transformations hide.
+    known = tf.data.experimental.assert_cardinality(examples)
+    return seeds.flat_map(permuted).apply(known)

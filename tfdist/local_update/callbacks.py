@@ -86,14 +86,11 @@ def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any
     """
     chosen = callbacks.for_worker(given, workers)
     if isinstance(chosen, keras.callbacks.CallbackList):
-        inside = [each for each in chosen.callbacks if not _is_ours(each)]
+        ours = EpochLogs | BeginRounds
+        inside = [each for each in chosen.callbacks if not isinstance(each, ours)]
         chosen.callbacks = [first, *inside, last]
         for each in (first, last):
             each.set_model(chosen.model)
             each.set_params(chosen.params)
         return chosen
     return [first, *chosen, last]
-
-
-def _is_ours(callback: Any) -> bool:
-    return isinstance(callback, EpochLogs | BeginRounds)

@@ -101,13 +101,10 @@ def rows_of_each(batches: tf.data.Dataset) -> int:
     """Returns the number of rows of every batch of endless data; 0 if they differ."""
     if batches.cardinality() != tf.data.INFINITE_CARDINALITY:
         return 0
-    specs = [s for s in tf.nest.flatten(batches.element_spec) if _is_dense(s)]
+    leaves = tf.nest.flatten(batches.element_spec)
+    specs = [spec for spec in leaves if isinstance(spec, tf.TensorSpec)]
     rows = {spec.shape[0] if spec.shape.rank else None for spec in specs}
     return (rows.pop() or 0) if len(rows) == 1 else 0
-
-
-def _is_dense(spec: Any) -> bool:
-    return isinstance(spec, tf.TensorSpec)
 
 
 def rows_of_replicas(

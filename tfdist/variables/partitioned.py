@@ -377,27 +377,8 @@ def _operator(name: str) -> Callable[..., tf.Tensor]:
 
 # Python looks operators up on the class, so `__getattr__` could not pass them on.
 _OPERATORS = (
-    "abs",
-    "add",
-    "floordiv",
-    "ge",
-    "getitem",
-    "gt",
-    "le",
-    "lt",
-    "matmul",
-    "mod",
-    "mul",
-    "neg",
-    "pow",
-    "radd",
-    "rmatmul",
-    "rmul",
-    "rpow",
-    "rsub",
-    "rtruediv",
-    "sub",
-    "truediv",
+    "abs add floordiv ge getitem gt le lt matmul mod mul neg pow radd rmatmul "
+    "rmul rpow rsub rtruediv sub truediv"
 )
-for _name in _OPERATORS:
+for _name in _OPERATORS.split():
     setattr(PartitionedVariable, f"__{_name}__", _operator(f"__{_name}__"))
