@@ -33,7 +33,7 @@ def gradient_by_shards(
         target, [_shards_of(each) or (each,) for each in flat], *options
     )
     joined = [
-        _partitioned(each).join_gradients(of_shards)
+        _partitioned(each).changes.join_gradients(of_shards)
         if _shards_of(each)
         else of_shards[0]
         for each, of_shards in zip(flat, found, strict=True)
