@@ -26,7 +26,7 @@ class DataPlace:
     taken: int
 
 
-class Sharers:
+class SharingWorkers:
     """The workers as `ShardedData` asks about them.
 
     Those in `fixed`, unless it is None, share a batch in place of all that take part
@@ -67,7 +67,7 @@ class SharedData(ShardedData):
     def __init__(
         self, adapter: Any, workers: Workers, place: DataPlace | None = None
     ) -> None:
-        self._sharers = Sharers(workers, place.sharers if place else None)
+        self._sharers = SharingWorkers(workers, place.sharers if place else None)
         self._place = place
         self._me = workers.me
         self._shared_among: list[int] = []
